@@ -131,27 +131,5 @@ inline float group_total(const GemmArgs& g, const GemmScratch& scratch, int64_t 
   return scratch.totals[(group - scratch.first_group) * scratch.total_rows + r];
 }
 
-template <class Codes, class Sum>
-inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::byte* record, int64_t group,
-                       int64_t row, int64_t first, int rows, const Sum* sums, const GemmScratch& scratch, float* c) {
-  for (int half = 0; half < 2; ++half) {
-    const GroupColumns columns = group_columns<Codes>(g.b, layout, record, half);
-    for (int64_t r = first; r < first + rows; ++r) {
-      const int64_t at = (r - first) * 32 + half * kTileN;
-      float* to = c + r * 32 + half * kTileN;
-      const F32x16 before = F32x16::load(to);
-      if constexpr (kWholeNumbers<Codes>) {
-        const GroupScale x = group_scale(group_scales(g, row + r), group);
-        const int32_t zero = g.b.offsets == Offsets::kNone ? Codes::kZero : 0;
-        const F32x16 sum = F32x16::convert_less(sums + at, -zero / 8 * x.minus8);
-        with_group(g.b.offsets, columns, x, sum, before).store(to);
-      } else {
-        const float total = group_total(g, scratch, r, group);
-        with_values(g.b.offsets, columns, Codes::kZero, total, F32x16::load(sums + at), before).store(to);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace numaserve

@@ -1,8 +1,12 @@
-// Products with grouped weights as the amx set does them. Three things that wait for each other within a group run side
-// by side instead: while tiles of some units of k are multiplied, the codes of the units after them are widened, and
-// the finished sums of those before them are scaled. A tile load that follows the stores of its lines at once waits for
-// them, and so does a vector load behind a tile store; here a batch of units lies between.
-// The bits are those of add_groups in grouped.inl.
+// Products with grouped weights as the amx set does them. Three things that would wait for each other run side by side:
+// while tiles of a group are multiplied, the sums of the group before are stored, those of the one before that are
+// scaled, and with few rows the codes of a later group are widened. A tile load that follows the stores of its lines at
+// once waits for them, and so does a vector load behind a tile store.
+//
+// A tile is stored just before its register is wanted for the next group. Measured, cycles for 16 x 16 results and a
+// group of 32 in bf16, all in the first level: products alone 20, with stores so 25, with stores right behind the
+// products 39, with scaling 40 and 52.
+// Sums of whole numbers are exact: their bits are those of passes on packed rows.
 #pragma once
 
 #include <immintrin.h>
@@ -11,8 +15,8 @@
 #define NUMASERVE_TILE_HEADER "kernels/gemm/tile_amx.h"
 #endif
 
+#include "kernels/gemm/group_rows_amx.inl"
 #include "kernels/gemm/grouped_avx512.inl"
-#include "kernels/gemm/packed_tiles_amx.inl"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/unrolled.h"
@@ -20,54 +24,38 @@
 namespace numaserve {
 namespace {
 
-// Copies the activations of some groups, unit by unit, to `scratch.rows`. A part of k that has no room there is none of
-// `add_batches`.
-template <class T, int kUsed>
-inline void pack_units(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
-  constexpr int64_t kBytes = kUsed * 4, kDepth = kUsed * kLineDepth<T>;
-  const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
-  const int64_t units = (end - groups.begin * g.b.group) / kDepth;
-  const bool fits = units * kBytes <= packed_tiles_room(rows) * kLineBytes;
-  scratch.first_word = groups.begin * g.b.group / kDepth;
-  scratch.words = fits ? units : 0;
-  const int64_t row_bytes = g.lda * static_cast<int64_t>(sizeof(T));
-  const auto* from = static_cast<const std::byte*>(g.a) + row * row_bytes + scratch.first_word * kBytes;
-  copy_tiles<kBytes>(from, row_bytes, rows, scratch.words, scratch.rows);
-}
-
-// The products of some rows by a pair of panels. `kTiles`: units of a group.
-template <class Codes, int kUsed, int kTiles, Offsets kOffsets>
+// The products of a block of rows by a pair of panels. `kTiles`: k tiles of a group. `kScaled`: activations are
+// quantized.
+template <class Codes, bool kScaled, int kTiles, Offsets kOffsets>
 struct GroupPipe {
   using T = typename Codes::Element;
-  static constexpr int kUnits = kTiles < 2 ? 2 : kTiles;                     // of a batch
-  static constexpr int kGroups = kUnits / kTiles;                            // of a batch
-  static constexpr int kPairs = kUsed / Codes::kLinesPerCode;                // of code lines in a unit
-  static constexpr int64_t kPanel = kUsed * kLineBytes, kUnit = 2 * kPanel;  // of widened tiles
-  static constexpr int64_t kLine = kUsed * 4;                                // of activations
-  // Units by which few rows' tiles are widened before they are multiplied; of a ring of four.
-  static constexpr int kLead = 2, kRing = 4;
+  static constexpr int kPairs = kLines / Codes::kLinesPerCode;  // of code lines in a k tile
+  static constexpr int kRowsEach = 8 / kTiles;                  // that are scaled beside a product
+  static constexpr int64_t kTilesOfGroup = 2 * kTiles * kTileBytes;
+  static constexpr int kPlaces = kWidenedTiles / kTiles;  // of groups that are widened
+  // With few rows tiles are widened so many before they are multiplied, and that many groups begun. Twice as many take
+  // a tenth more time: all this should leave the first level to activations and codes that pass through it.
+  static constexpr int kLead = 2, kAhead = kTiles == 1 ? 2 : 1;
   using Columns = float[2][2][kTileN];
 
   const GemmArgs& g;
   const GroupLayout& layout;
-  GemmScratch& scratch;
+  GroupBatches& memory;
   const std::byte* records;
-  const std::byte* a;  // packed, of the first group
-  int64_t row, rows;   // of the block
-  int64_t strip;       // bytes of a row tile
-  int64_t unit_bytes;  // of a row tile's activations
-  float* c;
+  PackedGroups a;
+  int64_t rows;  // of the block
+  float* c;      // [rows][32]
 
-  // Some rows by a batch: the block's rows from `first` on, and where their sums and the scales are.
+  // Some rows by a group: where their results are, and what scales their sums.
   struct Step {
-    int64_t first, group;
+    float *c, *sums;
+    const Columns* columns;
+    const float* factors;
     int rows;
-    float* sums;
-    Columns* columns;
   };
-  // What is widened beside products: units of this batch and of the next one, for which the last batch has itself.
+  // What is widened beside products.
   struct Next {
-    const std::byte *record, *following;
+    const std::byte* record;
     std::byte* tiles;
     Columns* columns;
   };
@@ -78,230 +66,231 @@ struct GroupPipe {
     prefetch_first(codes + (2 << 10));
   }
 
-  // A unit of a batch of both panels.
-  void widen(const std::byte* record, std::byte* to, int unit) const {
-    const std::byte* codes = record + unit / kTiles * layout.bytes + unit % kTiles * kPairs * 2 * kLineBytes;
-    std::byte* out = to + unit * kUnit;
+  // A k tile of a group, of both panels.
+  void widen(const std::byte* record, std::byte* tiles, int tile) const {
+    const std::byte* codes = record + tile * kPairs * 2 * kLineBytes;
+    std::byte* out = tiles + tile * 2 * kTileBytes;
     unrolled<kPairs>([&]<int pair>() NUMASERVE_INLINE {
       constexpr int64_t kAt = pair * 2 * kLineBytes, kTo = pair * Codes::kLinesPerCode * kLineBytes;
       widen_line(Codes{}, codes + kAt, out + kTo);
-      widen_line(Codes{}, codes + kAt + kLineBytes, out + kTo + kPanel);
+      widen_line(Codes{}, codes + kAt + kLineBytes, out + kTo + kTileBytes);
       fetch(codes + kAt);
       fetch(codes + kAt + kLineBytes);
     });
   }
-  void prepare(const std::byte* record, Columns* to) const {
-    unrolled<kGroups>([&]<int i>() NUMASERVE_INLINE {
-      const std::byte* of_group = record + i * layout.bytes;
-      for (int64_t at = layout.scales; at < layout.bytes; at += kLineBytes) fetch(of_group + at);
-      unrolled<2>([&]<int half>() NUMASERVE_INLINE {
-        const GroupColumns of = group_columns<Codes>(g.b, layout, of_group, half);
-        of.scale.store(to[i][half][0]);
-        if constexpr (kOffsets != Offsets::kNone) of.offset.store(to[i][half][1]);
-      });
+  void prepare(const std::byte* record, Columns& to) const {
+    for (int64_t at = layout.scales; at < layout.bytes; at += kLineBytes) fetch(record + at);
+    unrolled<2>([&]<int half>() NUMASERVE_INLINE {
+      const GroupColumns of = group_columns<Codes>(g.b, layout, record, half);
+      of.scale.store(to[half][0]);
+      if constexpr (kOffsets != Offsets::kNone) of.offset.store(to[half][1]);
     });
   }
-
-  template <int kRowTiles>
-  void store_sums(const Step& step, int group) const {
-    float* to = step.sums + group * step.rows * 32;
-    float* to1 = kRowTiles == 2 ? to + (step.rows - kTileRows) * 32 : to;
-    NUMASERVE_TILE_STORE(0, to, 128);
-    NUMASERVE_TILE_STORE(1, to + kTileN, 128);
-    if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(2, to1, 128);
-    if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(3, to1 + kTileN, 128);
-  }
-  void store_last(const Step& step) const {
-    if (step.rows > kTileRows)
-      store_sums<2>(step, kGroups - 1);
-    else if (step.rows > 0)
-      store_sums<1>(step, kGroups - 1);
+  void widen_group(const Next& next) const {
+    prepare(next.record, *next.columns);
+    for (int tile = 0; tile < kTiles; ++tile) widen(next.record, next.tiles, tile);
   }
 
-  // A step's products. Beside them what is left of the sums of the two steps before is scaled, and units are widened.
-  // A group's sums are stored just before its tiles are wanted for the next one: stored as soon as they are finished
-  // they would hold up the products, which measured takes twice the time.
-  template <int kRowTiles, bool kWidens>
-  void multiply(const Step& step, const Step& before, const Step& older, const std::byte* tiles, const std::byte* a0,
-                const Next& next) const {
-    unrolled<kUnits>([&]<int i>() NUMASERVE_INLINE {
-      __asm__ volatile("" ::: "memory");
-      scale(i < kUnits / 2 ? older : before, (i + kUnits / 2) % kUnits, kUnits);
-      __asm__ volatile("" ::: "memory");
-      if constexpr (i % kTiles == 0) {
-        if constexpr (i == 0)
-          store_last(before);
+  // Scales rows [from, to) of a step.
+  void scale(const Step& step, int from, int to) const {
+    GroupColumns columns[2];
+    unrolled<2>([&]<int half>() NUMASERVE_INLINE {
+      const auto& at = (*step.columns)[half];
+      columns[half] = {F32x16::load(at[0]), kOffsets == Offsets::kNone ? F32x16::zero() : F32x16::load(at[1])};
+    });
+    // Pointers of its own: vector stores may alias what the pipe has, which each row would read again.
+    const int64_t plane = a.plane;
+    const float *sums = step.sums + from * 32, *factors = step.factors + from;
+    float* out = step.c + from * 32;
+    for (int r = from; r < to; ++r, sums += 32, out += 32, ++factors)
+      unrolled<2>([&]<int half>() NUMASERVE_INLINE {
+        const float* at = sums + half * kTileN;
+        const F32x16 before = F32x16::load(out + half * kTileN);
+        F32x16 result;
+        if constexpr (kScaled)
+          result =
+              with_group(kOffsets, columns[half], row_scale(factors, plane), whole_sum(at, factors, plane), before);
         else
-          store_sums<kRowTiles>(step, i / kTiles - 1);
-        NUMASERVE_TILE_ZERO(0);
-        NUMASERVE_TILE_ZERO(1);
-        if constexpr (kRowTiles == 2) NUMASERVE_TILE_ZERO(2);
-        if constexpr (kRowTiles == 2) NUMASERVE_TILE_ZERO(3);
-      }
-      NUMASERVE_TILE_LOAD(4, a0 + i * unit_bytes, kLine);
-      if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a0 + strip + i * unit_bytes, kLine);
-      NUMASERVE_TILE_LOAD(6, tiles + i * kUnit, 64);
-      NUMASERVE_TILE_DOT(T, 0, 4, 6);
-      if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
-      NUMASERVE_TILE_LOAD(7, tiles + i * kUnit + kPanel, 64);
-      NUMASERVE_TILE_DOT(T, 1, 4, 7);
-      if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 3, 5, 7);
-      __asm__ volatile("" ::: "memory");
-      if constexpr (!kWidens) return;
-      if constexpr (i == 0) prepare(next.following, next.columns);
-      if constexpr (i + kLead < kUnits)
-        widen(next.record, next.tiles, i + kLead);
-      else
-        widen(next.following, next.tiles, i + kLead - kUnits);
-    });
-  }
-
-  // Rows from, from + every, ... of a step.
-  void scale(const Step& step, int from, int every) const {
-    if (from >= step.rows) return;
-    GroupColumns columns[kGroups][2];
-    unrolled<kGroups * 2>([&]<int i>() NUMASERVE_INLINE {
-      const auto* at = step.columns[i / 2][i % 2];
-      columns[i / 2][i % 2] = {F32x16::load(at[0]), kOffsets == Offsets::kNone ? F32x16::zero() : F32x16::load(at[1])};
-    });
-    // What a row needs is found by adding to what the one before it needed: vector stores may alias what `g` and the
-    // pipe have, so that each row would read that again, twice as often as its numbers.
-    const int64_t next_row = every * g.lda, sums_of_group = int64_t{step.rows} * 32;
-    const int8_t* scales = group_scales(g, row + step.first + from);
-    const float* sums = step.sums + from * 32;
-    float* to = c + (step.first + from) * 32;
-    const int64_t group = step.group;
-    for (int r = from; r < step.rows; r += every) {
-      unrolled<2>([&]<int half>() NUMASERVE_INLINE {
-        F32x16 sum = F32x16::load(to + half * kTileN);
-        unrolled<kGroups>([&]<int i>() NUMASERVE_INLINE {
-          const GroupColumns& of = columns[i][half];
-          const float* at = sums + i * sums_of_group + half * kTileN;
-          if constexpr (kWholeNumbers<Codes>) {
-            const GroupScale x = group_scale(scales, group + i);
-            const int32_t zero = kOffsets == Offsets::kNone ? Codes::kZero : 0;
-            const F32x16 whole = F32x16::convert_less(reinterpret_cast<const int32_t*>(at), -zero / 8 * x.minus8);
-            sum = with_group(kOffsets, of, x, whole, sum);
-          } else {
-            const float total = kOffsets == Offsets::kNone ? 0.0f : group_total(g, scratch, step.first + r, group + i);
-            sum = with_values(kOffsets, of, Codes::kZero, total, F32x16::load(at), sum);
-          }
-        });
-        sum.store(to + half * kTileN);
+          result = with_values(kOffsets, columns[half], Codes::kZero, kOffsets == Offsets::kNone ? 0.0f : factors[0],
+                               F32x16::load(at), before);
+        result.store(out + half * kTileN);
       });
-      scales += next_row;
-      sums += every * 32;
-      to += every * 32;
-    }
+  }
+  static GroupScale row_scale(const float* factors, int64_t plane) {
+    GroupScale x{factors[0], 0, 0.0f, 0.0f};
+    if constexpr (kOffsets == Offsets::kZeros) x.total = factors[plane];
+    if constexpr (kOffsets == Offsets::kMinima) x.scaled_total = factors[2 * plane];
+    return x;
+  }
+  // The sum of whole numbers, less the zero of codes without offsets: values have lost it before, and get it back where
+  // there are offsets. Exact.
+  static F32x16 whole_sum(const float* at, const float* factors, int64_t plane) {
+    constexpr bool kLess = kWholeNumbers<Codes> && kOffsets == Offsets::kNone;
+    constexpr bool kMore = !kWholeNumbers<Codes> && kOffsets != Offsets::kNone;
+    constexpr int kAdded = kLess ? -Codes::kZero : kMore ? Codes::kZero : 0;
+    F32x16 sum;
+    if constexpr (kWholeNumbers<Codes>)
+      sum = F32x16::convert(reinterpret_cast<const int32_t*>(at), nullptr);
+    else
+      sum = F32x16::load(at);
+    if constexpr (kAdded != 0) sum = sum + F32x16::set1(static_cast<float>(kAdded) * factors[plane]);
+    return sum;
+  }
+  template <int kPart>
+  void scale_part(const Step& step) const {
+    constexpr int kFrom = kPart * kRowsEach, kTo = kFrom + kRowsEach;
+    __asm__ volatile("" ::: "memory");
+    if (step.rows == 32)
+      scale(step, kFrom, kTo);
+    else
+      scale(step, kFrom, kTo < step.rows ? kTo : step.rows);
+    __asm__ volatile("" ::: "memory");
   }
 
-  std::byte* tiles_of_batch(int batch) const { return scratch.batches.tiles + batch * kUnits % kRing * kUnit; }
-
-  // Up to 32 rows: units are widened shortly before they are multiplied.
-  NUMASERVE_FLAT [[gnu::noinline]] void run_once(Range groups) const {
-    GroupBatches& memory = scratch.batches;
-    Step older{}, before{};
-    const std::byte* record = records + groups.begin * layout.bytes;
-    const std::byte* batch_a = a;
-    prepare(record, memory.columns[0]);
-    unrolled<kLead>([&]<int i>() NUMASERVE_INLINE { widen(record, memory.tiles, i); });
-    int batch = 0;
-    for (int64_t group = groups.begin; group < groups.end; group += kGroups, ++batch) {
-      const bool last = group + kGroups >= groups.end;
-      const Step step{0, group, static_cast<int>(rows), memory.sums[batch % 2], memory.columns[batch % 4]};
-      const std::byte* tiles = tiles_of_batch(batch);
-      const Next next{record, record + (last ? 0 : kGroups * layout.bytes), tiles_of_batch(batch + 1),
-                      memory.columns[(batch + 1) % 4]};
-      if (rows > kTileRows)
-        multiply<2, true>(step, before, older, tiles, batch_a, next);
-      else
-        multiply<1, true>(step, before, older, tiles, batch_a, next);
-      older = before;
-      before = step;
-      record = next.following;
-      batch_a += kUnits * unit_bytes;
-    }
-    finish(before, older);
+  // Where the sums of a tile go.
+  static float* sums_of(const Step& step, int tile) {
+    return step.sums + tile % 2 * kTileN + (tile > 1 ? (step.rows - kTileRows) * 32 : 0);
   }
 
-  // More rows: a block of batches is widened, by which all of them pass.
-  NUMASERVE_FLAT [[gnu::noinline]] void run_again(Range groups) const {
-    constexpr int kBatches = kWidenedUnits / kUnits;
-    GroupBatches& memory = scratch.batches;
-    Step older{}, before{};
-    int steps = 0, blocks = 0;
-    for (int64_t first = groups.begin; first < groups.end; first += kBatches * kGroups, ++blocks) {
-      const int64_t left = (groups.end - first) / kGroups, batches = left < kBatches ? left : kBatches;
-      Columns* columns = memory.columns[blocks % 2 * 2];
-      for (int64_t batch = 0; batch < batches; ++batch) {
-        const std::byte* record = records + (first + batch * kGroups) * layout.bytes;
-        prepare(record, columns + batch * kGroups);
-        for (int unit = 0; unit < kUnits; ++unit) widen(record, memory.tiles + batch * kUnits * kUnit, unit);
-      }
-      const std::byte* block_a = a + (first - groups.begin) * kTiles * unit_bytes;
-      for (int64_t r = 0; r < rows;) {
-        const int some = rows_at_once(rows - r);
-        const std::byte* row_a = block_a + r / kTileRows * strip;
-        for (int64_t batch = 0; batch < batches; ++batch, ++steps) {
-          const Step step{r, first + batch * kGroups, some, memory.sums[steps % 2], columns + batch * kGroups};
-          const std::byte* tiles = memory.tiles + batch * kUnits * kUnit;
-          if (some > kTileRows)
-            multiply<2, false>(step, before, older, tiles, row_a + batch * kUnits * unit_bytes, {});
-          else
-            multiply<1, false>(step, before, older, tiles, row_a + batch * kUnits * unit_bytes, {});
-          older = before;
-          before = step;
-        }
-        r += some;
-      }
-    }
-    finish(before, older);
+// A tile's product. Before it the sums that are left in the register are stored, beside it others are scaled.
+#define NUMASERVE_GROUP_PRODUCT(tile, a, b)                                        \
+  do {                                                                             \
+    if constexpr (i == 0) {                                                        \
+      if (before.rows > 0) NUMASERVE_TILE_STORE(tile, sums_of(before, tile), 128); \
+      NUMASERVE_TILE_ZERO(tile);                                                   \
+    }                                                                              \
+    NUMASERVE_TILE_DOT(T, tile, a, b);                                             \
+    scale_part<(i * kRowTiles + (tile) / 2) * 2 + (tile) % 2>(older);              \
+  } while (false)
+
+  // The products of a step, while the sums of `before` are stored, which are in the tile registers, those of `older`
+  // scaled, and `next` widened.
+  template <int kRowTiles, bool kWidens>
+  void multiply(const Step& before, const Step& older, const std::byte* tiles, const std::byte* row_a,
+                const std::byte* record, const Next& next) const {
+    if constexpr (kWidens) prepare(next.record, *next.columns);
+    unrolled<kTiles>([&]<int i>() NUMASERVE_INLINE {
+      __asm__ volatile("" ::: "memory");
+      NUMASERVE_TILE_LOAD(4, row_a + i * a.tile, kLineBytes);
+      if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, row_a + a.strip + i * a.tile, kLineBytes);
+      NUMASERVE_TILE_LOAD(6, tiles + i * 2 * kTileBytes, kLineBytes);
+      NUMASERVE_TILE_LOAD(7, tiles + (i * 2 + 1) * kTileBytes, kLineBytes);
+      NUMASERVE_GROUP_PRODUCT(0, 4, 6);
+      if constexpr (kRowTiles == 2) NUMASERVE_GROUP_PRODUCT(2, 5, 6);
+      NUMASERVE_GROUP_PRODUCT(1, 4, 7);
+      if constexpr (kRowTiles == 2) NUMASERVE_GROUP_PRODUCT(3, 5, 7);
+      __asm__ volatile("" ::: "memory");
+      if constexpr (kWidens && i + kLead < kTiles)
+        widen(record, memory.tiles, i + kLead);
+      else if constexpr (kWidens)
+        widen(next.record, next.tiles, (i + kLead) % kTiles);
+    });
   }
+#undef NUMASERVE_GROUP_PRODUCT
+  template <int kRowTiles>
   void finish(const Step& before, const Step& older) const {
-    store_last(before);
-    for (int i = kUnits / 2; i < kUnits; ++i) scale(older, i, kUnits);
-    scale(before, 0, 1);
+    NUMASERVE_TILE_STORE(0, sums_of(before, 0), 128);
+    NUMASERVE_TILE_STORE(1, sums_of(before, 1), 128);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(2, sums_of(before, 2), 128);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(3, sums_of(before, 3), 128);
+    __asm__ volatile("" ::: "memory");
+    scale(older, 0, older.rows);
+    scale(before, 0, before.rows);
+  }
+
+  Step step_of(int64_t row, int some, int64_t group, int64_t place, int turn) const {
+    return {c + row * 32, memory.sums[turn % 2], &memory.columns[place], a.factors + (group - a.first) * rows + row,
+            some};
+  }
+  const std::byte* rows_of(int64_t row, int64_t group) const {
+    return a.data + row / kTileRows * a.strip + (group - a.first) * kTiles * a.tile;
+  }
+  Step nothing() const { return {c, memory.sums[0], &memory.columns[0], a.factors, 0}; }
+
+  // Up to 32 rows: a group is widened while those before it are multiplied.
+  template <int kRowTiles>
+  NUMASERVE_FLAT [[gnu::noinline]] void run_once(Range groups) const {
+    const auto at = [&](int64_t group) {
+      const int64_t found = group < groups.end ? group : groups.end - 1;  // behind the last comes itself
+      return Next{records + found * layout.bytes, memory.tiles + group % kPlaces * kTilesOfGroup,
+                  &memory.columns[group % kKeptColumns]};
+    };
+    for (int i = 0; i < kAhead; ++i) widen_group(at(groups.begin + i));
+    Step older = nothing(), before = older;
+    for (int64_t group = groups.begin; group < groups.end; ++group) {
+      multiply<kRowTiles, true>(before, older, memory.tiles + group % kPlaces * kTilesOfGroup, rows_of(0, group),
+                                records + group * layout.bytes, at(group + kAhead));
+      older = before;
+      before = step_of(0, static_cast<int>(rows), group, group % kKeptColumns, static_cast<int>(group % 2));
+    }
+    finish<kRowTiles>(before, older);
+  }
+
+  // Rows [some.begin, some.end) by a block of groups that are widened, in steps of as many row tiles.
+  template <int kRowTiles>
+  NUMASERVE_FLAT [[gnu::noinline]] void pass(Range some, Range groups) const {
+    Step older = nothing(), before = older;
+    int turn = 0;
+    for (int64_t row = some.begin; row < some.end; row += kRowTiles * kTileRows) {
+      const int64_t left = some.end - row;
+      const int height = static_cast<int>(left < kRowTiles * kTileRows ? left : kRowTiles * kTileRows);
+      for (int64_t group = groups.begin; group < groups.end; ++group, ++turn) {
+        const int64_t place = group - groups.begin;
+        multiply<kRowTiles, false>(before, older, memory.tiles + place * kTilesOfGroup, rows_of(row, group), nullptr,
+                                   {});
+        older = before;
+        before = step_of(row, height, group, place, turn);
+      }
+    }
+    finish<kRowTiles>(before, older);
+  }
+
+  // More rows, in steps of 32; what is left at the end is of 16, or of 17 to 31, or of both.
+  void run_again(Range groups) const {
+    const int64_t odd = rows % 32, tall = rows - odd - (odd > 0 && odd < kTileRows ? 32 : 0), left = rows - tall;
+    const int64_t low = tall + (left == kTileRows || left > 32 ? kTileRows : 0);
+    for (int64_t group = groups.begin; group < groups.end; group += kPlaces) {
+      const Range some{group, group + kPlaces < groups.end ? group + kPlaces : groups.end};
+      for (int64_t i = 0; i < some.end - some.begin; ++i)
+        widen_group({records + (group + i) * layout.bytes, memory.tiles + i * kTilesOfGroup, &memory.columns[i]});
+      if (tall > 0) pass<2>({0, tall}, some);
+      if (low > tall) pass<1>({tall, low}, some);
+      if (rows > low) pass<2>({low, rows}, some);
+    }
+  }
+
+  void run(Range groups) const {
+    if (rows > 2 * kTileRows)
+      run_again(groups);
+    else if (rows > kTileRows)
+      run_once<2>(groups);
+    else
+      run_once<1>(groups);
   }
 };
 
-// Adds whole batches of groups from `groups.begin` on, and returns how many groups that are.
-template <class Codes, int kUsed>
-inline int64_t add_batches(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
-                           GemmScratch& scratch, float* c) {
-  using T = typename Codes::Element;
-  if (scratch.words == 0) return 0;
+// Adds groups [begin, end) of one pair of panels to `c` [rows][32].
+template <class Codes>
+inline void add_by_pipe(const GemmArgs& g, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch, float* c) {
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
-  const int64_t tiles = g.b.group / (kUsed * kLineDepth<T>), whole = g.b.depth / g.b.group;
-  const int64_t end = groups.end < whole ? groups.end : whole;
-  int64_t count = 0;
-  const auto run = [&]<int kTiles, Offsets kOffsets>() {
-    using Pipe = GroupPipe<Codes, kUsed, kTiles, kOffsets>;
-    constexpr int64_t kEach = Pipe::kGroups;
-    count = (end - groups.begin) / kEach * kEach;
-    if (count <= 0) return;
-    const int64_t unit_bytes = (rows < kTileRows ? rows : kTileRows) * kUsed * 4;
-    const std::byte* a = scratch.rows + (groups.begin * tiles - scratch.first_word) * unit_bytes;
-    const Pipe pipe{
-        g, layout, scratch, pair_records(g.b, layout, panel), a, row, rows, scratch.words * unit_bytes, unit_bytes, c};
-    if (rows <= 32)
-      pipe.run_once({groups.begin, groups.begin + count});
-    else
-      pipe.run_again({groups.begin, groups.begin + count});
+  const int64_t tiles = tiles_of_group<Codes>(g.b.group);
+  const PackedGroups a = packed_groups(scratch, rows, tiles);
+  const std::byte* records = pair_records(g.b, layout, panel);
+  const auto run = [&]<class As, int kTiles, Offsets kOffsets>() {
+    using Pipe = GroupPipe<As, kWholeNumbers<Codes>, kTiles, kOffsets>;
+    Pipe{g, layout, scratch.batches, records, a, rows, c}.run(groups);
   };
-  const auto with_tiles = [&]<int kTiles>() {
-    switch (may_have_offsets(Codes::kFormat) ? g.b.offsets : Offsets::kNone) {
-      case Offsets::kNone:
-        return run.template operator()<kTiles, Offsets::kNone>();
-      case Offsets::kZeros:
-        return run.template operator()<kTiles, Offsets::kZeros>();
-      case Offsets::kMinima:
-        return run.template operator()<kTiles, Offsets::kMinima>();
+  with_offsets<Codes>(g.b.offsets, [&]<Offsets kOffsets>() {
+    if constexpr (kWholeNumbers<Codes>) {
+      using Values = typename ValuesOf<Codes, kOffsets>::type;
+      if (multiplied_as_values(g.b.group)) return run.template operator()<Values, 1, kOffsets>();
+      return tiles == 1 ? run.template operator()<Codes, 1, kOffsets>() : run.template operator()<Codes, 2, kOffsets>();
+    } else {
+      if (tiles == 1) return run.template operator()<Codes, 1, kOffsets>();
+      if (tiles == 2) return run.template operator()<Codes, 2, kOffsets>();
+      run.template operator()<Codes, 4, kOffsets>();
     }
-  };
-  if (tiles == 1) with_tiles.template operator()<1>();
-  if (tiles == 2) with_tiles.template operator()<2>();
-  if (tiles == 4) with_tiles.template operator()<4>();
-  return count;
+  });
 }
 
 }  // namespace

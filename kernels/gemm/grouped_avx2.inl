@@ -211,7 +211,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
 }
 
 // Codes of a panel of a group to fp32, [k][16]: by bf16 they would have to be widened once more, in each pass.
-template <class Codes, int>
+template <class Codes>
 NUMASERVE_FLAT inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
   for (int64_t line = 0; line < lines; ++line, codes += 2 * kLineBytes) {
     const Columns raw = load_line(codes);
@@ -223,7 +223,7 @@ NUMASERVE_FLAT inline void widen_panel(const std::byte* codes, int64_t lines, st
     });
   }
 }
-template <class, int>
+template <class>
 inline int64_t widened_panel_bytes(int64_t group) {
   return group * kLineBytes;
 }

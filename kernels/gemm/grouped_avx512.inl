@@ -154,15 +154,15 @@ inline void widen_line(TableGroupValues<kOf, kTable, kZero>, const std::byte* co
 inline void widen_line(Int8GroupValues, const std::byte* codes, std::byte* out) { widen_int8_values(codes, out); }
 inline void widen_line(E4m3GroupValues, const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
 
-// Codes of a panel of a group to tiles of `kUsed` lines, widened to whole numbers or bf16.
-template <class Codes, int kUsed>
+// Codes of a panel of a group to tiles, widened to bf16.
+template <class Codes>
 inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
   for (int64_t line = 0; line < lines; ++line)
     widen_line(Codes{}, codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
 }
-template <class Codes, int kUsed>
+template <class Codes>
 inline int64_t widened_panel_bytes(int64_t group) {
-  return group / (kUsed * kLineDepth<typename Codes::Element>)*kUsed * kLineBytes;
+  return group / kLineDepth<typename Codes::Element> * kLineBytes;
 }
 
 // Codes are in tiles, widened to bf16: [groups][2] panels. `kAhead`: a line is fetched each step.

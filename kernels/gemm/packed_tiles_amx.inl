@@ -18,20 +18,24 @@
 namespace numaserve {
 namespace {
 
-// Copies `tiles` tiles of `kBytes` wide, of each of `rows` rows, to `to`: [row tiles][tiles][rows of a tile][kBytes].
-// The last row tile ends with the last row.
-template <int64_t kBytes>
-inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, int64_t tiles, std::byte* to) {
+// Copies `tiles` tiles of each of `rows` rows to `to`: [row tiles][room][rows of a tile][64 bytes], a line of a tile
+// from `kBytes` by `copy`. The last row tile ends with the last row; tiles that have room but are not there are zero.
+template <int64_t kBytes, class Copy>
+inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, int64_t tiles, int64_t room,
+                       std::byte* to, Copy&& copy) {
   constexpr int64_t kTogether = 8;  // tiles of a row, whose lines lie side by side
-  const int64_t height = rows < kTileRows ? rows : kTileRows;
-  for (int64_t r = 0; r < rows; r += kTileRows, to += tiles * height * kBytes) {
+  const int64_t height = rows < kTileRows ? rows : kTileRows, tile_bytes = height * kLineBytes;
+  for (int64_t r = 0; r < rows; r += kTileRows, to += room * tile_bytes) {
     const std::byte* first = from + (r + height < rows ? r : rows - height) * row_bytes;
     for (int64_t tile = 0; tile < tiles; tile += kTogether)
       for (int64_t line = 0; line < height; ++line)
         for (int64_t i = tile; i < tile + kTogether && i < tiles; ++i)
-          __builtin_memcpy(to + (i * height + line) * kBytes, first + line * row_bytes + i * kBytes, kBytes);
+          copy(first + line * row_bytes + i * kBytes, to + i * tile_bytes + line * kLineBytes);
+    __builtin_memset(to + tiles * tile_bytes, 0, static_cast<size_t>((room - tiles) * tile_bytes));
   }
 }
+
+inline void copy_whole_line(const std::byte* from, std::byte* to) { __builtin_memcpy(to, from, kLineBytes); }
 
 inline bool packs_tiles(int64_t row_bytes, int64_t rows) {
   constexpr int64_t kEvictingBytes = 2048;
@@ -48,7 +52,8 @@ inline void pack_tiles(const GemmArgs& g, int64_t row, int64_t rows, Range k, Ge
   scratch.words = (k.end - k.begin) * kLines;
   scratch.packed = reinterpret_cast<const ActivationWord*>(scratch.rows);
   const auto* from = static_cast<const std::byte*>(g.a) + row * row_bytes + k.begin * kLineBytes;
-  copy_tiles<kLineBytes>(from, row_bytes, rows, k.end - k.begin, scratch.rows);
+  const int64_t tiles = k.end - k.begin;
+  copy_tiles<kLineBytes>(from, row_bytes, rows, tiles, tiles, scratch.rows, copy_whole_line);
 }
 
 // The tiles from k tile `kt` on of `rows` rows from row `r` of the block on, packed or in place.
@@ -57,7 +62,7 @@ inline RowTiles<T> tiles_of(const GemmArgs& g, const GemmScratch& scratch, int64
                             int64_t kt) {
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   if (scratch.packed == nullptr)
-    return tiles_in_place<kLines>(static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>, g.lda, rows);
+    return tiles_in_place(static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>, g.lda, rows);
   const int64_t row_tile = scratch.words / kLines * kTile;
   const T* first = reinterpret_cast<const T*>(scratch.packed) + r / kTileRows * row_tile +
                    (kt - scratch.first_word / kLines) * kTile;

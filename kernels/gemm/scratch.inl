@@ -37,19 +37,18 @@ struct TileBlock {
   bool streamed;   // there is nothing to reuse: what is fetched is a little ahead of what is read
 };
 
-// What batches of groups leave each other (grouped_amx.inl); it stays in the first level. Units of k are a tile of each
-// of two panels.
-inline constexpr int kWidenedUnits = 8;
+// What products of groups leave each other (grouped_amx.inl); it stays in the first level.
+inline constexpr int kWidenedTiles = 4;  // of each of two panels
+inline constexpr int kKeptColumns = 8;   // of the groups under way: two before and two after the one that is multiplied
 struct GroupBatches {
-  alignas(64) std::byte tiles[kWidenedUnits * 2 * kTileBytes];  // widened
-  alignas(64) float sums[2][2 * 32 * 32];                       // of groups, fp32 or int32
-  alignas(64) float columns[4][4][2][2][kTileN];                // of groups and panels: scales and offsets
+  alignas(64) std::byte tiles[kWidenedTiles * 2 * kTileBytes];
+  alignas(64) float sums[2][32 * 32];                     // of a group, fp32 or int32
+  alignas(64) float columns[kKeptColumns][2][2][kTileN];  // of groups and panels: scales and offsets
 };
 
 struct GemmScratch {
   alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
   alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
-  alignas(64) float sums[32 * 32];                           // of one group of k, fp32 or int32
   alignas(64) std::byte tiles[kWidenedBytes];
   // Totals of the activations of a slab of groups, [groups][rows]; see sum_groups.
   alignas(64) float totals[kMostTotals];

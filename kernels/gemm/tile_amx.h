@@ -53,8 +53,8 @@ inline int rows_at_once(int64_t left) {
   return left < 3 * kTileRows ? kTileRows : 2 * kTileRows;
 }
 
-inline void tile_begin(int64_t rows, int lines = kLines) {
-  NUMASERVE_TILE_CONFIGURE(static_cast<int>(rows < kTileRows ? rows : kTileRows), lines);
+inline void tile_begin(int64_t rows) {
+  NUMASERVE_TILE_CONFIGURE(static_cast<int>(rows < kTileRows ? rows : kTileRows));
 }
 
 // Not functions: tile numbers are part of the instruction.
@@ -76,9 +76,9 @@ struct RowTiles {
   const T *first, *second;
   int64_t k_tile, row;
 };
-template <int kUsed, class T>
+template <class T>
 inline RowTiles<T> tiles_in_place(const T* a, int64_t lda, int rows) {
-  return {a, rows > kTileRows ? a + (rows - kTileRows) * lda : a, kUsed * kLineDepth<T>, lda};
+  return {a, rows > kTileRows ? a + (rows - kTileRows) * lda : a, kTileDepth<T>, lda};
 }
 
 template <int kRowTiles, class T, class TileAt, class Sum, class Beside>
@@ -132,10 +132,10 @@ inline void multiply_row_tiles(const RowTiles<T>& a, TileAt b, int64_t panel_str
     amx_block<1>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate, beside);
 }
 
-template <int kUsed = kLines, class T, class TileAt, class Sum>
+template <class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
-  const RowTiles<T> tiles = tiles_in_place<kUsed>(a, lda, rows);
+  const RowTiles<T> tiles = tiles_in_place(a, lda, rows);
   for (int panel = 0; panel < panels; panel += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + panel * panel_stride; };
     multiply_row_tiles(tiles, tile, panel_stride, k_tiles, c + panel * kTileN, ldc, rows, accumulate);

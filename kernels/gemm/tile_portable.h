@@ -78,7 +78,7 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
     });
 }
 
-inline void tile_begin(int64_t, int = kLines) {}
+inline void tile_begin(int64_t) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.

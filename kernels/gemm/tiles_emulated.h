@@ -17,26 +17,23 @@ struct EmulatedTile {
   alignas(64) unsigned char row[kTileRows][64];
 };
 thread_local EmulatedTile emulated_tiles[8];
-thread_local int emulated_rows = 0;   // of results and activations; 0: not configured
-thread_local int emulated_lines = 0;  // of weights, and words of activations
+thread_local int emulated_rows = 0;  // of results and activations; 0: not configured
 
 inline void emulated_require() {
   if (emulated_rows == 0) __builtin_trap();  // what the processor does: #UD
 }
 
-inline void emulated_configure(int rows, int lines) {
+inline void emulated_configure(int rows) {
   emulated_rows = rows;
-  emulated_lines = lines;
   __builtin_memset(emulated_tiles, 0, sizeof(emulated_tiles));
 }
 
-inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : emulated_lines; }
-inline size_t emulated_bytes_of(int t) { return t == 4 || t == 5 ? static_cast<size_t>(4 * emulated_lines) : 64; }
+inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
 
 inline void emulated_load(int t, const void* base, int64_t stride) {
   emulated_require();
   for (int r = 0; r < emulated_rows_of(t); ++r)
-    __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, emulated_bytes_of(t));
+    __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, 64);
 }
 
 inline void emulated_store(int t, void* base, int64_t stride) {
@@ -57,7 +54,7 @@ inline void emulated_dpbf16(int c, int a, int b) {
   const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   for (int m = 0; m < emulated_rows; ++m) {
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
-    for (int pair = 0; pair < emulated_lines; ++pair) {
+    for (int pair = 0; pair < kLines; ++pair) {
       int bits;
       __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * pair, sizeof(bits));
       const __m512i both = _mm512_set1_epi32(bits), columns = _mm512_load_si512(emulated_tiles[b].row[pair]);
@@ -78,7 +75,7 @@ inline void emulated_dpbssd(int c, int a, int b) {
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
   for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
-    for (int line = 0; line < emulated_lines; ++line) {
+    for (int line = 0; line < kLines; ++line) {
       int bits;
       __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * line, sizeof(bits));
       const __m512i shifted = _mm512_xor_si512(_mm512_set1_epi32(bits), offset);
@@ -94,7 +91,7 @@ inline void emulated_dpbsud(int c, int a, int b) {
   emulated_require();
   for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
-    for (int line = 0; line < emulated_lines; ++line) {
+    for (int line = 0; line < kLines; ++line) {
       int bits;
       __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * line, sizeof(bits));
       acc = _mm512_dpbusd_epi32(acc, _mm512_load_si512(emulated_tiles[b].row[line]), _mm512_set1_epi32(bits));
@@ -103,7 +100,7 @@ inline void emulated_dpbsud(int c, int a, int b) {
   }
 }
 
-#define NUMASERVE_TILE_CONFIGURE(rows, lines) emulated_configure(rows, lines)
+#define NUMASERVE_TILE_CONFIGURE(rows) emulated_configure(rows)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) emulated_store(t, base, stride)

@@ -16,29 +16,21 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// By the lines of weights, half of a tile's or all, and the rows of results and activations, from 1 on.
+// By the rows of results and activations, from 1 on.
 struct TileConfigs {
-  TileConfig of[2][kTileRows + 1];
+  TileConfig of[kTileRows + 1];
   constexpr TileConfigs() : of{} {
-    for (int half = 0; half < 2; ++half)
-      for (int rows = 1; rows <= kTileRows; ++rows)
-        for (int tile = 0; tile < 8; ++tile) {
-          const int lines = (half + 1) * kLines / 2;
-          TileConfig& config = of[half][rows];
-          config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : lines);
-          if (tile == 4 || tile == 5) config.column_bytes[tile] = static_cast<uint16_t>(4 * lines);
-        }
+    for (int rows = 1; rows <= kTileRows; ++rows)
+      for (int tile = 0; tile < 8; ++tile) of[rows].rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : kLines);
   }
 };
 constexpr TileConfigs kTileConfigs;
 
 // Not _tile_loadconfig: gcc 12 declares its operand as 8 bytes, so that the optimiser may drop stores to the others
 // before it. The operand here is the whole structure, and a constant.
-inline void load_tile_config(int rows, int lines) {
-  __asm__ volatile("ldtilecfg %0" ::"m"(kTileConfigs.of[lines / kLines][rows]));
-}
+inline void load_tile_config(int rows) { __asm__ volatile("ldtilecfg %0" ::"m"(kTileConfigs.of[rows])); }
 
-#define NUMASERVE_TILE_CONFIGURE(rows, lines) load_tile_config(rows, lines)
+#define NUMASERVE_TILE_CONFIGURE(rows) load_tile_config(rows)
 #define NUMASERVE_TILE_ZERO(t) _tile_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) _tile_loadd(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) _tile_stored(t, base, stride)

@@ -54,9 +54,6 @@ struct F32x16 {
         _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 23);
     return {_mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22)))};
   }
-  static F32x16 convert_less(const int32_t* p, int32_t minus) {
-    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(minus)))};
-  }
   // p, less `minus` unless that is null.
   static F32x16 convert(const int32_t* p, const int32_t* minus) {
     __m512i whole = _mm512_loadu_si512(p);
@@ -160,12 +157,6 @@ struct F32x16 {
     return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
   }
   static F32x16 load_powers(const uint8_t* p) { return {powers_half(p), powers_half(p + 8)}; }
-  static F32x16 convert_less(const int32_t* p, int32_t minus) {
-    const __m256i less = _mm256_set1_epi32(minus);
-    const auto* whole = reinterpret_cast<const __m256i*>(p);
-    return {_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(whole), less)),
-            _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(whole + 1), less))};
-  }
   static F32x16 convert(const int32_t* p, const int32_t* minus) {
     return {convert_half(p, minus), convert_half(p + 8, minus == nullptr ? nullptr : minus + 8)};
   }

@@ -214,6 +214,35 @@ def test_a_row_has_the_same_bits_in_every_batch(
 
 
 @pytest.mark.parametrize(
+    ("format", "offsets", "group"),
+    [
+        ("mxfp4", "none", 32),
+        *(("iq4", "none", group) for group in GROUPS),
+        *((format, offsets, group) for format in ZERO for offsets in ("none", "zeros", "minima") for group in GROUPS),
+    ],
+)
+def test_sums_of_whole_numbers_have_the_same_bits_in_every_batch_and_set(
+    isa: str, rng: np.random.Generator, format: str, offsets: str, group: int
+) -> None:
+    a, weight = _bf16(rng, 81, 300), Coded.random(rng, 70, 300, format, group, offsets).packed()
+    expected = kernel_ops.multiply("portable", a, weight)
+    for first, last in (
+        (0, 1),
+        (1, 6),
+        (2, 11),
+        (3, 19),
+        (4, 21),
+        (5, 36),
+        (6, 38),
+        (7, 40),
+        (8, 55),
+        (9, 73),
+        (0, 81),
+    ):
+        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[first:last], weight), expected[first:last])
+
+
+@pytest.mark.parametrize(
     ("format", "group"),
     [("mxfp4", 32), *((format, group) for format in ("int4", "int8_group", "iq4") for group in GROUPS)],
 )
@@ -225,7 +254,7 @@ def test_sums_of_the_largest_codes_by_the_largest_activations_are_exact(isa: str
     for sign in (1.0, -1.0):
         a = reference.to_bf16(np.full((40, 2 * group), sign * 127.0))
         weight = Coded(format, group, codes, scales)
-        for m in (1, 6, 7, 40):
+        for m in (1, 6, 7, 9, 16, 17, 40):
             result = kernel_ops.multiply(isa, a[:m], weight.packed())
             np.testing.assert_array_equal(result, reference.from_bf16(a[:m]).astype(np.float64) @ weight.values().T)
 

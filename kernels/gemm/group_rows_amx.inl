@@ -63,7 +63,7 @@ inline PackedGroups packed_groups(const GemmScratch& scratch, int64_t rows, int6
 }
 
 // 32 values in bf16 of as many in int8, of each four of which the second and the third have changed places.
-inline void line_of_values(const std::byte* from, std::byte* to) {
+inline constexpr auto kLineOfValues = [](const std::byte* from, std::byte* to) {
   const __m256i order =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
   const __m256i bytes = _mm256_shuffle_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), order);
@@ -71,18 +71,23 @@ inline void line_of_values(const std::byte* from, std::byte* to) {
   const __m512bh line =
       _mm512_cvtne2ps_pbh(half(_mm256_extracti128_si256(bytes, 1)), half(_mm256_castsi256_si128(bytes)));
   __builtin_memcpy(to, &line, sizeof(line));
-}
+};
 
+// A cache line of a row's scales after the other, since rows may all lie in the same sets of the first level.
 inline void copy_scales(const GemmArgs& g, int64_t row, int64_t rows, Range groups, float* to) {
+  constexpr int64_t kTogether = kLineBytes / static_cast<int64_t>(sizeof(GroupScale));
   const int64_t plane = (groups.end - groups.begin) * rows;
-  for (int64_t r = 0; r < rows; ++r) {
-    const int8_t* scales = group_scales(g, row + r);
-    for (int64_t group = groups.begin; group < groups.end; ++group) {
-      const GroupScale x = group_scale(scales, group);
-      float* at = to + (group - groups.begin) * rows + r;
-      at[0] = x.scale;
-      at[plane] = x.total;
-      at[2 * plane] = x.scaled_total;
+  for (int64_t first = groups.begin; first < groups.end; first += kTogether, to += kTogether * rows) {
+    const int64_t end = first + kTogether < groups.end ? first + kTogether : groups.end;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int8_t* scales = group_scales(g, row + r);
+      for (int64_t group = first; group < end; ++group) {
+        const GroupScale x = group_scale(scales, group);
+        float* at = to + (group - first) * rows + r;
+        at[0] = x.scale;
+        at[plane] = x.total;
+        at[2 * plane] = x.scaled_total;
+      }
     }
   }
 }
@@ -110,9 +115,9 @@ inline void pack_groups(const GemmArgs& g, int64_t row, int64_t rows, Range grou
   scratch.words = (groups.end - groups.begin) * tiles_of_group<Codes>(g.b.group);
   if constexpr (kWholeNumbers<Codes>) {
     copy_scales(g, row, rows, groups, scratch.totals);
-    if (multiplied_as_values(g.b.group)) return copy.template operator()<kTileDepth<bf16>>(line_of_values);
+    if (multiplied_as_values(g.b.group)) return copy.template operator()<kTileDepth<bf16>>(kLineOfValues);
   }
-  copy.template operator()<kLineBytes>(copy_whole_line);
+  copy.template operator()<kLineBytes>(kWholeLine);
 }
 
 }  // namespace

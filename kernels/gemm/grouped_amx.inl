@@ -102,39 +102,33 @@ struct GroupPipe {
     const int64_t plane = a.plane;
     const float *sums = step.sums + from * 32, *factors = step.factors + from;
     float* out = step.c + from * 32;
-    for (int r = from; r < to; ++r, sums += 32, out += 32, ++factors)
+    for (int r = from; r < to; ++r, sums += 32, out += 32, ++factors) {
+      const GroupScale x = row_scale(factors, plane);
+      F32x16 results[2];
       unrolled<2>([&]<int half>() NUMASERVE_INLINE {
-        const float* at = sums + half * kTileN;
-        const F32x16 before = F32x16::load(out + half * kTileN);
-        F32x16 result;
-        if constexpr (kScaled)
-          result =
-              with_group(kOffsets, columns[half], row_scale(factors, plane), whole_sum(at, factors, plane), before);
-        else
-          result = with_values(kOffsets, columns[half], Codes::kZero, kOffsets == Offsets::kNone ? 0.0f : factors[0],
-                               F32x16::load(at), before);
-        result.store(out + half * kTileN);
+        results[half] = scaled(sums + half * kTileN, columns[half], x, F32x16::load(out + half * kTileN));
       });
+      unrolled<2>([&]<int half>() NUMASERVE_INLINE { results[half].store(out + half * kTileN); });
+    }
   }
+  // What is added to whole numbers for each of the activations: the zero of codes without offsets, which values have
+  // lost before, and get back where there are offsets.
+  static constexpr bool kWhole = kWholeNumbers<Codes>, kHasOffsets = kOffsets != Offsets::kNone;
+  static constexpr int kAdded = !kScaled || kWhole == kHasOffsets ? 0 : kWhole ? -Codes::kZero : Codes::kZero;
+
+  // Read once a row, before the stores: these may alias what it is read from.
   static GroupScale row_scale(const float* factors, int64_t plane) {
     GroupScale x{factors[0], 0, 0.0f, 0.0f};
-    if constexpr (kOffsets == Offsets::kZeros) x.total = factors[plane];
-    if constexpr (kOffsets == Offsets::kMinima) x.scaled_total = factors[2 * plane];
+    if constexpr (!kScaled) x.total = kHasOffsets ? factors[0] : 0.0f;
+    if constexpr (kScaled && (kOffsets == Offsets::kZeros || kAdded != 0)) x.total = factors[plane];
+    if constexpr (kScaled && kOffsets == Offsets::kMinima) x.scaled_total = factors[2 * plane];
     return x;
   }
-  // The sum of whole numbers, less the zero of codes without offsets: values have lost it before, and get it back where
-  // there are offsets. Exact.
-  static F32x16 whole_sum(const float* at, const float* factors, int64_t plane) {
-    constexpr bool kLess = kWholeNumbers<Codes> && kOffsets == Offsets::kNone;
-    constexpr bool kMore = !kWholeNumbers<Codes> && kOffsets != Offsets::kNone;
-    constexpr int kAdded = kLess ? -Codes::kZero : kMore ? Codes::kZero : 0;
-    F32x16 sum;
-    if constexpr (kWholeNumbers<Codes>)
-      sum = F32x16::convert(reinterpret_cast<const int32_t*>(at), nullptr);
-    else
-      sum = F32x16::load(at);
-    if constexpr (kAdded != 0) sum = sum + F32x16::set1(static_cast<float>(kAdded) * factors[plane]);
-    return sum;
+  static F32x16 scaled(const float* sums, const GroupColumns& of, const GroupScale& x, F32x16 before) {
+    if constexpr (!kScaled) return with_values(kOffsets, of, Codes::kZero, x.total, F32x16::load(sums), before);
+    F32x16 sum = kWhole ? F32x16::convert(reinterpret_cast<const int32_t*>(sums), nullptr) : F32x16::load(sums);
+    if constexpr (kAdded != 0) sum = sum + F32x16::set1(static_cast<float>(kAdded) * x.total);  // exact
+    return with_group(kOffsets, of, x, sum, before);
   }
   template <int kPart>
   void scale_part(const Step& step) const {

@@ -35,7 +35,8 @@ inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, i
   }
 }
 
-inline void copy_whole_line(const std::byte* from, std::byte* to) { __builtin_memcpy(to, from, kLineBytes); }
+// Function objects: functions would be called for each line.
+inline constexpr auto kWholeLine = [](const std::byte* from, std::byte* to) { __builtin_memcpy(to, from, kLineBytes); };
 
 inline bool packs_tiles(int64_t row_bytes, int64_t rows) {
   constexpr int64_t kEvictingBytes = 2048;
@@ -53,7 +54,7 @@ inline void pack_tiles(const GemmArgs& g, int64_t row, int64_t rows, Range k, Ge
   scratch.packed = reinterpret_cast<const ActivationWord*>(scratch.rows);
   const auto* from = static_cast<const std::byte*>(g.a) + row * row_bytes + k.begin * kLineBytes;
   const int64_t tiles = k.end - k.begin;
-  copy_tiles<kLineBytes>(from, row_bytes, rows, tiles, tiles, scratch.rows, copy_whole_line);
+  copy_tiles<kLineBytes>(from, row_bytes, rows, tiles, tiles, scratch.rows, kWholeLine);
 }
 
 // The tiles from k tile `kt` on of `rows` rows from row `r` of the block on, packed or in place.

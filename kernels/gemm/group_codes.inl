@@ -1,6 +1,8 @@
 // Weights in groups: their codes and scales, and how what a group adds is scaled. See grouped.inl.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/tile.h"
 #include "kernels/include/kernel_table.h"
@@ -11,7 +13,7 @@ namespace numaserve {
 namespace {
 
 // Forms that codes are turned into: whole numbers without a sign, for activations in int8, or values, less the zero of
-// codes without offsets, for activations in bf16. `kLinesPerCode`: lines of tiles that a line of codes becomes.
+// codes without offsets, for products in bf16. `kLinesPerCode`: lines of tiles that a line of codes becomes.
 struct Int4Groups {
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   using Element = uint8_t;
@@ -40,6 +42,7 @@ struct TableGroupValues {
 using Int4GroupValues = TableGroupValues<WeightFormat::kInt4, kInt4Values, 8>;
 using Mxfp4Groups = TableGroups<WeightFormat::kMxfp4, kE2m1Bytes, kE2m1Zero>;  // twice the values
 using Mxfp4GroupValues = TableGroupValues<WeightFormat::kMxfp4, kE2m1Values>;
+using Mxfp4GroupTwice = TableGroupValues<WeightFormat::kMxfp4, kE2m1Twice>;  // whole numbers, too
 using Iq4Groups = TableGroups<WeightFormat::kIq4, kIq4Bytes, kIq4Zero>;
 using Iq4GroupValues = TableGroupValues<WeightFormat::kIq4, kIq4Values>;
 struct Int8GroupValues {
@@ -72,7 +75,8 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
     return {F32x16::load(reinterpret_cast<const float*>(record + layout.scales) + half * kTileN), F32x16::zero()};
   } else if constexpr (Codes::kFormat == WeightFormat::kMxfp4) {
     const F32x16 scale = F32x16::load_powers(reinterpret_cast<const uint8_t*>(record + layout.scales) + half * kTileN);
-    return {kWholeNumbers<Codes> ? scale * F32x16::set1(0.5f) : scale, F32x16::zero()};
+    constexpr bool kTwice = kWholeNumbers<Codes> || std::is_same_v<Codes, Mxfp4GroupTwice>;
+    return {kTwice ? scale * F32x16::set1(0.5f) : scale, F32x16::zero()};
   } else {
     const auto at = [&](int64_t where) {
       return F32x16::load_half(reinterpret_cast<const uint16_t*>(record + where) + half * kTileN);

@@ -39,7 +39,7 @@ struct ValuesOf<Int8Groups, kOffsets> {
 };
 template <>
 struct ValuesOf<Mxfp4Groups, Offsets::kNone> {
-  using type = Mxfp4GroupValues;
+  using type = Mxfp4GroupTwice;
 };
 template <>
 struct ValuesOf<Iq4Groups, Offsets::kNone> {
@@ -72,6 +72,8 @@ inline constexpr auto kLineOfValues = [](const std::byte* from, std::byte* to) {
       _mm512_cvtne2ps_pbh(half(_mm256_extracti128_si256(bytes, 1)), half(_mm256_castsi256_si128(bytes)));
   __builtin_memcpy(to, &line, sizeof(line));
 };
+
+static_assert(3 * kPackedRowBytes / kLineBytes <= kMostTotals);
 
 // A cache line of a row's scales after the other, since rows may all lie in the same sets of the first level.
 inline void copy_scales(const GemmArgs& g, int64_t row, int64_t rows, Range groups, float* to) {

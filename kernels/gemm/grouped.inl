@@ -1,7 +1,7 @@
-// Products with weights in groups of k that have scales of their own. The codes of a block of groups are widened once
-// to tiles in the L1 cache, all rows pass by these, and what a group adds is scaled when its sum is finished: the sum
-// inside a group has the exact values of the codes, in int32 or, of e4m3, fp32. Scaling the weights instead would round
-// them to bf16 and cost four times the instructions a weight.
+// Products with weights in groups of k that have scales of their own. With many rows the codes of a block of groups are
+// widened once to tiles in the L1 cache, all rows pass by these, and what a group adds is scaled when its sum is
+// finished: the sum inside a group has the exact values of the codes, in int32 or fp32. Scaling the weights instead
+// would round them to bf16 and cost four times the instructions a weight.
 #pragma once
 
 #include "kernels/gemm/group_codes.inl"

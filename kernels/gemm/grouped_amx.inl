@@ -266,6 +266,7 @@ struct GroupPipe {
 // Adds groups [begin, end) of one pair of panels to `c` [rows][32].
 template <class Codes>
 inline void add_by_pipe(const GemmArgs& g, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch, float* c) {
+  if (groups.begin >= groups.end) return;  // a rank without a share of k
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const int64_t tiles = tiles_of_group<Codes>(g.b.group);
   const PackedGroups a = packed_groups(scratch, rows, tiles);

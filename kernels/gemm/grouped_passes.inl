@@ -1,7 +1,7 @@
 // Passes of rows by weights in groups, on packed rows. Codes are widened in registers with few rows, where tiles in the
 // cache would be written for one reading, and with any number of rows where widening takes next to nothing; otherwise
-// to tiles. What a pass does is each set's own (`code_pass`, `tile_pass`: grouped_avx512.inl, grouped_avx2.inl). The
-// bits are those of add_groups: sums inside a group are exact, or the same chain.
+// to tiles. What a pass does is each set's own (`code_pass`, `tile_pass`: grouped_avx512.inl, grouped_avx2.inl). Sums
+// inside a group are exact, or the same chain in either way.
 #pragma once
 
 #include "kernels/gemm/group_pass.h"

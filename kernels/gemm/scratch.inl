@@ -23,10 +23,6 @@ template <>
 struct SumOf<int8_t> {
   using type = int32_t;
 };
-template <>
-struct SumOf<uint8_t> {  // codes without a sign, by signed activations
-  using type = int32_t;
-};
 
 // A block of weights of two panels, by which all rows of a row block pass.
 template <class T>
@@ -50,11 +46,12 @@ struct GemmScratch {
   alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
   alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
   alignas(64) std::byte tiles[kWidenedBytes];
-  // Totals of the activations of a slab of groups, [groups][rows]; see sum_groups.
+  // Totals of the activations of a slab of groups, [groups][rows]; see sum_groups, and copy_scales for what quantized
+  // ones have.
   alignas(64) float totals[kMostTotals];
   int64_t first_group, total_rows;
-  // Activations as micro-tiles that pack them read them: words [first_word, first_word + words) of k; see
-  // packed_rows.inl and packed_tiles_amx.inl.
+  // Activations as micro-tiles that pack them read them: words [first_word, first_word + words) of k, or as many k
+  // tiles from `first_group` on; see packed_rows.inl, packed_tiles_amx.inl and group_rows_amx.inl.
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
   const ActivationWord* packed;
   int64_t first_word, words;

@@ -11,6 +11,12 @@ namespace {
 
 inline constexpr float kInt8Max = 127.0f;
 
+// What values are multiplied by; 0 where none is as large as 2^-121, the inverse of which is infinite.
+inline float steps_of(float peak) {
+  const float steps = kInt8Max / peak;
+  return is_finite(steps) ? steps : 0.0f;
+}
+
 // NaN where there is one: then the scale is NaN, and so is every product with the row. Codes have none, and would make
 // numbers of it.
 template <class T>
@@ -32,7 +38,7 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
     F32x16 peaks = F32x16::zero();
     for (int64_t i = begin; i < end; i += 16) peaks = F32x16::larger_magnitude(peaks, padded_values(q, x, i));
     const float peak = peaks.max_magnitude();
-    const F32x16 factor = F32x16::set1(peak > 0.0f ? kInt8Max / peak : 0.0f);
+    const F32x16 factor = F32x16::set1(steps_of(peak));
     F32x16 sums = F32x16::zero();  // of whole numbers: exact
     for (int64_t i = begin; i < end; i += 16) {
       const F32x16 v = (padded_values(q, x, i) * factor).round();
@@ -48,7 +54,7 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
 
 inline void quantize_row(const QuantizeArgs& q, const bf16* x, Range columns, int8_t* out) {
   const float peak = largest_magnitude(x, round_up(q.cols, 16));
-  const F32x16 factor = F32x16::set1(peak > 0.0f ? kInt8Max / peak : 0.0f);
+  const F32x16 factor = F32x16::set1(steps_of(peak));
   for (int64_t i = columns.begin; i < columns.end; i += 16)
     (padded_values(q, x, i) * factor).store_int8(out + i, kActivationOffset);
   const float scale = peak / kInt8Max;

@@ -231,7 +231,7 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
 
 inline constexpr NibbleTable kInt4Values([](int code) { return code - 8; });
 inline constexpr NibbleTable kInt4Codes([](int code) { return code; });
-inline constexpr NibbleTable kE2m1Values(twice_e2m1, true);
+inline constexpr NibbleTable kE2m1Values(twice_e2m1, true), kE2m1Twice(twice_e2m1);
 inline constexpr NibbleTable kIq4Values([](int code) { return kIq4[code]; });
 
 }  // namespace

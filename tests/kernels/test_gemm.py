@@ -34,11 +34,13 @@ def test_a_product_is_within_the_rounding_error_of_its_length(
     kernel_ops.assert_within(kernel_ops.gemm(isa, a, b, threads=threads), *reference.matmul(a, b))
 
 
-@pytest.mark.parametrize("m", [1, 32, 81, 300])
+@pytest.mark.parametrize("m", [1, 16, 32, 81, 300])
 def test_a_product_without_depth_is_zero(isa: str, m: int) -> None:
     # As of a rank without heads: what it adds to the others' sums.
-    result = kernel_ops.multiply(isa, np.zeros((m, 0), np.uint16), GivenMatrix(96, 0, "bf16", 0))
-    np.testing.assert_array_equal(result, np.zeros((m, 96)))
+    for format, group, widened in (("bf16", 0, False), ("int4", 32, False), ("int4", 128, True), ("fp8", 64, False)):
+        weight = GivenMatrix(96, 0, format, group)
+        result = kernel_ops.multiply(isa, np.zeros((m, 0), np.uint16), weight, widened=widened)
+        np.testing.assert_array_equal(result, np.zeros((m, 96)))
 
 
 def test_a_bias_is_added_in_fp32(isa: str, rng: np.random.Generator) -> None:

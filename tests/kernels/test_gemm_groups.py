@@ -225,6 +225,7 @@ def test_sums_of_whole_numbers_have_the_same_bits_in_every_batch_and_set(
     isa: str, rng: np.random.Generator, format: str, offsets: str, group: int
 ) -> None:
     a, weight = _bf16(rng, 81, 300), Coded.random(rng, 70, 300, format, group, offsets).packed()
+    a[::5, :128] = reference.to_bf16(rng.standard_normal(128) * 1e-37)  # so small that a group has no inverse scale
     expected = kernel_ops.multiply("portable", a, weight)
     for first, last in (
         (0, 1),
@@ -240,6 +241,14 @@ def test_sums_of_whole_numbers_have_the_same_bits_in_every_batch_and_set(
         (0, 81),
     ):
         np.testing.assert_array_equal(kernel_ops.multiply(isa, a[first:last], weight), expected[first:last])
+
+
+@pytest.mark.parametrize("format", ["int4", "int8_group"])
+def test_more_groups_than_one_slab_holds_have_the_same_bits_in_every_set(
+    isa: str, rng: np.random.Generator, format: str
+) -> None:
+    a, weight = _bf16(rng, 100, 6560), Coded.random(rng, 40, 6560, format, 32, "minima").packed()
+    np.testing.assert_array_equal(kernel_ops.multiply(isa, a, weight), kernel_ops.multiply("portable", a, weight))
 
 
 @pytest.mark.parametrize(

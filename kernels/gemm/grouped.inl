@@ -45,8 +45,9 @@ struct Grouped {
   static int64_t unit(const PackedWeights& b) { return b.group; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     const int64_t wanted = streamed ? kMostTotals / kStreamedRows : g.blocking.slab_tiles * kTileDepth<T> / g.b.group;
-    const int64_t room = kPacksTiles ? packed_tiles_room(rows) * kLineBytes : packed_room(rows) / kPerWord<Codes>;
-    return room / group_bytes(g, rows) < wanted ? room / group_bytes(g, rows) : wanted;
+    const int64_t bytes = kPacksTiles ? packed_tiles_room(rows) * kLineBytes : packed_room(rows) / kPerWord<Codes>;
+    const int64_t room = bytes / group_bytes(g, rows);
+    return room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);

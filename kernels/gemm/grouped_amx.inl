@@ -53,12 +53,17 @@ struct GroupPipe {
     const float* factors;
     int rows;
   };
-  // What is widened beside products.
-  struct Next {
+  // A group: where its codes are, and where these and its scales are when they are widened.
+  struct Place {
     const std::byte* record;
     std::byte* tiles;
     Columns* columns;
   };
+  // The `index`-th that is widened.
+  Place place_of(int64_t group, int64_t index) const {
+    return {records + group * layout.bytes, memory.tiles + index % kPlaces * kTilesOfGroup,
+            &memory.columns[index % kKeptColumns]};
+  }
 
   // To the second level before the first, which has few buffers for what is under way from memory.
   static void fetch(const std::byte* codes) {
@@ -86,9 +91,9 @@ struct GroupPipe {
       if constexpr (kOffsets != Offsets::kNone) of.offset.store(to[half][1]);
     });
   }
-  void widen_group(const Next& next) const {
-    prepare(next.record, *next.columns);
-    for (int tile = 0; tile < kTiles; ++tile) widen(next.record, next.tiles, tile);
+  void widen_group(const Place& to) const {
+    prepare(to.record, *to.columns);
+    for (int tile = 0; tile < kTiles; ++tile) widen(to.record, to.tiles, tile);
   }
 
   // Scales rows [from, to) of a step.
@@ -134,7 +139,7 @@ struct GroupPipe {
   void scale_part(const Step& step) const {
     constexpr int kFrom = kPart * kRowsEach, kTo = kFrom + kRowsEach;
     __asm__ volatile("" ::: "memory");
-    if (step.rows == 32)
+    if (step.rows == 32)  // a constant number of rows
       scale(step, kFrom, kTo);
     else
       scale(step, kFrom, kTo < step.rows ? kTo : step.rows);
@@ -157,25 +162,25 @@ struct GroupPipe {
     scale_part<(i * kRowTiles + (tile) / 2) * 2 + (tile) % 2>(older);              \
   } while (false)
 
-  // The products of a step, while the sums of `before` are stored, which are in the tile registers, those of `older`
-  // scaled, and `next` widened.
+  // The products of some rows by group `own`, while the sums of `before` are stored, which are in the tile registers,
+  // those of `older` scaled, and the rest of `own` and the first tiles of `next` widened.
   template <int kRowTiles, bool kWidens>
-  void multiply(const Step& before, const Step& older, const std::byte* tiles, const std::byte* row_a,
-                const std::byte* record, const Next& next) const {
+  void multiply(const Step& before, const Step& older, const std::byte* row_a, const Place& own,
+                const Place& next) const {
     if constexpr (kWidens) prepare(next.record, *next.columns);
     unrolled<kTiles>([&]<int i>() NUMASERVE_INLINE {
       __asm__ volatile("" ::: "memory");
       NUMASERVE_TILE_LOAD(4, row_a + i * a.tile, kLineBytes);
       if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, row_a + a.strip + i * a.tile, kLineBytes);
-      NUMASERVE_TILE_LOAD(6, tiles + i * 2 * kTileBytes, kLineBytes);
-      NUMASERVE_TILE_LOAD(7, tiles + (i * 2 + 1) * kTileBytes, kLineBytes);
+      NUMASERVE_TILE_LOAD(6, own.tiles + i * 2 * kTileBytes, kLineBytes);
+      NUMASERVE_TILE_LOAD(7, own.tiles + (i * 2 + 1) * kTileBytes, kLineBytes);
       NUMASERVE_GROUP_PRODUCT(0, 4, 6);
       if constexpr (kRowTiles == 2) NUMASERVE_GROUP_PRODUCT(2, 5, 6);
       NUMASERVE_GROUP_PRODUCT(1, 4, 7);
       if constexpr (kRowTiles == 2) NUMASERVE_GROUP_PRODUCT(3, 5, 7);
       __asm__ volatile("" ::: "memory");
       if constexpr (kWidens && i + kLead < kTiles)
-        widen(record, memory.tiles, i + kLead);
+        widen(own.record, own.tiles, i + kLead);
       else if constexpr (kWidens)
         widen(next.record, next.tiles, (i + kLead) % kTiles);
     });
@@ -192,9 +197,8 @@ struct GroupPipe {
     scale(before, 0, before.rows);
   }
 
-  Step step_of(int64_t row, int some, int64_t group, int64_t place, int turn) const {
-    return {c + row * 32, memory.sums[turn % 2], &memory.columns[place], a.factors + (group - a.first) * rows + row,
-            some};
+  Step step_of(int64_t row, int some, int64_t group, const Place& own, int64_t turn) const {
+    return {c + row * 32, memory.sums[turn % 2], own.columns, a.factors + (group - a.first) * rows + row, some};
   }
   const std::byte* rows_of(int64_t row, int64_t group) const {
     return a.data + row / kTileRows * a.strip + (group - a.first) * kTiles * a.tile;
@@ -205,17 +209,15 @@ struct GroupPipe {
   template <int kRowTiles>
   NUMASERVE_FLAT [[gnu::noinline]] void run_once(Range groups) const {
     const auto at = [&](int64_t group) {
-      const int64_t found = group < groups.end ? group : groups.end - 1;  // behind the last comes itself
-      return Next{records + found * layout.bytes, memory.tiles + group % kPlaces * kTilesOfGroup,
-                  &memory.columns[group % kKeptColumns]};
+      return place_of(group < groups.end ? group : groups.end - 1, group);  // behind the last comes itself
     };
     for (int i = 0; i < kAhead; ++i) widen_group(at(groups.begin + i));
     Step older = nothing(), before = older;
     for (int64_t group = groups.begin; group < groups.end; ++group) {
-      multiply<kRowTiles, true>(before, older, memory.tiles + group % kPlaces * kTilesOfGroup, rows_of(0, group),
-                                records + group * layout.bytes, at(group + kAhead));
+      const Place own = at(group);
+      multiply<kRowTiles, true>(before, older, rows_of(0, group), own, at(group + kAhead));
       older = before;
-      before = step_of(0, static_cast<int>(rows), group, group % kKeptColumns, static_cast<int>(group % 2));
+      before = step_of(0, static_cast<int>(rows), group, own, group);
     }
     finish<kRowTiles>(before, older);
   }
@@ -229,11 +231,10 @@ struct GroupPipe {
       const int64_t left = some.end - row;
       const int height = static_cast<int>(left < kRowTiles * kTileRows ? left : kRowTiles * kTileRows);
       for (int64_t group = groups.begin; group < groups.end; ++group, ++turn) {
-        const int64_t place = group - groups.begin;
-        multiply<kRowTiles, false>(before, older, memory.tiles + place * kTilesOfGroup, rows_of(row, group), nullptr,
-                                   {});
+        const Place own = place_of(group, group - groups.begin);
+        multiply<kRowTiles, false>(before, older, rows_of(row, group), own, own);
         older = before;
-        before = step_of(row, height, group, place, turn);
+        before = step_of(row, height, group, own, turn);
       }
     }
     finish<kRowTiles>(before, older);
@@ -245,8 +246,7 @@ struct GroupPipe {
     const int64_t low = tall + (left == kTileRows || left > 32 ? kTileRows : 0);
     for (int64_t group = groups.begin; group < groups.end; group += kPlaces) {
       const Range some{group, group + kPlaces < groups.end ? group + kPlaces : groups.end};
-      for (int64_t i = 0; i < some.end - some.begin; ++i)
-        widen_group({records + (group + i) * layout.bytes, memory.tiles + i * kTilesOfGroup, &memory.columns[i]});
+      for (int64_t i = 0; i < some.end - some.begin; ++i) widen_group(place_of(group + i, i));
       if (tall > 0) pass<2>({0, tall}, some);
       if (low > tall) pass<1>({tall, low}, some);
       if (rows > low) pass<2>({low, rows}, some);

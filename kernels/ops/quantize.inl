@@ -11,7 +11,7 @@ namespace {
 
 inline constexpr float kInt8Max = 127.0f;
 
-// What values are multiplied by; 0 where none is as large as 2^-121, the inverse of which is infinite.
+// What values are multiplied by; 0 where all are below 2^-121, whose inverses are infinite.
 inline float steps_of(float peak) {
   const float steps = kInt8Max / peak;
   return is_finite(steps) ? steps : 0.0f;

@@ -227,20 +227,8 @@ def test_sums_of_whole_numbers_have_the_same_bits_in_every_batch_and_set(
     a, weight = _bf16(rng, 81, 300), Coded.random(rng, 70, 300, format, group, offsets).packed()
     a[::5, :128] = reference.to_bf16(rng.standard_normal(128) * 1e-37)  # so small that a group has no inverse scale
     expected = kernel_ops.multiply("portable", a, weight)
-    for first, last in (
-        (0, 1),
-        (1, 6),
-        (2, 11),
-        (3, 19),
-        (4, 21),
-        (5, 36),
-        (6, 38),
-        (7, 40),
-        (8, 55),
-        (9, 73),
-        (0, 81),
-    ):
-        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[first:last], weight), expected[first:last])
+    for count in (1, 5, 9, 16, 17, 31, 32, 33, 47, 64, 81):
+        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[-count:], weight), expected[-count:])
 
 
 @pytest.mark.parametrize("format", ["int4", "int8_group"])

@@ -32,7 +32,7 @@ class Numbers:
         peak = parts.abs().amax(-1, keepdim=True)
         # Both are tensors: torch makes `127.0 / peak` a reciprocal and a product, which rounds twice.
         factor = torch.full_like(peak, 127.0) / peak
-        codes = torch.round(parts * factor.masked_fill(peak == 0, 0.0))
+        codes = torch.round(parts * factor.masked_fill(~factor.isfinite(), 0.0))
         return (codes.to(self.dtype) * (peak / 127.0)).flatten(-2)[..., :columns]
 
     def kept(self, x: torch.Tensor, dtype: KvCacheDtype) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, Gain
 from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
-from numaserve.server.scheduler.guesses import DEEPEST, REST, Drafters, Guesses, allowed
+from numaserve.server.scheduler.guesses import DEEPEST, REST, Drafters, Guesses, Rightness, allowed
 from numaserve.server.scheduler.row_times import RowTimes
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import InFlight
@@ -68,6 +68,7 @@ class Drafting:
         self.expected = 0.0  # to be right, of those that were chosen last
         self._usual_output = _USUAL_OUTPUT
         self._guesses: dict[Sequence, Guesses] = {}
+        self._of_all = Rightness()
 
     def begin_step(self) -> None:
         """Begin with the next step."""
@@ -240,20 +241,20 @@ class Drafting:
         guesses = self._guesses_of(seq, least)
         if depth >= len(guesses.tokens) - unknown or depth >= self._room(seq):
             return None
-        return -(guesses.right ** (depth + unknown + 1)), depth + 1, seq.arrival, seq
+        return -guesses.odds[depth + unknown], depth + 1, seq.arrival, seq
 
     def _guesses_of(self, seq: Sequence, least: float) -> Guesses:
         """Those of a sequence, which are made anew where few are left; not at every token where they could not pay, nor
         for many sequences in a step: on few cores that takes time from the workers."""
         guesses = self._guesses.get(seq)
         if guesses is None:
-            guesses = self._guesses[seq] = Guesses(self._drafters.make(seq))
+            guesses = self._guesses[seq] = Guesses(self._drafters.make(seq), self._of_all)
         if seq.forbidden[1]:
             guesses.tokens = allowed(seq, guesses.tokens)
         if len(guesses.tokens) >= _FEW:
             return guesses
         known = len(seq.tokens)
-        rest = REST if guesses.right <= least else min(guesses.rest, self._turn**2)
+        rest = REST if guesses.best <= least else min(guesses.rest, self._turn**2)
         if known - guesses.made_behind >= rest:
             guesses.guess(seq, self._vocab_size)
             if seq.sampling.masked:

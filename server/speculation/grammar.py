@@ -13,6 +13,7 @@ class GrammarDrafter:
     """
 
     name = "grammar"
+    matched = 0  # nothing is known but what must follow
 
     def __init__(self, seq: Sequence) -> None:
         self._seq = seq

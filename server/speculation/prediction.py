@@ -3,19 +3,21 @@
 from array import array
 from collections.abc import Sequence
 
+from numaserve.server.speculation.trail import Trail
+
 _TYPE = "I"
 _BYTES = array(_TYPE).itemsize
 _KEY = 2  # tokens that must be the same for the place to be found again
 _TRIED = 16  # places where their bytes are, but not always at the beginning of a token
 _NEAR = 4096  # tokens of the text, behind the place and before it, in which an answer is found again
-_MANY = 32  # new tokens, of which only the last ones are looked at
 
 
 class PredictionDrafter:
     """Follows an answer through the text that was predicted, and guesses that it goes on there.
 
-    Where the answer leaves the text, it is found again by its last tokens: at the next place that has them and is near,
-    or else at the first one near before it. The event loop does not look through a long text at every token.
+    Where the answer leaves the text, it is found again close behind by a token or two (see `Trail`), or else by its
+    last two: at the next place that has them, or at the first one before it. The event loop does not look through a
+    long text at every token.
     """
 
     name = "prediction"
@@ -23,31 +25,30 @@ class PredictionDrafter:
     def __init__(self, prediction: Sequence[int], prompt_len: int) -> None:
         self._text = prediction if isinstance(prediction, array) else array(_TYPE, prediction)
         self._bytes = self._text.tobytes()  # to be searched at the pace of memory
-        self._known = prompt_len
-        self._place = 0  # in the text: where the answer is, as far as it is known
-        self._is_there = True
+        self._trail = Trail(self._text, 0, prompt_len, matched=_KEY)
+
+    @property
+    def matched(self) -> int:
+        """How many of the last tokens the text has, too."""
+        return self._trail.matched
 
     def guess(self, tokens: Sequence[int], most: int) -> list[int]:
         """At most so many guesses of what follows `tokens`: one list, to which tokens are added from call to call."""
-        if len(tokens) - self._known > _MANY:  # resumed, as it was said elsewhere
-            self._known, self._is_there = len(tokens) - _KEY, False
-        for end in range(self._known, len(tokens)):
-            self._follow(tokens, end)
-        self._known = len(tokens)
-        return self._text[self._place : self._place + most].tolist() if self._is_there else []
+        self._trail.follow(tokens)
+        if not self._trail.is_there:
+            self._look_for(tokens)
+        place = self._trail.place
+        return self._text[place : place + most].tolist() if self._trail.is_there else []
 
-    def _follow(self, tokens: Sequence[int], end: int) -> None:
-        """Take in the answer's token at index `end`."""
-        if self._is_there and self._place < len(self._text) and self._text[self._place] == tokens[end]:
-            self._place += 1
-            return
-        key = array(_TYPE, tokens[max(0, end + 1 - _KEY) : end + 1]).tobytes()
-        found = self._find(key, self._place, self._place + _NEAR)
+    def _look_for(self, tokens: Sequence[int]) -> None:
+        """Find the last tokens farther away."""
+        left = self._trail.place
+        key = array(_TYPE, tokens[-_KEY:]).tobytes()
+        found = self._find(key, left, left + _NEAR)
         if found is None:
-            found = self._find(key, max(0, self._place - _NEAR), self._place)
-        self._is_there = found is not None
+            found = self._find(key, max(0, left - _NEAR), left)
         if found is not None:
-            self._place = found + len(key) // _BYTES
+            self._trail = Trail(self._text, found + _KEY, len(tokens), matched=_KEY)
 
     def _find(self, key: bytes, begin: int, end: int) -> int | None:
         at = begin * _BYTES - 1

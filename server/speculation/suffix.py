@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+from numaserve.server.speculation.trail import Trail
 
 _KEY = 3  # tokens that must be the same
 _LONGEST = 32  # beyond which one match is as good as another
@@ -109,6 +112,8 @@ class SuffixDrafter:
         self._corpus = corpus
         self._salt = salt
         self._number = 0
+        self.matched = 0
+        self._trail: Trail | None = None
 
     def guess(self, tokens: Sequence[int], most: int) -> list[int]:
         """At most so many guesses of what follows `tokens`: one list, to which tokens are added from call to call."""
@@ -118,9 +123,21 @@ class SuffixDrafter:
             self._number = self._corpus.enter(tokens)
         if not self._corpus.take_in(self._salt, self._number):
             return []
-        # Of equal ones the first, which is the latest.
-        place = max(self._corpus.find(self._salt, tokens), key=lambda each: _common(tokens, *each), default=None)
+        place = self._place(tokens)
         return [] if place is None else _continued(tokens, *place, most)
+
+    def _place(self, tokens: Sequence[int]) -> tuple[Sequence[int], int] | None:
+        """The text that goes on as this one, and where in it."""
+        found = [(_common(tokens, *place), place) for place in self._corpus.find(self._salt, tokens)]
+        if found:
+            self.matched, (text, place) = max(found, key=itemgetter(0))  # of equal ones the first, which is the latest
+            self._trail = Trail(text, place, len(tokens), self.matched)
+            return text, place
+        if self._trail is None:
+            return None
+        self._trail.follow(tokens)
+        self.matched = self._trail.matched
+        return (self._trail.text, self._trail.place) if self._trail.is_there else None
 
 
 def _key(salt: str, tokens: Sequence[int], end: int) -> _Key:

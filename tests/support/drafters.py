@@ -20,6 +20,7 @@ class Played:
 
     guess: Callable[[list[int], int], list[int]]
     name: str = "played"
+    matched: int = 0
 
 
 @dataclass(frozen=True)

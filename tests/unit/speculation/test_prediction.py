@@ -22,7 +22,20 @@ def test_behind_the_end_of_the_text_nothing_is_guessed() -> None:
 
 
 def test_a_place_is_found_again_behind_a_word_that_was_changed() -> None:
-    assert guesses([5, 6, 7, 8, 9, 10], [5, 20, 7, 8]) == [[5, 6, 7], [6, 7, 8], [], [], [9, 10]]
+    assert guesses([5, 6, 7, 8, 9, 10], [5, 20, 7, 8]) == [[5, 6, 7], [6, 7, 8], [], [8, 9, 10], [9, 10]]
+
+
+def test_a_place_far_behind_is_found_again_by_two_tokens() -> None:
+    text = [5, 6, *range(30, 90), 7, 8, 9]
+    assert guesses(text, [5, 20, 7, 8])[2:] == [[], [], [9]]
+
+
+def test_what_is_matched_begins_anew_where_a_place_is_found_again() -> None:
+    drafter, answer, matched = PredictionDrafter([5, 6, 7, 8, 9], len(PROMPT)), [5, 20, 7, 8], []
+    for end in range(len(answer) + 1):
+        drafter.guess(PROMPT + answer[:end], 1)
+        matched.append(drafter.matched)
+    assert matched == [2, 3, 3, 1, 2]
 
 
 def test_the_next_place_with_the_same_tokens_counts_and_else_the_first_one() -> None:

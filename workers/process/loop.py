@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _STATS_INTERVAL_S = 5.0
 _PROGRESS_STEPS = 50  # messages that a whole load sends at most
+_PAUSE_MS = 20  # without a plan, until a worker does something else: it may rest for less between two steps
 
 
 class Orphaned(Exception):
@@ -59,7 +60,7 @@ class Mailbox:
     def receive(self, meanwhile: Callable[[], bool] = lambda: False) -> ToWorker:
         """Wait for the next message; frames that are none are dropped. Raises `Orphaned`.
 
-        While none is there, `meanwhile` is called until it is False.
+        When none has come for a while, `meanwhile` is called until one is there, or it is False.
         """
         while True:
             # A plan that already waits is taken without a poll: that is the usual case when the front end is ahead.
@@ -70,7 +71,7 @@ class Mailbox:
             except ProtocolError as error:
                 logger.warning("dropped a frame: %s", error)
                 continue
-            ready = self._poller.poll(0)
+            ready = self._poller.poll(_PAUSE_MS)
             while not ready:
                 ready = self._poller.poll(0 if meanwhile() else None)
             if any(each is not self._socket for each, _ in ready):

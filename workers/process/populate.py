@@ -43,8 +43,11 @@ class Population:
     def keep_up(self) -> None:
         """Touch more than has been given since the last call, so that steps without a pause between them do not catch
         up with what was touched: then every layer's part would come to its next huge page in the same step. A long
-        prompt may be given its pages all at once; the next step is not held up for all of them."""
+        prompt may be given its pages all at once; the next step is not held up for all of them. Far ahead nothing is
+        done: there a pause will come in time, and the next step is mostly that of a prompt's first tokens."""
         for _ in range(_PIECES_A_STEP):
+            if self._next_page - self._used >= _PAGES_AHEAD // 2:
+                self._owed = 0
             if self._owed <= 0:
                 return
             self._owed -= self._pages_a_piece

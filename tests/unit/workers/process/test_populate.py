@@ -74,8 +74,21 @@ def test_steps_without_a_pause_do_not_catch_up_with_what_is_touched() -> None:
         for page in range(12):
             ahead.use(page)
             ahead.keep_up()
-        assert max(faults_of_writing(memory, 12, 16)) <= 2
+        assert max(faults_of_writing(memory, 12, 14)) <= 2
         assert min(faults_of_writing(memory, 18, PAGES)) >= 2 * (PAGES - 18)  # and no more than is wanted
+
+
+def test_far_ahead_no_step_is_held_up() -> None:
+    with cache() as memory:
+        ahead = population(memory)
+        touch_all(ahead)
+        ahead.use(2)  # of five that are touched
+        ahead.keep_up()
+        assert touch_all(ahead) == LAYERS  # of two pages each, nothing was touched before
+        ahead.use(6)
+        for _ in range(20):
+            ahead.keep_up()
+        assert max(faults_of_writing(memory, 6, 9)) <= 2
 
 
 def test_pages_that_are_given_all_at_once_hold_no_step_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class CostModel:
 
     def predict(self, terms: Terms) -> float:
         """Seconds of a step with those terms."""
-        return sum(rate * term for rate, term in zip(self._rates, terms, strict=True))
+        return sum(map(float.__mul__, self._rates, terms))
 
     def expected(self, terms: Terms) -> float | None:
         """Seconds that can be relied on; None as long as too few steps were seen for that."""

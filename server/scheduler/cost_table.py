@@ -95,9 +95,10 @@ class StepWork:
         with `times` -1 take it away again."""
         self._tokens += times
         self._rows += times
-        (fewer_bytes, fewer_flops), (nbytes, flops) = self._attention(start, count), self._attention(start, count + 1)
-        self._kv_bytes += times * (nbytes - fewer_bytes)
-        self._kv_flops += times * (flops - fewer_flops)
+        seen = start + count + 1
+        for window, position_bytes, pair_flops in self._table.attention:
+            self._kv_bytes += times * position_bytes
+            self._kv_flops += times * pair_flops * (min(window, seen) if window else seen)
 
     def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
         """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""

@@ -32,9 +32,8 @@ class Draft(NamedTuple):
     drafter: str
 
 
-# A guess: the probability that it and those before it are right, negative since the least comes first; how many of its
-# sequence that are; and of which sequence, the earlier of equal ones first.
-_Candidate = tuple[float, int, int, Sequence]
+# Of guesses that follow each other: the probability that each is right, and all before it.
+_Odds = dict[Sequence, list[float]]
 _Depths = dict[Sequence, int]
 
 
@@ -155,23 +154,23 @@ class Drafting:
         and of the draft model's; none is left out."""
         least = self._least * len(decodes)
         self._turn = 1 + len(decodes) // _LOOKED_AT
-        found = [self._next(seq, 0, unknown, least) for seq in decodes]
+        found = {seq: odds for seq in decodes if (odds := self._odds(seq, unknown, least))}
         rooms = self._rooms_of_model(decodes, unknown, least)
-        if most < 1 or not (rooms or any(found)):
+        if most < 1 or not (rooms or found):
             return {}, {}
         gain = self._gain(decodes, self._pause)
         if not self._costs.predicts:
-            own = self._paying(gain, [each for each in found if each and each[-1] not in rooms], most, unknown, least)
+            own = self._paying(gain, _without(found, rooms), most)
             return own, blind_depths(rooms, most - sum(own.values()))
         self._least = gain.least
-        own, of_model = self._paying(gain, [each for each in found if each], most, unknown, least), _Depths()
+        own, of_model = self._paying(gain, found, most), _Depths()
         rate = gain.rate
         if self._draft_model is not None and rooms:
             # Guesses that are there cost nothing, and those of the draft model may be more: which of both gives more?
             # For the draft model's sake no worker rests.
-            others = [each for each in found if each and each[-1] not in rooms]
+            others = _without(found, rooms)
             beside = self._gain(decodes, self._pause if others else 0.0)
-            fewer = self._paying(beside, others, most, unknown, least)
+            fewer = self._paying(beside, others, most)
             deeper, better = self._draft_model.depths(beside, rooms, most - sum(fewer.values()), least)
             if better > rate:
                 own, of_model, rate = fewer, deeper, better
@@ -183,27 +182,29 @@ class Drafting:
         # Where more were kept than was expected, the sequences know it by themselves: no guess is righter than right.
         return Gain(self._costs, decodes, self._times, pause=pause, kept=min(1.0, self._kept))
 
-    def _paying(self, gain: Gain, heap: list[_Candidate], most: int, unknown: int, least: float) -> _Depths:
+    def _paying(self, gain: Gain, odds: _Odds, most: int) -> _Depths:
         """Those guesses that make `gain` greater, the most probable first; they are added to it."""
         predicts, best, depths = self._costs.predicts, gain.rate, _Depths()
         in_vain: list[tuple[Sequence, int, float]] = []  # the last ones
         # The step up where kernels begin another pass is greater for each of many sequences.
-        enough = max(DECLINES, len(heap) // 2)
+        enough = max(DECLINES, len(odds) // 2)
+        # The least comes first; of equal ones that of the earlier sequence.
+        heap = [(-each[0], seq.arrival, 1, seq) for seq, each in odds.items()]
         heapify(heap)
         for _ in range(most):
             if not heap or len(in_vain) == enough:
                 break
-            loss, depth, _, seq = heappop(heap)
-            gain.add(seq, depth, -loss)
+            _, arrival, depth, seq = heappop(heap)
+            probability = odds[seq][depth - 1]
+            gain.add(seq, depth, probability)
             depths[seq] = depth
-            in_vain.append((seq, depth, -loss))
+            in_vain.append((seq, depth, probability))
             rate = gain.rate
             if not predicts or rate > best:
                 best = rate
                 in_vain.clear()
-            following = self._next(seq, depth, unknown, least) if predicts or depth < BLIND else None
-            if following is not None:
-                heappush(heap, following)
+            if depth < len(odds[seq]) and (predicts or depth < BLIND):
+                heappush(heap, (-odds[seq][depth], arrival, depth + 1, seq))
         for seq, depth, probability in reversed(in_vain):
             gain.add(seq, depth, probability, times=-1)
             depths[seq] = depth - 1
@@ -234,14 +235,12 @@ class Drafting:
         deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else DEEPEST
         return min(seq.max_tokens - len(seq.tokens) - 1 - seq.num_unknown, deepest)
 
-    def _next(self, seq: Sequence, depth: int, unknown: int, least: float) -> _Candidate | None:
-        """The guess behind `depth` others of a sequence, of which none that is right less often than `least` pays."""
+    def _odds(self, seq: Sequence, unknown: int, least: float) -> list[float]:
+        """Those of the guesses behind the next `unknown` tokens of a sequence that there are, and room for."""
         if seq.num_pending > unknown:
-            return None
+            return []
         guesses = self._guesses_of(seq, least)
-        if depth >= len(guesses.tokens) - unknown or depth >= self._room(seq):
-            return None
-        return -guesses.odds[depth + unknown], depth + 1, seq.arrival, seq
+        return guesses.odds[unknown : min(len(guesses.tokens), unknown + self._room(seq))]
 
     def _guesses_of(self, seq: Sequence, least: float) -> Guesses:
         """Those of a sequence, which are made anew where few are left; not at every token where they could not pay, nor
@@ -260,3 +259,7 @@ class Drafting:
             if seq.sampling.masked:
                 seq.guessed = known, guesses.tokens
         return guesses
+
+
+def _without(odds: _Odds, others: _Depths) -> _Odds:
+    return {seq: each for seq, each in odds.items() if seq not in others}

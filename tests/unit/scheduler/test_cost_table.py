@@ -60,3 +60,17 @@ def test_the_rank_that_has_most_to_do_is_the_one_that_counts() -> None:
     light, heavy = (OperationTerms("linear", weight_bytes=size, row_flops=size) for size in (10, 30))
     assert CostTable.of_slowest([[light], [heavy]]).weight_bytes == 30
     assert CostTable.of_slowest([]).is_empty
+
+
+@pytest.mark.parametrize("window", [0, 32])
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (5, 1), (5, 3), (28, 5), (200, 7)])
+def test_a_token_behind_others_costs_what_a_longer_chunk_would(start: int, count: int, window: int) -> None:
+    table = CostTable.of([OperationTerms("attention", position_bytes=4, pair_flops=8, window=window)])
+    step, longer = table.begin(), table.begin()
+    step.add(start, count, count)
+    longer.add(start, count + 1, count + 1)
+    before = step.terms()
+    step.lengthen(start, count)
+    assert step.terms() == longer.terms()
+    step.lengthen(start, count, times=-1)
+    assert step.terms() == before

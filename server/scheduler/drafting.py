@@ -97,9 +97,13 @@ class Drafting:
         """Guess nothing behind a sequence any more."""
         self._refused.add(seq)
 
+    def may_guess(self, seq: Sequence) -> bool:
+        """Whether anything could be guessed of a sequence now: behind tokens that only the workers know, they alone
+        can."""
+        return self._draft_model is not None or not seq.num_pending
+
     def choose(self, decodes: list[Sequence], most: int) -> dict[Sequence, Draft]:
-        """The guesses to verify in the next step, at most so many. Behind tokens that only the workers know, they alone
-        can guess."""
+        """The guesses to verify in the next step, at most so many."""
         own, of_model = self._depths(decodes, most, unknown=0)
         if self._draft_model is not None and self._draft_model.is_due(pays=bool(of_model)):
             rooms = self._rooms_of_model([seq for seq in decodes if seq not in own], 0, self._least * len(decodes))

@@ -71,17 +71,24 @@ class Guesses:
     drafters: ListOf[Drafter]
     of_all: Rightness
     tokens: list[int] = field(default_factory=list)  # what is guessed of the next ones
-    odds: list[float] = field(default_factory=list)  # of each of them: that it is right, and all before it
     made_behind: int = -REST  # the tokens that were known when anything was guessed last
     rest: int = 1  # tokens after which more may be looked for: ever more as long as nothing is found
     drafter: str = ""  # whose they are
     _matched: int = 0  # tokens before them
+    _odds: list[float] | None = None  # of `tokens`; None until they are wanted
     _own: dict[_Sort, float] = field(default_factory=dict)  # how often those of each sort were right here, lately
 
     @property
     def best(self) -> float:
         """How often those are right that are right most often."""
         return max(self._own.values(), default=UNKNOWN)
+
+    @property
+    def odds(self) -> list[float]:
+        """The probability of each of them that it is right, and all before it."""
+        if self._odds is None:
+            self._odds = self._odds_of(self.drafter, self._matched, len(self.tokens))
+        return self._odds
 
     def expected(self, depth: int) -> float:
         """How many of the first `depth` are right, and those before them."""
@@ -93,9 +100,9 @@ class Guesses:
         self.tokens, most = [], 0.0
         for each in self.drafters:
             guessed = allowed(seq, list(takewhile(vocab_size.__gt__, each.guess(seq.tokens, DEEPEST + 1))))
-            odds = self._odds(each.name, each.matched, len(guessed))
+            odds = self._odds_of(each.name, each.matched, len(guessed))
             if (likely := sum(odds)) > most:
-                self.tokens, self.odds, most = guessed, odds, likely
+                self.tokens, self._odds, most = guessed, odds, likely
                 self.drafter, self._matched = each.name, each.matched
         self.rest = 1 if self.tokens else min(2 * self.rest, REST)
 
@@ -112,9 +119,9 @@ class Guesses:
                 self.tokens = []
                 break
         self.tokens = self.tokens[len(tokens) :]
-        self.odds = self._odds(self.drafter, self._matched, len(self.tokens))
+        self._odds = None
 
-    def _odds(self, drafter: str, matched: int, guesses: int) -> list[float]:
+    def _odds_of(self, drafter: str, matched: int, guesses: int) -> list[float]:
         sorts = (_sort(drafter, each) for each in range(matched, matched + guesses))
         return list(accumulate(map(self._right, sorts), mul))
 

@@ -52,9 +52,10 @@ class Planner:
         what is left: none would come to an end, or begin, beside sequences of which everything can be guessed."""
         if self._drafting is None:
             return {}
-        decodes = [seq for seq in running if seq.num_remaining == 1 and seq.wants_sample]
+        may_guess = self._drafting.may_guess  # asked first: ahead of an answer there is mostly nobody who may
+        decodes = [seq for seq in running if may_guess(seq) and seq.num_remaining == 1 and seq.wants_sample]
         most = step.budget.beyond(len(running))
-        if self._waiting or any(seq.num_remaining > 1 for seq in running):
+        if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
             most //= 2
         return self._drafting.choose(decodes, most)
 

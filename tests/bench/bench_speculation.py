@@ -6,8 +6,9 @@ python tests/bench/bench_speculation.py [--model demo | --larger] [--streams 1 4
 Kinds of work: a text whose spelling is to be corrected, without and with OpenAI's `prediction` of it, facts to be put
 as JSON, without and with a schema, code that repeats itself, and free chat, greedy and at a temperature of 0.7. No two
 requests of a row are alike, and rows have a `cache_salt` each: what a server has seen of an answer would make the next
-one free. `speed` is tokens a second with by without, the median over rounds; `accepted` is the part of the verified
-guesses that was right, and `guessed` the part of all tokens that came as guesses. With `--larger` the demo is the draft
+one free. `speed` is tokens a second with by without, the median over rounds, and `decode` the same behind the first
+token of each answer; `accepted` is the part of the verified guesses that was right, and `guessed` the part of all
+tokens that came as guesses. With `--larger` the demo is the draft
 model of one of a billion parameters that says nearly the same (larger_demo.py). With `--reserve-core` the front end
 has a core that no worker uses, as it should where there are many.
 """
@@ -136,10 +137,20 @@ def _verified(server: Server) -> Speculation:
     return found
 
 
+def _gaps(server: Server) -> tuple[float, float]:
+    """Seconds between two tokens so far, all together, and how many there were."""
+    name = "numaserve_inter_token_latency_seconds"
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith((f"{name}_sum", f"{name}_count")))
+    seconds, count = (float(values[key]) for key in sorted(values, reverse=True))
+    return seconds, count
+
+
 def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int], rounds: int) -> Rows:
     """Every kind of work, with every number of streams; what is asked in one row is not known in another."""
     for kind, temperature, count in itertools.product(kinds, (0.0, 0.7), streams):
         speeds, tokens, before = [], 0, _verified(on)
+        gaps = [_gaps(server) for server in (off, on)]
         apart = {"cache_salt": f"{kind} {temperature} {count}"}
         requests = max(REQUESTS * count, LEAST_REQUESTS)
         for number in range(rounds):
@@ -156,10 +167,15 @@ def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int],
             tokens += said
         grown = _verified(on).since(before)
         assert grown is not None, "the server has begun anew"
+        slow, fast = (
+            (seconds - seconds_before) / (count - count_before)
+            for (seconds, count), (seconds_before, count_before) in zip(map(_gaps, (off, on)), gaps, strict=True)
+        )
         figures = {
             "speed": statistics.median(speeds),
             "least": min(speeds),
             "most": max(speeds),
+            "decode": slow / fast,
             "accepted": grown.acceptance or 0.0,
             "guessed": grown.accepted / tokens,
         }

@@ -58,7 +58,7 @@ struct Grouped {
       const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
       const Range words{groups.begin * g.b.group / kLineDepth<T>, end / kLineDepth<T>};
-      pack_rows<Codes>(a, g.lda * kBytes, rows, words, most_together<Codes>(g), scratch);
+      pack_rows<Codes>(a, g.lda * kBytes, rows, words, most_together<Codes>(g, rows), scratch);
     }
   }
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh, bool, bool,
@@ -73,7 +73,7 @@ struct Grouped {
  private:
   // Whether activations are packed row by row and not tile by tile.
   static bool packs(const GemmArgs& g, int64_t rows) {
-    return rows <= (kPacksRows ? kRowBlock : rows_in_registers<T>(g.b.group));
+    return rows <= (kPacksRows ? kRowBlock : rows_in_registers<T>(g.b.group, g.b.offsets));
   }
   // Those of a group's packed activations, of one row.
   static int64_t group_bytes(const GemmArgs& g, [[maybe_unused]] int64_t rows) {
@@ -87,7 +87,7 @@ struct Grouped {
                               GemmScratch& scratch, float* c) {
     if constexpr (kRowsInRegisters<T> > 0) {
       // A group may be cut short by the padding of bf16 activations: lines of codes would then reach past them.
-      if (rows <= rows_in_registers<T>(g.b.group) && groups.end * g.b.group <= g.b.depth)
+      if (rows <= rows_in_registers<T>(g.b.group, g.b.offsets) && groups.end * g.b.group <= g.b.depth)
         return add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c);
     }
 #if defined(NUMASERVE_TILES_HEADER)

@@ -260,7 +260,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::b
 template <class>
 inline constexpr int kMostCodeRows = kMostTogether;
 template <class>
-inline int64_t most_together(const GemmArgs&) {
+inline int64_t most_together(const GemmArgs&, int64_t) {
   return kMostTogether;
 }
 

@@ -197,17 +197,15 @@ NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::b
 }
 
 // The most rows of a pass: as few, where groups end often or have much to scale, that results stay in registers with
-// the sums; no more than the set gives them; and all of them where those are few more: a second pass would widen again
-// (measured with AMX and 8 rows, in groups of 32: 1.07 of the time).
+// the sums; no more than the set gives them; and with AMX, which takes few rows so, up to eight at once: a second pass
+// would widen again (measured with 8 rows, in groups of 32: 1.07 of the time).
+inline constexpr int kMostAtOnce = kPacksRows ? 6 : 8;
 template <class Codes>
-inline constexpr bool kOnePass = kRowsInRegisters<typename Codes::Element> <= 8;
+inline constexpr int kMostCodeRows = kWholeNumbers<Codes> ? kMostAtOnce : kMostTogether;
 template <class Codes>
-inline constexpr int kMostCodeRows = kOnePass<Codes>        ? kRowsInRegisters<typename Codes::Element>
-                                     : kWholeNumbers<Codes> ? 6
-                                                            : kMostTogether;
-template <class Codes>
-inline int64_t most_together(const GemmArgs& g) {
-  return g.b.group <= 32 && !kOnePass<Codes> ? 6 : kMostCodeRows<Codes>;
+inline int64_t most_together(const GemmArgs& g, int64_t rows) {
+  if (g.b.group > 32) return kMostCodeRows<Codes>;
+  return rows <= kMostAtOnce ? kMostAtOnce : 6;
 }
 
 }  // namespace

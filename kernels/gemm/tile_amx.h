@@ -33,15 +33,18 @@ inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
 inline constexpr bool kPacksTiles = true;  // see packed_tiles_amx.inl
 // Up to so many rows of groups take fewer cycles as vectors than as tiles, whose sums have to be stored before they are
-// scaled, group by group. Measured, time as vectors by time as tiles: groups of 32 with 8 rows 0.91; of 64 with 6 rows
-// 0.94 and with 7 rows 1.18; of 128 with 3 rows 1.15 and with 8 rows 1.51. TDPBF16PS rounds otherwise than VDPBF16PS:
-// all rows of bf16 go through tiles, so that the bits are the same in any batch.
+// scaled, group by group. Measured, time as vectors by time as tiles: groups of 32 with minima and 9 to 12 rows
+// 0.82-0.92, with 16 rows 1.0-1.07; without, where tiles are scaled with less, 0.94-1.03 with 10 rows and 1.0-1.08
+// with 12; groups of 64 with 6 rows 0.94 and with 7 rows 1.18; of 128 with 3 rows 1.15 and with 8 rows 1.51.
+// TDPBF16PS rounds otherwise than VDPBF16PS: all rows of bf16 go through tiles, so that the bits are the same in any
+// batch.
 template <class Element>
-inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? 8 : 0;
+inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? 12 : 0;
 template <class Element>
-inline int64_t rows_in_registers(int64_t group) {
+inline int64_t rows_in_registers(int64_t group, Offsets offsets) {
   if (sizeof(Element) > 1) return 0;
-  return group <= 32 ? kRowsInRegisters<Element> : group <= 64 ? 6 : 2;
+  if (group <= 32) return offsets == Offsets::kMinima ? kRowsInRegisters<Element> : 8;
+  return group <= 64 ? 6 : 2;
 }
 // However few they are, they fetch groups ahead: from the third level two cores read 1.5 to 1.9 times as much so as
 // with the hardware's prefetcher alone, from memory 1.1 times.

@@ -25,7 +25,7 @@ inline constexpr int kKvRowsInRegisters = 8;
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;
 template <class Element>
-inline int64_t rows_in_registers(int64_t) {
+inline int64_t rows_in_registers(int64_t, Offsets) {
   return kRowsInRegisters<Element>;
 }
 // Fewer rows read groups as fast as a plain read loop (Zen 4), without fetching them ahead.

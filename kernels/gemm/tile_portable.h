@@ -21,7 +21,7 @@ inline constexpr bool kPacksTiles = false;
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;
 template <class Element>
-inline int64_t rows_in_registers(int64_t) {
+inline int64_t rows_in_registers(int64_t, Offsets) {
   return kRowsInRegisters<Element>;
 }
 inline constexpr int kFewestFetched = 1;

@@ -227,7 +227,7 @@ def test_sums_of_whole_numbers_have_the_same_bits_in_every_batch_and_set(
     a, weight = _bf16(rng, 81, 300), Coded.random(rng, 70, 300, format, group, offsets).packed()
     a[::5, :128] = reference.to_bf16(rng.standard_normal(128) * 1e-37)  # so small that a group has no inverse scale
     expected = kernel_ops.multiply("portable", a, weight)
-    for count in (1, 5, 9, 16, 17, 31, 32, 33, 47, 64, 81):
+    for count in (1, 5, 9, 11, 12, 13, 16, 17, 31, 32, 33, 47, 64, 81):
         np.testing.assert_array_equal(kernel_ops.multiply(isa, a[-count:], weight), expected[-count:])
 
 

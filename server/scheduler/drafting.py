@@ -257,7 +257,7 @@ class Drafting:
         if len(guesses.tokens) >= _FEW:
             return guesses
         known = len(seq.tokens)
-        rest = REST if guesses.best <= least else min(guesses.rest, self._turn**2)
+        rest = REST if guesses.hope <= least else min(guesses.rest, self._turn**2)
         if known - guesses.made_behind >= rest:
             guesses.guess(seq, self._vocab_size)
             if seq.sampling.masked:

@@ -13,6 +13,7 @@ DEEPEST = 16  # guesses of a sequence in a step
 REST = 16  # tokens for which nothing is guessed where no guess would pay
 _ENOUGH = 31  # tokens that match, from which on more tell nothing
 _MEMORY = 0.1  # weight of the last guess of a sequence among those before it
+_MEMORY_OF_LOOKS = 0.25  # the same of the last look among those before it
 _MEMORY_OF_ALL = 0.02  # the same among those of all sequences, by which new ones are judged
 
 
@@ -76,12 +77,14 @@ class Guesses:
     drafter: str = ""  # whose they are
     _matched: int = 0  # tokens before them
     _odds: list[float] | None = None  # of `tokens`; None until they are wanted
+    _last: float = 1.0  # the probability of the first guess, the last time that any was found
+    _lately: float = 1.0  # the same of the last times together
     _own: dict[_Sort, float] = field(default_factory=dict)  # how often those of each sort were right here, lately
 
     @property
-    def best(self) -> float:
-        """How often those are right that are right most often."""
-        return max(self._own.values(), default=UNKNOWN)
+    def hope(self) -> float:
+        """How often what will be found next should be right: as often as what was found last, or lately."""
+        return max(self._last, self._lately)
 
     @property
     def odds(self) -> list[float]:
@@ -104,6 +107,9 @@ class Guesses:
             if (likely := sum(odds)) > most:
                 self.tokens, self._odds, most = guessed, odds, likely
                 self.drafter, self._matched = each.name, each.matched
+        if self.tokens:
+            self._last = self.odds[0]
+            self._lately += _MEMORY_OF_LOOKS * (self._last - self._lately)
         self.rest = 1 if self.tokens else min(2 * self.rest, REST)
 
     def answered(self, tokens: list[int]) -> None:

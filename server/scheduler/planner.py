@@ -52,8 +52,9 @@ class Planner:
         what is left: none would come to an end, or begin, beside sequences of which everything can be guessed."""
         if self._drafting is None:
             return {}
-        may_guess = self._drafting.may_guess  # asked first: ahead of an answer there is mostly nobody who may
-        decodes = [seq for seq in running if may_guess(seq) and seq.num_remaining == 1 and seq.wants_sample]
+        # Ahead of an answer there is mostly nothing to guess behind, and nobody's tokens have to be counted.
+        some = any(map(self._drafting.may_guess, running))
+        decodes = [seq for seq in running if seq.num_remaining == 1 and seq.wants_sample] if some else []
         most = step.budget.beyond(len(running))
         if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
             most //= 2

@@ -195,7 +195,7 @@ class Scheduler:
         finding = self._suspects.died(self.in_flight)
         for entry in (entry for record in self.in_flight for entry in record.entries):
             # What it guessed may be what they died of, and it would guess the same again.
-            if entry.drafts and self._drafting is not None:
+            if entry.drafts and self._drafting is not None and entry.seq.state is not SequenceState.FINISHED:
                 self._drafting.refuse(entry.seq)
         self.reset_workers()
         if finding.convicted is not None:

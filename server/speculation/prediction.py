@@ -7,7 +7,7 @@ from numaserve.server.speculation.trail import Trail
 
 _TYPE = "I"
 _BYTES = array(_TYPE).itemsize
-_KEY = 2  # tokens that must be the same for the place to be found again
+_KEY = 2  # tokens that must be the same for a place far away to be found again
 _TRIED = 16  # places where their bytes are, but not always at the beginning of a token
 _NEAR = 4096  # tokens of the text, behind the place and before it, in which an answer is found again
 
@@ -29,7 +29,7 @@ class PredictionDrafter:
 
     @property
     def matched(self) -> int:
-        """How many of the last tokens the text has, too."""
+        """How many of the last tokens the text has, too; at its beginning as many as tell a place are supposed to."""
         return self._trail.matched
 
     def guess(self, tokens: Sequence[int], most: int) -> list[int]:

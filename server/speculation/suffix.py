@@ -102,7 +102,8 @@ class SuffixDrafter:
     """Looks up where the end of a sequence has occurred before, and continues as the text went on there.
 
     Of the latest places that have its last tokens in common, the one that agrees with it for longest is taken, as in
-    prompt lookup (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024). In the sequence itself guesses go on in
+    prompt lookup (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024). Where there is none, the text is gone on with
+    that was followed last, if it is found again close by (see `Trail`). In the sequence itself guesses go on in
     themselves where they reach the end, so that what repeats is guessed as far as is wanted.
     """
 
@@ -136,8 +137,11 @@ class SuffixDrafter:
         if self._trail is None:
             return None
         self._trail.follow(tokens)
-        self.matched = self._trail.matched
-        return (self._trail.text, self._trail.place) if self._trail.is_there else None
+        trail = self._trail
+        self.matched = trail.matched
+        if trail.is_lost:
+            self._trail = None  # with it the text, which may be another sequence's
+        return (trail.text, trail.place) if trail.is_there else None
 
 
 def _key(salt: str, tokens: Sequence[int], end: int) -> _Key:

@@ -27,6 +27,11 @@ class Trail:
         """Whether the sequence has gone along the text up to its last token."""
         return self._lost == 0
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it will not come back."""
+        return self._lost > _LOST
+
     def follow(self, tokens: Sequence[int]) -> None:
         """Go on with the sequence, of which these are all tokens, and come back to the text where that is near."""
         new, end = range(self._known, len(tokens)), len(self.text)
@@ -48,6 +53,6 @@ class Trail:
             end = min(end, len(tokens) - 1)
         places = [at for at in range(self.place, end) if self.text[at] == tokens[-1]]
         if places:
-            pairs = [at for at in places if at > 0 and self.text[at - 1] == tokens[-2]]
+            pairs = [at for at in places if at > 0 and len(tokens) > 1 and self.text[at - 1] == tokens[-2]]
             self.place, self.matched = (pairs or places)[0] + 1, 2 if pairs else 1
             self._lost = 0

@@ -8,9 +8,9 @@ as JSON, without and with a schema, code that repeats itself, and free chat, gre
 requests of a row are alike, and rows have a `cache_salt` each: what a server has seen of an answer would make the next
 one free. `speed` is tokens a second with by without, the median over rounds, and `decode` the same behind the first
 token of each answer; `accepted` is the part of the verified guesses that was right, and `guessed` the part of all
-tokens that came as guesses. With `--larger` the demo is the draft
-model of one of a billion parameters that says nearly the same (larger_demo.py). With `--reserve-core` the front end
-has a core that no worker uses, as it should where there are many.
+tokens that came as guesses. With `--larger` the demo is the draft model of one of a billion parameters that says nearly
+the same (larger_demo.py). With `--reserve-core` the front end has a core that no worker uses, as it should where there
+are many.
 """
 
 import argparse

@@ -34,7 +34,7 @@ class FullMailbox:
         self._messages: Iterator[ToWorker] = iter(messages)
         self.sent: list[FromWorker] = []
 
-    def receive(self, meanwhile: Callable[[], bool] = lambda: False) -> ToWorker:
+    def receive(self, meanwhile: Callable[[], bool] = lambda: False, *, pause_ms: int = 0) -> ToWorker:
         return next(self._messages)
 
     def send(self, message: FromWorker) -> None:
@@ -43,6 +43,8 @@ class FullMailbox:
 
 class Model:
     """A model of which every step is done at once, and its memory, which writes down what it is told."""
+
+    is_behind = False
 
     def __init__(self) -> None:
         self.events: list[object] = []

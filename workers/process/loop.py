@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _STATS_INTERVAL_S = 5.0
 _PROGRESS_STEPS = 50  # messages that a whole load sends at most
-_PAUSE_MS = 20  # without a plan, until a worker does something else: it may rest for less between two steps
+_PAUSE_MS = 20  # without a plan, until a worker does what has time: it may rest for less between two steps
 
 
 class Orphaned(Exception):
@@ -57,10 +57,10 @@ class Mailbox:
             for poller in (self._poller, self._lifeline):
                 poller.register(lifeline_fd, zmq.POLLIN)
 
-    def receive(self, meanwhile: Callable[[], bool] = lambda: False) -> ToWorker:
+    def receive(self, meanwhile: Callable[[], bool] = lambda: False, *, pause_ms: int = 0) -> ToWorker:
         """Wait for the next message; frames that are none are dropped. Raises `Orphaned`.
 
-        When none has come for a while, `meanwhile` is called until one is there, or it is False.
+        When none has come for so long, `meanwhile` is called until one is there, or it is False.
         """
         while True:
             # A plan that already waits is taken without a poll: that is the usual case when the front end is ahead.
@@ -71,7 +71,7 @@ class Mailbox:
             except ProtocolError as error:
                 logger.warning("dropped a frame: %s", error)
                 continue
-            ready = self._poller.poll(_PAUSE_MS)
+            ready = self._poller.poll(pause_ms)
             while not ready:
                 ready = self._poller.poll(0 if meanwhile() else None)
             if any(each is not self._socket for each, _ in ready):
@@ -150,7 +150,8 @@ class _Loop:
     def run(self) -> int:
         while True:
             try:
-                message = self._mailbox.receive(self._touch_memory)
+                behind = any(each.is_behind for each in self._kv_populations)
+                message = self._mailbox.receive(self._touch_memory, pause_ms=0 if behind else _PAUSE_MS)
             except Orphaned:
                 # The last plan may have reached other ranks only, which then wait for this one.
                 self._model.abandon("the front end is gone")

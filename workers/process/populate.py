@@ -33,6 +33,11 @@ class Population:
         self._wanted = min(num_pages, _PAGES_AHEAD) if layer_bytes > 0 else 0
         self._used = self._owed = 0  # pages that were given; what `keep_up` is to touch, in pages of one layer
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether steps may soon come to what was not touched."""
+        return self._next_page < min(self._wanted, self._used + _PAGES_AHEAD // 2)
+
     def use(self, page: int) -> None:
         """A sequence has been given `page`."""
         if self._layer_bytes > 0 and page >= self._used:
@@ -44,9 +49,9 @@ class Population:
         """Touch more than has been given since the last call, so that steps without a pause between them do not catch
         up with what was touched: then every layer's part would come to its next huge page in the same step. A long
         prompt may be given its pages all at once; the next step is not held up for all of them. Far ahead nothing is
-        done: there a pause will come in time, and the next step is mostly that of a prompt's first tokens."""
+        done, since the next step is mostly that of a prompt's first tokens."""
         for _ in range(_PIECES_A_STEP):
-            if self._next_page - self._used >= _PAGES_AHEAD // 2:
+            if not self.is_behind:
                 self._owed = 0
             if self._owed <= 0:
                 return

@@ -458,3 +458,44 @@ def test_no_more_guesses_are_expected_to_be_right_than_are_verified_however_many
     for _ in range(5):
         drafting.took(1.0, 4, 3, 1.0)
     assert not drafting.choose([seq], 8)
+
+
+def test_what_was_seen_of_one_sequence_is_supposed_of_the_next() -> None:
+    subject = scheduler(*[7] * 17, operations=READ, num_pages=200)
+    first = added(subject, "first", tokens=60)
+    told(subject, [first], [7] * 20)
+    subject.finish("first")
+    second = added(subject, "second", tokens=60)
+    drafting = told(subject, [second], [])
+    assert drafting._guesses_of(second, 0.0).odds[0] > 0.7  # and not half
+
+
+def test_a_guess_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_step() -> None:
+    others, limits = 16, {"max_running_requests": 20, "max_step_tokens": 64, "num_pages": 200, "context_length": 300}
+    subject = Scheduler(
+        SchedulerConfig(**limits, page_size=4),
+        drafters=Each(lambda salt: Fixed(*[7] * 17) if salt else Fixed()),
+    )
+    subject.costs.describe([[OperationTerms("linear", weight_bytes=10**7, row_flops=3 * 10**7)]])
+
+    def answer() -> None:
+        """In the time that the first guess of the model of costs says."""
+        record = subject.in_flight[0]
+        seqs = [SeqResult(5 if entry.sample else -1) for entry in record.entries]
+        seconds = 1e-3 + 1e-10 * 1e7 + 1e-11 * 3e7 * record.tokens
+        subject.apply(StepResult(record.step_id, 0, seqs, 0, 0, round(seconds * 1e9)))
+
+    for number in range(others):
+        subject.add(Sequence(str(number), [1, 2, 3], GREEDY, 250))
+    for _ in range(30):
+        if subject.schedule() is None:
+            answer()
+    while subject.in_flight:
+        answer()
+    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, cache_salt="guesses")
+    subject.add(prompt)
+    planned(subject)
+    plan = planned(subject)  # ahead of the answer: nobody's next token is known but the prompt's last
+    assert len(plan.seqs) == others + 1
+    assert subject.in_flight[-1].entries[-1].seq is prompt
+    assert not subject.in_flight[-1].has_drafts

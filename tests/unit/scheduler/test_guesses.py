@@ -41,7 +41,18 @@ def test_behind_many_tokens_that_matched_they_are_judged_by_themselves() -> None
     assert made.odds[0] < 0.05
     answer(made, matched=20)
     assert made.odds[3] > 0.9
-    assert made.best > 0.9
+    assert made.hope > 0.9
+
+
+def test_what_was_right_long_ago_is_not_hoped_for() -> None:
+    made = guesses(20)
+    for _ in range(40):
+        answer(made, 1, 2, 3, 4, matched=20)
+    for _ in range(40):
+        answer(made, 9, matched=3)
+    assert made.hope < 0.1
+    answer(made, matched=20)
+    assert made.hope > 0.9  # as soon as it is found
 
 
 def test_each_that_is_right_lets_the_next_one_match_more() -> None:

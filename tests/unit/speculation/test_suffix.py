@@ -74,12 +74,28 @@ def test_behind_a_word_that_is_changed_one_token_tells_where_it_goes_on() -> Non
 
 def test_a_longer_match_elsewhere_ends_the_way_along_a_text() -> None:
     corpus = Corpus()
-    guessed([6, 7, 8, 9, 10, 11], 1, corpus)
-    guessed([1, 2, 3, 4, 5, 6], 1, corpus)
+    guessed([6, 7, 8, 9, 10, 11, 12], 1, corpus)
+    guessed([1, 2, 3, 4, 5, 10, 6], 1, corpus)
     drafter, text = SuffixDrafter(corpus, ""), [1, 2, 3]
     assert drafter.guess(text, 2) == [4, 5]
     text += [6, 7, 8]
     assert drafter.guess(text, 2) == [9, 10]
+    text += [40]
+    assert drafter.guess(text, 2) == []
+    text += [10]
+    assert drafter.guess(text, 2) == [11, 12]  # it is the other text that is left and found again
+
+
+def test_another_text_is_let_go_when_it_is_lost() -> None:
+    corpus = Corpus()
+    guessed([1, 2, 3, 4, 5], 1, corpus)
+    drafter, text = SuffixDrafter(corpus, ""), [1, 2, 3]
+    assert drafter.guess(text, 2) == [4, 5]
+    for token in range(40, 60):
+        text.append(token)
+        corpus.begin_step()
+        assert drafter.guess(text, 2) == []
+    assert drafter._trail is None
 
 
 def test_what_others_said_is_known_but_not_what_they_have_not_said() -> None:

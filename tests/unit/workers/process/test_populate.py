@@ -85,10 +85,14 @@ def test_far_ahead_no_step_is_held_up() -> None:
         ahead.use(2)  # of five that are touched
         ahead.keep_up()
         assert touch_all(ahead) == LAYERS  # of two pages each, nothing was touched before
-        ahead.use(6)
+        assert not ahead.is_behind
+        ahead.use(6)  # of eight
+        assert ahead.is_behind
         for _ in range(20):
             ahead.keep_up()
-        assert max(faults_of_writing(memory, 6, 9)) <= 2
+        assert not ahead.is_behind
+        assert max(faults_of_writing(memory, 8, 10)) <= 2
+        assert min(faults_of_writing(memory, 10, 12)) >= 4
 
 
 def test_pages_that_are_given_all_at_once_hold_no_step_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +122,7 @@ def test_no_memory_is_no_work() -> None:
     ahead.use(3)
     ahead.keep_up()
     assert not ahead.advance()
+    assert not ahead.is_behind
 
 
 def test_a_kernel_that_cannot_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,11 +9,6 @@ DECLINES = 3  # guesses in a row, or rounds of them, by which a step gives less,
 MEMORY = 0.15  # weight of the last guess among all that tell how often they are right
 
 
-def expected(right: float, depth: int) -> float:
-    """How many of `depth` guesses are right, and those before them, of which each is with that probability."""
-    return sum(right**each for each in range(1, depth + 1))
-
-
 class Gain:
     """Tokens a second of a step of sequences with one known token each, to which guesses are added one by one."""
 

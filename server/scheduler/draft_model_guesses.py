@@ -3,7 +3,7 @@
 from itertools import islice
 
 from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, UNKNOWN, Gain, expected
+from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, UNKNOWN, Gain
 from numaserve.server.scheduler.draft_model import pass_terms, reading_before_guesses
 from numaserve.server.scheduler.sequence import Sequence, WorkerDrafter
 
@@ -48,7 +48,8 @@ class DraftModelGuesses:
 
     def expected(self, seq: Sequence, depth: int = _DEEPEST) -> float:
         """How many of the first `depth` are right, and those before them."""
-        return expected(self.right(seq), depth)
+        right = self.right(seq)
+        return sum(right**each for each in range(1, depth + 1))
 
     def answered(self, seq: Sequence, right: int, verified: int) -> None:
         """Of so many guesses that were verified, the first `right` ones were right."""

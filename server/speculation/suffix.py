@@ -113,8 +113,12 @@ class SuffixDrafter:
         self._corpus = corpus
         self._salt = salt
         self._number = 0
-        self.matched = 0
         self._trail: Trail | None = None
+
+    @property
+    def matched(self) -> int:
+        """How many of the last tokens the text has, too, that was followed last."""
+        return 0 if self._trail is None else self._trail.matched
 
     def guess(self, tokens: Sequence[int], most: int) -> list[int]:
         """At most so many guesses of what follows `tokens`: one list, to which tokens are added from call to call."""
@@ -124,24 +128,20 @@ class SuffixDrafter:
             self._number = self._corpus.enter(tokens)
         if not self._corpus.take_in(self._salt, self._number):
             return []
-        place = self._place(tokens)
-        return [] if place is None else _continued(tokens, *place, most)
+        self._look_for(tokens)
+        trail = self._trail
+        return [] if trail is None or not trail.is_there else _continued(tokens, trail.text, trail.place, most)
 
-    def _place(self, tokens: Sequence[int]) -> tuple[Sequence[int], int] | None:
-        """The text that goes on as this one, and where in it."""
+    def _look_for(self, tokens: Sequence[int]) -> None:
+        """Find a text that goes on as this one, or go on along the last one."""
         found = [(_common(tokens, *place), place) for place in self._corpus.find(self._salt, tokens)]
         if found:
-            self.matched, (text, place) = max(found, key=itemgetter(0))  # of equal ones the first, which is the latest
-            self._trail = Trail(text, place, len(tokens), self.matched)
-            return text, place
-        if self._trail is None:
-            return None
-        self._trail.follow(tokens)
-        trail = self._trail
-        self.matched = trail.matched
-        if trail.is_lost:
-            self._trail = None  # with it the text, which may be another sequence's
-        return (trail.text, trail.place) if trail.is_there else None
+            matched, (text, place) = max(found, key=itemgetter(0))  # of equal ones the first, which is the latest
+            self._trail = Trail(text, place, len(tokens), matched)
+        elif self._trail is not None:
+            self._trail.follow(tokens)
+            if self._trail.is_lost:
+                self._trail = None  # with it the text, which may be another sequence's
 
 
 def _key(salt: str, tokens: Sequence[int], end: int) -> _Key:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from bench_serving import Server, serving
+from bench_serving import Samples, Server, growth, serving
 from larger_demo import save_larger
 from misspelt import misspelt_text
 from numaserve.server.cli.bench_report import MachineReport
@@ -40,8 +40,8 @@ TOKENS = 160
 REQUESTS = 2  # of each stream, but
 LEAST_REQUESTS = 16  # of all
 OPTIONS = ("--kv-cache-gib", "0.5")
-FILLING = 6  # requests of so many words each, which take more pages than there are
-WORDS = 1500
+FILLING = 6  # requests of so many words and numbers each, which take more pages than there are
+WORDS = 750
 NOUNS = ("river", "garden", "teacher", "window", "engine", "letter", "bridge", "doctor", "market", "forest", "kitchen")
 NAMES = ("Anna", "Boris", "Carla", "David", "Elena", "Frank", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luis")
 CITIES = ("Oslo", "Porto", "Lyon", "Turin", "Bergen", "Graz", "Ghent", "Malmo", "Split", "Basel")
@@ -126,7 +126,7 @@ async def _ask(server: Server, bodies: Sequence[Body], streams: int, temperature
 def _fill(server: Server) -> None:
     """Have each page of the KV cache used once: in some virtual machines the first touch of memory takes so long that
     it would be most of what the first row shows."""
-    texts = (" ".join(f"{NAMES[number % 12]} {each}" for each in range(WORDS // 2)) for number in range(FILLING))
+    texts = (" ".join(f"{name} {each}" for each in range(WORDS)) for name in NAMES[:FILLING])
     asyncio.run(_ask(server, [asking(text, max_tokens=1) for text in texts], 1, 0.0))
 
 
@@ -137,20 +137,17 @@ def _verified(server: Server) -> Speculation:
     return found
 
 
-def _gaps(server: Server) -> tuple[float, float]:
-    """Seconds between two tokens so far, all together, and how many there were."""
-    name = "numaserve_inter_token_latency_seconds"
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith((f"{name}_sum", f"{name}_count")))
-    seconds, count = (float(values[key]) for key in sorted(values, reverse=True))
-    return seconds, count
+def _gap(before: Samples, after: Samples) -> float:
+    """Seconds between two tokens, on average."""
+    name = "inter_token_latency_seconds"
+    return growth(before, after, f"{name}_sum") / growth(before, after, f"{name}_count")
 
 
 def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int], rounds: int) -> Rows:
     """Every kind of work, with every number of streams; what is asked in one row is not known in another."""
     for kind, temperature, count in itertools.product(kinds, (0.0, 0.7), streams):
         speeds, tokens, before = [], 0, _verified(on)
-        gaps = [_gaps(server) for server in (off, on)]
+        samples = [server.samples() for server in (off, on)]
         apart = {"cache_salt": f"{kind} {temperature} {count}"}
         requests = max(REQUESTS * count, LEAST_REQUESTS)
         for number in range(rounds):
@@ -167,10 +164,7 @@ def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int],
             tokens += said
         grown = _verified(on).since(before)
         assert grown is not None, "the server has begun anew"
-        slow, fast = (
-            (seconds - seconds_before) / (count - count_before)
-            for (seconds, count), (seconds_before, count_before) in zip(map(_gaps, (off, on)), gaps, strict=True)
-        )
+        slow, fast = map(_gap, samples, (server.samples() for server in (off, on)))
         figures = {
             "speed": statistics.median(speeds),
             "least": min(speeds),

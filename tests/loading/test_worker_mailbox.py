@@ -19,13 +19,16 @@ class Ends:
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
         self.socket.bind(f"ipc://{folder}/rank0.sock")
-        lifeline, self.alive = os.pipe()
-        self.mailbox = Mailbox(f"ipc://{folder}/rank0.sock", lifeline)
+        self._lifeline, alive = os.pipe()
+        self.alive = os.fdopen(alive, "wb")
+        self.mailbox = Mailbox(f"ipc://{folder}/rank0.sock", self._lifeline)
 
     def close(self) -> None:
         """Both ends."""
         self.mailbox.close()
         self._context.destroy(linger=0)
+        self.alive.close()
+        os.close(self._lifeline)
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ def test_in_a_longer_pause_something_is_done_until_there_is_nothing_to_do(ends: 
 
 
 def test_a_front_end_that_is_gone_is_noticed_whatever_is_done(ends: Ends) -> None:
-    os.close(ends.alive)
+    ends.alive.close()
     with pytest.raises(Orphaned):
         ends.mailbox.receive(pause_ms=60_000)
     with pytest.raises(Orphaned):

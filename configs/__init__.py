@@ -4,7 +4,6 @@ hosts that ``numaserve plan --host NAME`` knows, and how near to their ceilings 
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-EFFICIENCIES = _FOLDER / "efficiencies" / "avx512.jsonl"
 
 
 def presets() -> dict[str, Path]:
@@ -17,5 +16,10 @@ def hosts() -> dict[str, Path]:
     return _by_name("hosts")
 
 
-def _by_name(folder: str) -> dict[str, Path]:
-    return {path.stem: path for path in sorted((_FOLDER / folder).glob("*.yaml"))}
+def efficiencies() -> dict[str, Path]:
+    """The file of what `numaserve bench kernels` measured with an instruction set, by its name."""
+    return _by_name("efficiencies", "jsonl")
+
+
+def _by_name(folder: str, kind: str = "yaml") -> dict[str, Path]:
+    return {path.stem: path for path in sorted((_FOLDER / folder).glob(f"*.{kind}"))}

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import typer
-from numaserve.configs import EFFICIENCIES
+from numaserve.configs import efficiencies as shipped_efficiencies
 from numaserve.server.cli.bench_model import Model, Shape, Tp, about, checkpoint, deployments
 from numaserve.server.cli.bench_options import EfficienciesFile, Json
 from numaserve.server.cli.bench_report import MachineReport
@@ -16,6 +16,7 @@ from numaserve.workers.bench.rows import Row
 from numaserve.workers.bench.tasks import RunSteps, StepsRan
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
+from numaserve.workers.planning.roofline.machine import isa_of
 from numaserve.workers.planning.topology import read_topology
 
 
@@ -45,9 +46,10 @@ def bench_offline(
     batches = batch_size or [1]
     options |= {"max_running_requests": max(batches), "context_length": max(32, input_len + output_len)}
     with MachineReport("offline", json) as report, checkpoint(model, shape, report.say) as (name, path):
-        report.console.print(f"{instruction_set()}: {name}", highlight=False)
+        isa = instruction_set()
+        report.console.print(f"{isa}: {name}", highlight=False)
         rows: list[Row] = []
-        known, topology = load_efficiencies(efficiencies or EFFICIENCIES), read_topology()
+        known, topology = load_efficiencies(efficiencies or shipped_efficiencies()[isa_of(isa)]), read_topology()
         for deployment in deployments(name, path, tp, options):
             with launches_of(deployment) as (launches, segment):
                 tasks = [RunSteps(launch, batches, input_len, output_len, prefills) for launch in launches]

@@ -19,7 +19,10 @@ ExtraRequestBody = Annotated[str, typer.Option(help="JSON object to add to each 
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
 EfficienciesFile = Annotated[
     Path | None,
-    typer.Option("--efficiencies", help="What `numaserve bench kernels --json` wrote. Default: the shipped figures."),
+    typer.Option(
+        "--efficiencies",
+        help="What `numaserve bench kernels --json` wrote. Default: those shipped for the instruction set.",
+    ),
 ]
 Json = Annotated[Path | None, typer.Option("--json", help="Append a JSON line for each row.")]
 OutputDetails = Annotated[bool, typer.Option("--output-details", help="With every request in the JSON lines.")]

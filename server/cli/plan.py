@@ -59,7 +59,7 @@ def plan(
     The exit status is 1 when it does not fit.
     """
     # Other commands do without the native kernels.
-    from numaserve.configs import EFFICIENCIES  # noqa: PLC0415
+    from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
     from numaserve.server.cli.estimate_view import estimate_record, estimate_view  # noqa: PLC0415
     from numaserve.workers.bench.machine import measure  # noqa: PLC0415
     from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
@@ -79,13 +79,13 @@ def plan(
         )
         wanted = deployment_options(serve_config, path, weights=False)
         config = load_model_config(path, wanted.settings)
-        known = load_efficiencies(efficiencies or EFFICIENCIES)
         if host == THIS:
             topology = read_topology()
             machine = measure(topology)
         else:
             machine = load_machine(host)
             topology = machine.topology()
+        known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
         load = Load(input_len, _output_len(serve_config.task, output_len), batch_size)
         estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)

@@ -231,6 +231,17 @@ def test_sums_of_whole_numbers_have_the_same_bits_in_every_batch_and_set(
         np.testing.assert_array_equal(kernel_ops.multiply(isa, a[-count:], weight), expected[-count:])
 
 
+@pytest.mark.parametrize("offsets", ["none", "minima"])
+def test_every_number_of_groups_has_the_same_bits_in_every_set(
+    isa: str, rng: np.random.Generator, offsets: str
+) -> None:
+    for groups in range(1, 24):
+        a, weight = _bf16(rng, 40, 32 * groups), Coded.random(rng, 32, 32 * groups, "int4", 32, offsets).packed()
+        expected = kernel_ops.multiply("portable", a, weight)
+        for count in (16, 17, 40):
+            np.testing.assert_array_equal(kernel_ops.multiply(isa, a[:count], weight), expected[:count])
+
+
 @pytest.mark.parametrize("format", ["int4", "int8_group"])
 def test_more_groups_than_one_slab_holds_have_the_same_bits_in_every_set(
     isa: str, rng: np.random.Generator, format: str

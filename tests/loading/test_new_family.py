@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from numaserve.configs import EFFICIENCIES
+from numaserve.configs import efficiencies
 from numaserve.kernels import Team
 from numaserve.workers import models
 from numaserve.workers.errors import OperatorError
@@ -167,7 +167,7 @@ def test_its_steps_are_estimated_operation_by_operation(folder: Path) -> None:
         load_model_config(folder),
         host.topology(),
         machine=host,
-        efficiencies=load_efficiencies(EFFICIENCIES),
+        efficiencies=load_efficiencies(efficiencies()[host.isa]),
         load=Load(64, 64, 1),
     )
     assert estimate.fits

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from numaserve.configs import EFFICIENCIES
+from numaserve.configs import efficiencies
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
@@ -96,7 +96,7 @@ def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
         config,
         machine.topology(),
         machine=machine,
-        efficiencies=load_efficiencies(EFFICIENCIES),
+        efficiencies=load_efficiencies(efficiencies()[machine.isa]),
         load=Load(1024, 1024, 1),
     )
 

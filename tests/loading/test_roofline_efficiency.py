@@ -1,12 +1,13 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from numaserve.configs import EFFICIENCIES
+from numaserve.configs import efficiencies
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, load_efficiencies
+from numaserve.workers.planning.roofline.machine import Isa
 from numaserve.workers.program.cost import StepWork, attended, expected_share
 
 BARRIER = {"table": "barrier", "threads": 2, "team_ns": 100.0}
@@ -90,8 +91,13 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         load_efficiencies(tmp_path / "nothing")
 
 
-def test_the_shipped_figures_cover_every_kind_and_format() -> None:
-    found: Efficiencies = load_efficiencies(EFFICIENCIES)
+def test_figures_are_shipped_for_what_a_host_may_have() -> None:
+    assert set(efficiencies()) == set(get_args(Isa))
+
+
+@pytest.mark.parametrize("isa", efficiencies())
+def test_the_shipped_figures_cover_every_kind_and_format(isa: str) -> None:
+    found: Efficiencies = load_efficiencies(efficiencies()[isa])
     measured = {(kind, weights.partition("/")[0]) for kind, weights, _ in found.curves}
     formats = {"bf16", "int8", "int8_group", "int4", "fp8"}
     assert {("gemm", format) for format in formats} | {("experts", "bf16")} <= measured

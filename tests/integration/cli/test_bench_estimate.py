@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from numaserve.configs import EFFICIENCIES
+from numaserve.configs import efficiencies
 from numaserve.server.cli.bench_estimate import RunEstimate
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.bench.tasks import MeasuredPhase
@@ -24,7 +24,7 @@ INT8 = WeightFormats("int8", activations="bf16")
 @pytest.mark.parametrize("tp", [1, 2])
 def test_steps_are_estimated_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SHAPES["llama-1b"].config()))
-    config, known = load_model_config(tmp_path), load_efficiencies(EFFICIENCIES)
+    config, known = load_model_config(tmp_path), load_efficiencies(efficiencies()["avx512"])
     options = DeploymentOptions(
         model=str(tmp_path),
         tp=tp,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numaserve.configs import efficiencies as shipped
 from numaserve.server.cli.main import main
 from numaserve.workers.bench.shapes import SHAPES
 
@@ -72,6 +73,17 @@ def test_a_rank_reads_its_weights_and_its_part_of_the_cache_for_a_token(
     assert made["decode"]["nbytes"] == weights + cache
     assert made["decode"]["bound_s"] == pytest.approx((weights + cache) / 100e9)
     assert made["tpot_s"] > made["decode"]["bound_s"]
+
+
+def test_a_host_is_planned_by_what_its_instruction_set_reached(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_amx = tmp_path / "amx.yaml"
+    with_amx.write_text(Path(host).read_text() + "isa: amx\n")
+    for each, isa in ((host, "avx512"), (str(with_amx), "amx")):
+        made = record(capsys, tmp_path, "--shape", "llama-8b", "--host", each)
+        given = record(capsys, tmp_path, "--shape", "llama-8b", "--host", each, "--efficiencies", str(shipped()[isa]))
+        assert (made["ttft_s"], made["efficiencies"]) == (given["ttft_s"], given["efficiencies"])
 
 
 def test_a_batch_shares_what_is_read_of_the_weights(

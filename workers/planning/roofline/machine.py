@@ -14,6 +14,7 @@ from numaserve.workers.protocol import Ceilings
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Positive = Annotated[float, Field(gt=0)]
+Isa = Literal["amx", "avx512"]  # of which efficiencies are shipped
 INT8_FORMATS = INTEGER_GROUPS | {"int8"}  # multiplied in int8, unless widened to bf16
 # A meeting is a barrier over ranks: a few cache lines more, that may lie on another node.
 _MEETING_BARRIERS = 4
@@ -29,6 +30,7 @@ class Machine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_with_dashes, populate_by_name=True)
 
     name: str = Field(min_length=1)
+    isa: Isa = "avx512"  # whose efficiencies are taken
     node_cores: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]  # of each NUMA node
     node_memory_gib: Positive
     node_read_gb_s: Positive  # from its own memory, all its cores together
@@ -58,6 +60,11 @@ class Machine(BaseModel):
         return Topology(tuple(nodes), None, HugePages("always", ()), None)
 
 
+def isa_of(kernels: str) -> Isa:
+    """Whose efficiencies the set of kernels of that name takes: of AVX2 there are none."""
+    return "amx" if kernels.startswith("amx") else "avx512"
+
+
 def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Machine:
     """The machine at hand, with the ceilings of one node.
 
@@ -67,6 +74,7 @@ def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Mac
     int8 = next((flops for format, flops in ceilings.flops_s.items() if format in INT8_FORMATS), bf16)
     return Machine(
         name=f"this machine ({ceilings.isa})",
+        isa=isa_of(ceilings.isa),
         node_cores=[len(node.cpus) for node in topology.nodes],
         node_memory_gib=min(node.free_bytes for node in topology.nodes) / GIB,
         node_read_gb_s=ceilings.read_bytes_s / 1e9,

@@ -26,6 +26,7 @@ def write(folder: Path, text: str) -> str:
 @pytest.mark.parametrize("name", hosts())
 def test_every_shipped_machine_is_a_description(name: str) -> None:
     machine = load_machine(name)
+    assert machine.isa == "amx"
     assert sum(machine.node_cores) in {64, 96, 128, 192, 256}
     assert machine.core_gflop_s["int8"] == pytest.approx(2 * machine.core_gflop_s["bf16"], rel=1e-3)
 
@@ -58,10 +59,11 @@ def test_integer_formats_have_the_peak_of_int8(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TEXT + "node-cpus: 3\n", r"node-cpus: unknown key; the keys are name, node-cores"),
+        (TEXT + "node-cpus: 3\n", r"node-cpus: unknown key; the keys are name, isa, node-cores"),
         (TEXT.replace("link-gb-s: 10", ""), "link-gb-s: Field required"),
         (TEXT.replace("[3, 2]", "[3, 0]"), r"node-cores\.1: Input should be greater than or equal to 1"),
         (TEXT.replace("{bf16: 100, int8: 200}", "{bf16: 100}"), "core-gflop-s: .*bf16 and int8"),
+        (TEXT + "isa: avx\n", "isa: Input should be 'amx' or 'avx512'"),
         ("[1", "is not a YAML file"),
         ("3", "Input should be a valid dictionary"),
     ],

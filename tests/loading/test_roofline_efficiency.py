@@ -38,6 +38,19 @@ def test_reading_and_computing_have_fractions_of_their_own(tmp_path: Path) -> No
     assert found.source == "some"
 
 
+def test_rows_that_reach_less_of_reading_are_held_up_by_computing(tmp_path: Path) -> None:
+    few, more = gemm("bf16", 1, "read", 0.9), gemm("bf16", 64, "read", 0.45) | {"gflop_s": 200.0}
+    many = gemm("bf16", 512, "flops", 0.5) | {"gflop_s": 500.0}
+    found = load_efficiencies(written(tmp_path, few, more, many))
+    assert [found.of("gemm", "bf16", "read", rows) for rows in (1, 64, 512)] == pytest.approx([0.9, 0.9, 0.9])
+    assert [found.of("gemm", "bf16", "flops", rows) for rows in (64, 512)] == pytest.approx([0.2, 0.5])
+    unknown = load_efficiencies(written(tmp_path, few, more))  # nothing tells what could be computed
+    assert unknown.of("gemm", "bf16", "read", 64) == 0.45
+    near = load_efficiencies(written(tmp_path, few, more | {"of_ceiling": 0.85}, many))
+    assert near.of("gemm", "bf16", "read", 64) == 0.85
+    assert near.of("gemm", "bf16", "flops", 64) == 0.5
+
+
 def test_more_than_the_ceiling_counts_as_the_ceiling(tmp_path: Path) -> None:
     assert load_efficiencies(written(tmp_path, gemm("bf16", 1, "read", 1.3))).of("gemm", "bf16", "read", 1) == 1.0
 

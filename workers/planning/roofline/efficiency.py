@@ -5,6 +5,9 @@
 An operation's time is its bound, of reading or of computing, divided by the fraction of the ceiling that was measured
 where that bound was the ceiling. Between measured numbers of rows fractions are interpolated over their logarithm;
 beyond them the nearest counts.
+
+Where reading is the bound and more rows reach less of it than fewer do, computing holds them up: reading would be as
+fast as before, and what was computed is what can be. A host whose cores read less each has both at once.
 """
 
 import itertools
@@ -21,6 +24,8 @@ from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
 from numaserve.workers.program.cost import Kind, expected_share
 
 BEST = 1.0  # where nothing was measured
+_ByRows = dict[float, list[Mapping[str, Any]]]  # what was measured, by the number of rows
+_HELD_UP = 0.9  # of what fewer rows reach: less is more than noise
 _SMALL = "small operations"
 # Codes of as many bits, widened by a table of as many entries.
 _STAND_IN = {"mxfp4": "int4/32", "iq4": "int4/32"}
@@ -106,17 +111,60 @@ def load_efficiencies(path: Path) -> Efficiencies:
 
 
 def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencies:
-    points: dict[tuple[Kind, str, str], dict[float, list[float]]] = {}
+    measured: dict[tuple[Kind, str], _ByRows] = {}
     for kind, weights, count, row in _products(rows):
         if row.get("of_ceiling"):
-            by_rows = points.setdefault((kind, weights, row["ceiling"]), {})
-            # More than the ceiling is noise: both were not measured in the same moment.
-            by_rows.setdefault(count, []).append(min(row["of_ceiling"], BEST))
-    curves = {key: Curve(sorted((count, mean(each)) for count, each in found.items())) for key, found in points.items()}
+            measured.setdefault((kind, weights), {}).setdefault(count, []).append(row)
+    peaks = _peaks(measured)
+    curves = {
+        (kind, weights, bound): Curve(points)
+        for (kind, weights), by_rows in measured.items()
+        for bound, points in _points(by_rows, peaks.get(_computes(kind, weights))).items()
+    }
     barriers = [row for row in rows if row["table"] == "barrier"]
     barrier_s = min((row["team_ns"] for row in barriers), default=0.0) * 1e-9
     threads = max((row["threads"] for row in barriers), default=1)
     return Efficiencies(source, curves, dict(_row_times(rows, threads)), barrier_s)
+
+
+def _computes(kind: Kind, weights: str) -> str:
+    """The format whose peak is the ceiling."""
+    return weights if kind in ("gemm", "experts") else "bf16"
+
+
+def _peaks(measured: Mapping[tuple[Kind, str], _ByRows]) -> dict[str, float]:
+    """GFLOP/s of the ceilings of computing, by format, where it was a ceiling."""
+    found: dict[str, list[float]] = {}
+    for (kind, weights), by_rows in measured.items():
+        for row in itertools.chain.from_iterable(by_rows.values()):
+            if row["ceiling"] == "flops" and row.get("gflop_s"):
+                found.setdefault(_computes(kind, weights), []).append(row["gflop_s"] / row["of_ceiling"])
+    return {format: mean(each) for format, each in found.items()}
+
+
+def _points(by_rows: _ByRows, peak: float | None) -> dict[str, list[tuple[float, float]]]:
+    """Fractions of both ceilings by the number of rows, of one kind of operation and format."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    best = 0.0
+    for count, rows in sorted(by_rows.items()):
+        reads, computes = ([row for row in rows if row["ceiling"] == bound] for bound in ("read", "flops"))
+        computed = [_of_ceiling(row) for row in computes]
+        if reads:
+            reached = mean(_of_ceiling(row) for row in reads)
+            known = [row["gflop_s"] / peak for row in reads if row.get("gflop_s")] if peak else []
+            if reached < _HELD_UP * best and known:
+                computed += known
+                reached = best
+            best = max(best, reached)
+            points.setdefault("read", []).append((count, reached))
+        if computed:
+            points.setdefault("flops", []).append((count, mean(computed)))
+    return points
+
+
+def _of_ceiling(row: Mapping[str, Any]) -> float:
+    # More than the ceiling is noise: both were not measured in the same moment.
+    return min(float(row["of_ceiling"]), BEST)
 
 
 def _products(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Kind, str, float, Mapping[str, Any]]]:

@@ -16,8 +16,10 @@ from numaserve.workers.protocol import Launch
 
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 # One thread a rank: two that wait for each other by turning in circles take long where others want the cores, too.
-STEPS = ("offline", "--shape", "tiny", "--input-len", "40", "--output-len", "5", "--chunked-prefill-size", "16")
-STEPS += ("--threads-per-worker", "1")
+STEPS = (
+    *("offline", "--shape", "tiny", "--input-len", "40", "--output-len", "5"),
+    *("--chunked-prefill-size", "16", "--threads-per-worker", "1"),
+)
 
 
 def bench(file: Path, *arguments: str) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencie
     curves = {
         (kind, weights, bound): Curve(points)
         for (kind, weights), by_rows in measured.items()
-        for bound, points in _points(by_rows, peaks.get(_computes(kind, weights))).items()
+        for bound, points in _points(by_rows, peaks.get(peak_format(kind, weights))).items()
     }
     barriers = [row for row in rows if row["table"] == "barrier"]
     barrier_s = min((row["team_ns"] for row in barriers), default=0.0) * 1e-9
@@ -127,8 +127,8 @@ def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencie
     return Efficiencies(source, curves, dict(_row_times(rows, threads)), barrier_s)
 
 
-def _computes(kind: Kind, weights: str) -> str:
-    """The format whose peak is the ceiling."""
+def peak_format(kind: Kind, weights: str) -> str:
+    """The format whose peak is the ceiling that was measured: that of the weights, widened or not."""
     return weights if kind in ("gemm", "experts") else "bf16"
 
 
@@ -138,7 +138,7 @@ def _peaks(measured: Mapping[tuple[Kind, str], _ByRows]) -> dict[str, float]:
     for (kind, weights), by_rows in measured.items():
         for row in itertools.chain.from_iterable(by_rows.values()):
             if row["ceiling"] == "flops" and row.get("gflop_s"):
-                found.setdefault(_computes(kind, weights), []).append(row["gflop_s"] / row["of_ceiling"])
+                found.setdefault(peak_format(kind, weights), []).append(row["gflop_s"] / row["of_ceiling"])
     return {format: mean(each) for format, each in found.items()}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from numaserve.workers.planning.roofline.efficiency import Efficiencies
+from numaserve.workers.planning.roofline.efficiency import Efficiencies, peak_format
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.program.cost import Amount, OperationCost, StepWork
 
@@ -113,8 +113,7 @@ class Roofline:
         def of(bound: str) -> float:
             return self.efficiencies.of(operation.kind, operation.weights, bound, amount.rows)
 
-        # The ceiling of widened weights was measured in their own format too.
-        computes = operation.weights.partition("/")[0] if operation.kind in ("gemm", "experts") else "bf16"
+        computes = peak_format(operation.kind, operation.weights).partition("/")[0]
         read = amount.nbytes / machine.read_bytes_s / of("read")
         compute = amount.flops / machine.machine.peak(machine.cores, computes) / of("flops")
         return max((read, "read"), (compute, "flops"))[0] + self._barrier(

@@ -1,0 +1,65 @@
+"""`python -m tests.mutants draw | run`: run the tests on small random defects of the product.
+
+`draw` writes a list of mutants, drawn by a seed. `run` puts each mutant into a checkout and runs the tests until one
+fails: first the folders that mirror the mutant's folder, then all others.
+"""
+
+import argparse
+import json
+import random
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.mutants.run import Suite, Tree, run
+from tests.mutants.sites import Mutant, mutants_of
+
+ROOT = Path(__file__).parents[2]
+DRAWN = Path(__file__).with_name("drawn.jsonl")
+SEED = 416177
+# By the lines of each folder, with two at least.
+SHARES = {"server": 11, "workers": 6, "kernels": 5, "shm_comm": 2}
+SUFFIXES = {".py", ".cc", ".h", ".inl"}
+
+
+def draw(seed: int) -> list[Mutant]:
+    """As many mutants of each folder as `SHARES` has, each in a file of its own."""
+    rng = random.Random(seed)
+    drawn: list[Mutant] = []
+    for folder, share in SHARES.items():
+        paths = sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES)
+        candidates = [mutant for path in paths for mutant in mutants_of(path, ROOT)]
+        rng.shuffle(candidates)
+        of_files = {mutant.file: mutant for mutant in reversed(candidates)}  # the first of each file
+        drawn += sorted(of_files.values(), key=candidates.index)[:share]
+    return drawn
+
+
+def read() -> list[Mutant]:
+    """The list that `draw` has written."""
+    return [Mutant(**json.loads(line)) for line in DRAWN.read_text().splitlines()]
+
+
+def main() -> int:
+    """Draw or run; the exit status of a run is 1 where a mutant survived in any suite."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    drawing = commands.add_parser("draw", help="write the list anew")
+    drawing.add_argument("--seed", type=int, default=SEED)
+    running = commands.add_parser("run", help="run tests on each mutant of the list")
+    running.add_argument("--tree", type=Path, required=True, help="a checkout after `make test`, which is edited")
+    running.add_argument("--suite", action="append", required=True, metavar="NAME=CHECKOUT", help="whose tests are run")
+    running.add_argument("--out", type=Path, required=True, help="JSON lines, one for each mutant and suite")
+    running.add_argument("--only", type=int, nargs="*", help="numbers of mutants, from 0; default: all")
+    running.add_argument("--minutes", type=float, default=6.0, help="for one mutant and suite")
+    given = parser.parse_args()
+    if given.command == "draw":
+        DRAWN.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in draw(given.seed)))
+        return 0
+    suites = [Suite(name, Path(path).resolve()) for name, _, path in (each.partition("=") for each in given.suite)]
+    chosen = [(n, mutant) for n, mutant in enumerate(read()) if given.only is None or n in given.only]
+    return run(Tree(given.tree.resolve()), suites, chosen, given.out, given.minutes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

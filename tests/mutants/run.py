@@ -1,0 +1,120 @@
+"""Run the tests of one or more checkouts on mutants of one product."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.sites import Mutant
+
+# What mirrors a folder of the product, and what runs it most directly; the rest of the tests follow.
+_OWN = {
+    "server": ("unit", "api", "service", "fleet", "simulation"),
+    "workers": ("unit/workers", "loading"),
+    "kernels": ("kernels", "shm_comm"),
+    "shm_comm": ("shm_comm", "unit/shm_comm"),
+}
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests of a checkout, by a name for the report."""
+
+    name: str
+    root: Path
+
+    def parts(self, mutant: Mutant) -> Iterator[list[str]]:
+        """Folders of tests to run one after the other: the mutant's own, and everything else."""
+        top, *inner = Path(mutant.file).parts
+        tests = self.root / "tests"
+        near = [f"unit/{top}/{inner[0]}", f"unit/{inner[0]}", inner[0]] if inner else []
+        own = [each for each in dict.fromkeys([*near, *_OWN[top]]) if (tests / each).is_dir()]
+        yield [f"tests/{each}" for each in own]
+        yield ["tests", *(f"--ignore=tests/{each}" for each in own)]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A checkout whose product is installed in its .venv."""
+
+    root: Path
+
+    @contextmanager
+    def with_mutant(self, mutant: Mutant) -> Iterator[bool]:
+        """Install the mutant, and the product as it was afterwards. Whether it could be built."""
+        path = self.root / mutant.file
+        text = path.read_text()
+        lines = text.splitlines(keepends=True)
+        assert lines[mutant.line - 1].rstrip("\n") == mutant.was, f"{mutant.file} is not what the list was drawn from"
+        lines[mutant.line - 1] = mutant.becomes + "\n"
+        try:
+            path.write_text("".join(lines))
+            yield self._install(mutant)
+        finally:
+            path.write_text(text)
+            self._install(mutant)
+
+    def _install(self, mutant: Mutant) -> bool:
+        if mutant.file.endswith(".py"):
+            (installed,) = self.root.glob(".venv/lib/python3*/site-packages/numaserve")
+            shutil.copyfile(self.root / mutant.file, installed / mutant.file)
+            return True
+        command = ["make", ".venv/.stamps/install-test"]
+        return subprocess.run(command, cwd=self.root, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+    def pytest(self, suite: Suite, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:
+        """The exit status, None where the time was up, and what was printed."""
+        options = ["-q", "-x", "-n", "2", "--dist", "worksteal", "-m", "not slow", "-p", "no:cacheprovider"]
+        process = subprocess.Popen(
+            [str(self.root / ".venv/bin/pytest"), *options, *arguments],
+            cwd=suite.root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, _ = process.communicate(timeout=max(seconds, 1.0))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, _ = process.communicate()
+            return None, out
+        return process.returncode, out
+
+
+def run(tree: Tree, suites: Sequence[Suite], mutants: Sequence[tuple[int, Mutant]], out: Path, minutes: float) -> int:
+    """Run every suite on every mutant, and write a line for each pair. 1 where a mutant survived."""
+    survived = 0
+    for number, mutant in mutants:
+        with tree.with_mutant(mutant) as built:
+            for suite in suites:
+                begun = time.monotonic()
+                verdict, by = _verdict(tree, suite, mutant, minutes) if built else ("killed", "the compiler")
+                survived += verdict != "killed"
+                record = {"mutant": number, "suite": suite.name, "verdict": verdict, "by": by}
+                record |= {"seconds": round(time.monotonic() - begun), "file": mutant.file, "line": mutant.line}
+                with out.open("a") as lines:
+                    lines.write(json.dumps(record) + "\n")
+                print(record, file=sys.stderr, flush=True)
+    return int(survived > 0)
+
+
+def _verdict(tree: Tree, suite: Suite, mutant: Mutant, minutes: float) -> tuple[str, str]:
+    end = time.monotonic() + 60 * minutes
+    for part in suite.parts(mutant):
+        status, out = tree.pytest(suite, part, end - time.monotonic())
+        if status is None:
+            return "not killed in time", ""
+        if status != 0:
+            found = _FAILED.search(out)
+            return "killed", found[1] if found else out[-300:]
+    return "survived", ""

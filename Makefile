@@ -36,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
+.PHONY: serve install build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
 	audit lock vm-test service-wheel install-service uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
@@ -45,16 +45,21 @@ serve: install $(STAMPS)/demo
 
 install: $(STAMPS)/install
 
+# The parts of what `make test` needs: `.ci/run` compiles while it fetches packages.
+build-packages: $(STAMPS)/run $(STAMPS)/build
+install-test: $(STAMPS)/install-test
+test-packages: $(STAMPS)/test $(STAMPS)/demo
+
 # Tests marked slow (a million collectives, most rows of crosses) are left to `make test-slow`.
-test: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
+test: install-test test-packages
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
 # The amx set on a processor without AMX: its machine code over an emulator of the instructions.
-test-amx: $(STAMPS)/install-test $(STAMPS)/test
+test-amx: install-test $(STAMPS)/test
 	$(BIN)/python -m tests.kernels.amx $(PYTEST_ARGS)
 
-test-slow: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
-	$(BIN)/pytest -q -m slow --timeout 1800 $(PYTEST_ARGS)
+test-slow: install-test test-packages
+	$(BIN)/pytest -q -n 2 --dist worksteal -m slow --timeout 1800 $(PYTEST_ARGS)
 
 # Real clients and routers before real servers; needs Node.js and npm. Their environments are in build/clients.
 test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo

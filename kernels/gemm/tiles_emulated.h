@@ -1,6 +1,6 @@
 // AMX tile registers in software, so that every line of the amx set is tested on machines without AMX. The arithmetic
 // is that of TDPBF16PS in Intel's manual: even and odd products are summed apart by fused multiply-adds, both sums are
-// added, and that to the result.
+// added, and that to the result. Inlined, the instructions would make this set take half as long again to compile.
 #pragma once
 
 #include <immintrin.h>
@@ -23,31 +23,31 @@ inline void emulated_require() {
   if (emulated_rows == 0) __builtin_trap();  // what the processor does: #UD
 }
 
-inline void emulated_configure(int rows) {
+[[gnu::noinline]] void emulated_configure(int rows) {
   emulated_rows = rows;
   __builtin_memset(emulated_tiles, 0, sizeof(emulated_tiles));
 }
 
 inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
 
-inline void emulated_load(int t, const void* base, int64_t stride) {
+[[gnu::noinline]] void emulated_load(int t, const void* base, int64_t stride) {
   emulated_require();
   for (int r = 0; r < emulated_rows_of(t); ++r)
     __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, 64);
 }
 
-inline void emulated_store(int t, void* base, int64_t stride) {
+[[gnu::noinline]] void emulated_store(int t, void* base, int64_t stride) {
   emulated_require();
   for (int r = 0; r < emulated_rows_of(t); ++r)
     __builtin_memcpy(static_cast<char*>(base) + r * stride, emulated_tiles[t].row[r], 64);
 }
 
-inline void emulated_zero(int t) {
+[[gnu::noinline]] void emulated_zero(int t) {
   emulated_require();
   __builtin_memset(&emulated_tiles[t], 0, sizeof(EmulatedTile));
 }
 
-inline void emulated_dpbf16(int c, int a, int b) {
+[[gnu::noinline]] void emulated_dpbf16(int c, int a, int b) {
   emulated_require();
   const unsigned mode = _mm_getcsr();
   _mm_setcsr(0x9fc0);  // nearest even, all exceptions masked, subnormals are zero on both sides
@@ -69,7 +69,7 @@ inline void emulated_dpbf16(int c, int a, int b) {
   _mm_setcsr(mode);
 }
 
-inline void emulated_dpbssd(int c, int a, int b) {
+[[gnu::noinline]] void emulated_dpbssd(int c, int a, int b) {
   emulated_require();
   // The instruction at hand takes its first operand unsigned: 128 is added to it, and 128 times the other taken off.
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
@@ -87,7 +87,7 @@ inline void emulated_dpbssd(int c, int a, int b) {
   }
 }
 
-inline void emulated_dpbsud(int c, int a, int b) {
+[[gnu::noinline]] void emulated_dpbsud(int c, int a, int b) {
   emulated_require();
   for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);

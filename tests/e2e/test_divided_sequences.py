@@ -18,7 +18,7 @@ from tests.support.same_bits import (
 )
 from tests.support.traffic import Answer, Traffic, one_by_one
 
-FROM = 200  # tokens: some requests begin below and end above
+FROM = 150  # tokens: some requests begin below and end above
 FROM_OF_FEW = 60  # so that sequences are divided for guesses too: a few times as many
 NEVER = CONTEXT + 1
 

@@ -19,7 +19,7 @@ from tests.support.same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from tests.support.traffic import Traffic, one_by_one
+from tests.support.traffic import Traffic, assert_serves, one_by_one
 
 DRAFTED = "draft_model"
 
@@ -58,11 +58,10 @@ def test_a_model_that_guesses_what_it_says_itself_is_always_right(twins: RankGro
     ):
         for ahead in (1, 2):
             traffic = drafted(twins, ahead=ahead, **changes)
-            assert traffic.serve(requests) == alone
-            assert traffic.serve(requests) == alone
+            assert_serves(traffic, requests, alone)
             assert traffic.scheduler.drafted[DRAFTED, True] > 200
             assert traffic.scheduler.drafted[DRAFTED, False] == 0
-            assert (plans_behind_guesses(traffic) > 20) == (ahead == 2)
+            assert (plans_behind_guesses(traffic) > 10) == (ahead == 2)
 
 
 def test_penalties_and_a_draft_model_go_together(twins: RankGroup) -> None:

@@ -20,7 +20,7 @@ from tests.support.same_bits import (
     random_requests,
     scheduler_config,
 )
-from tests.support.traffic import Request, Traffic, one_by_one
+from tests.support.traffic import Request, Traffic, assert_serves, one_by_one
 
 FAMILIES = ("deepseek_v3", "glm4_moe")
 WAYS = (
@@ -42,8 +42,7 @@ def right_and_wrong(group: RankGroup, requests: list[Request]) -> tuple[int, int
     for changes in WAYS:
         for ahead in (1, 2):
             traffic = drafted(group, ahead=ahead, **changes)
-            assert traffic.serve(requests) == alone
-            assert traffic.serve(requests) == alone
+            assert_serves(traffic, requests, alone)
             right += traffic.scheduler.drafted["mtp", True]
             wrong += traffic.scheduler.drafted["mtp", False]
     return right, wrong

@@ -135,7 +135,7 @@ def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
 def test_drafts_change_no_bit(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafting, "BLIND", 12)
     config = scheduler_config(enable_prefix_cache=True, num_pages=FEW_PAGES)
-    drafters = played(subject.requests, subject.alone, wrong=6)
+    drafters = played(subject.requests, subject.alone, wrong=7)
     traffic = Traffic(subject.group, config, ahead=2, drafters=drafters)
     assert traffic.serve(subject.requests) == subject.alone
     assert min(traffic.scheduler.drafted["played", right] for right in (True, False)) > 100

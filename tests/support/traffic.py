@@ -99,3 +99,10 @@ class Traffic:
 def one_by_one(traffic: Traffic, requests: Sequence[Request]) -> list[Answer]:
     """The answers to requests of which each comes when the one before it has been answered."""
     return [answer for request in requests for answer in traffic.serve([request])]
+
+
+def assert_serves(traffic: Traffic, requests: Sequence[Request], expected: Sequence[Answer]) -> None:
+    """Serve all requests at once, and once more where the prefix cache knows them by then."""
+    assert traffic.serve(requests) == expected
+    if traffic.scheduler.config.enable_prefix_cache:
+        assert traffic.serve(requests) == expected

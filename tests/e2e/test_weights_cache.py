@@ -98,7 +98,7 @@ def origins(server: RealServer) -> list[str]:
 
 
 @needs_demo
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_server_that_was_killed_leaves_the_cache_in_order(tp: int, tmp_path: Path) -> None:
     folder, options = tmp_path / "numaserve" / "packed", (*ON, "--tp", str(tp))
     with RealServer(*options, cache=tmp_path) as server:

@@ -6,9 +6,10 @@ transformers in bf16 on the same positions is the yardstick.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,15 @@ class Subject:
         return Distance.between(scores, self.reference)
 
 
+_MADE: dict[str, Subject] = {}  # by name: several files of tests want the same ones
+
+
 def make_subject(name: str, folder: Path) -> Subject:
-    """One of `NAMES`; `folder` is empty and may be used. The demo needs its package, see `demo`."""
-    return _demo_subject() if name == DEMO else _random_subject(name, folder)
+    """Return one of `NAMES`; `folder` is empty, and kept until the end of the tests. The demo needs its package, see
+    `demo`."""
+    if name not in _MADE:
+        _MADE[name] = _demo_subject() if name == DEMO else _random_subject(name, folder)
+    return _MADE[name]
 
 
 def _random_subject(case: str, folder: Path) -> Subject:
@@ -98,12 +105,26 @@ def _demo_subject() -> Subject:
     tokens = load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]
     # Loading logs an advice about the speed of dequantizing, which happens once here.
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    # It would read the file, a long vocabulary above all, for the configuration and again for the weights.
-    with mock.patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader)):
+    with _quick_gguf():
         narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
     wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
     wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
     return _subject(DEMO, path, [tokens], wide, narrow)
+
+
+@contextlib.contextmanager
+def _quick_gguf() -> Iterator[None]:
+    """Let transformers load a GGUF file in a third of the time.
+
+    It would read the file, a long vocabulary above all, for the configuration and again for the weights; make the map
+    of names for each module; and take half a million slices of a memory map, which are slower than those of an array.
+    """
+    with (
+        mock.patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader)),
+        mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
+        mock.patch.object(np, "memmap", lambda path, **_: np.fromfile(path, np.uint8)),
+    ):
+        yield
 
 
 def _subject(name: str, path: Path, texts: Texts, wide: hf.PreTrainedModel, narrow: hf.PreTrainedModel) -> Subject:

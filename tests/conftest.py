@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -37,10 +38,20 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+# Folders whose tests take longest. They come first, so that at the end no process waits for another's long test.
+_LONGEST = ("chaos", "e2e", "simulation", "integration")
+
+
+def _place(item: pytest.Item) -> int:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return _LONGEST.index(folder) if folder in _LONGEST else len(_LONGEST)
+
+
 # Before pytest leaves out what is slow.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_the_rest_slow(items)
+    items.sort(key=_place)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -226,7 +226,7 @@ def test_every_truncation_of_a_plan_is_dropped(group: RankGroup) -> None:
 
 def test_a_second_launch_changes_nothing(group: RankGroup) -> None:
     fields: dict[str, Any] = dict.fromkeys(Launch.__struct_fields__, 1) | {
-        "model": "/nonexistent",
+        "model": "missing",
         "cpus": [[0]],
         "nodes": [0],
         "weights": [1],

@@ -13,7 +13,7 @@ from tests.support.real_server import RealServer
 
 pytestmark = needs_demo
 
-PROMPT, OUTPUT = 100, 200
+PROMPT, OUTPUT = 100, 80
 EMBEDDING_BYTES = 49152 * 576 * 2  # which is looked up only: the head is another matrix, of 8 bits
 
 

@@ -30,7 +30,11 @@ POSITIONS = 400
 TEXTS = [np.random.default_rng(0).integers(3, checkpoints.VOCAB, POSITIONS + 1).tolist()]
 
 
-def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, activations: ActivationDtype) -> None:
+BOTH: tuple[ActivationDtype, ...] = get_args(ActivationDtype)
+
+
+def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, *dtypes: ActivationDtype) -> None:
+    """Serve the checkpoint with activations of each of `dtypes`, which all have the same reference."""
     stored = load_model_config(path).stored
     native, group = stored["layers.0.self_attn.o_proj"].native, stored["layers.0.self_attn.o_proj"].group or 128
     reference = transformers_scores(model, TEXTS)
@@ -38,30 +42,29 @@ def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, act
     def distance(played: hf.PreTrainedModel) -> Distance:
         return Distance.between(transformers_scores(played, TEXTS), reference)
 
-    expected = distance(copy.deepcopy(model).to(torch.bfloat16))
-    disagreements = expected.disagreements
-    delta = expected.mean_delta
-    if native == "int8" or (native != "fp8" and activations == "int8"):
-        played = play_inputs(copy.deepcopy(model), 0 if native == "int8" else min(group, 128), head="lm_head" in stored)
-        rounded = distance(played)
-        delta, disagreements = math.hypot(delta, rounded.mean_delta), max(disagreements, rounded.disagreements)
-    found = Distance.between(served_scores(path, 2, TEXTS, WeightFormats(activations=activations)), reference)
-    assert found.mean_delta <= ALLOWED * delta
-    assert found.disagreements <= disagreements + 4 * math.sqrt(disagreements)  # a count: four standard deviations
+    in_bf16 = distance(copy.deepcopy(model).to(torch.bfloat16))
+    for activations in dtypes:
+        delta, disagreements = in_bf16.mean_delta, in_bf16.disagreements
+        if native == "int8" or (native != "fp8" and activations == "int8"):
+            unit = 0 if native == "int8" else min(group, 128)
+            rounded = distance(play_inputs(copy.deepcopy(model), unit, head="lm_head" in stored))
+            delta, disagreements = math.hypot(delta, rounded.mean_delta), max(disagreements, rounded.disagreements)
+        found = Distance.between(served_scores(path, 2, TEXTS, WeightFormats(activations=activations)), reference)
+        assert found.mean_delta <= ALLOWED * delta, activations
+        # A count: four standard deviations.
+        assert found.disagreements <= disagreements + 4 * math.sqrt(disagreements), activations
 
 
-@pytest.mark.parametrize("activations", get_args(ActivationDtype))
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_published_layout_is_served(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
+def test_a_published_layout_is_served(layout: str, tmp_path: Path) -> None:
     model = small_llama()
-    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, *BOTH)
 
 
-@pytest.mark.parametrize("activations", get_args(ActivationDtype))
 @pytest.mark.parametrize("layout", ["gptq asymmetric", "awq", "w4a16", "w8a8", "fp8 blocks"])
-def test_experts_are_served_as_published(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
+def test_experts_are_served_as_published(layout: str, tmp_path: Path) -> None:
     model = small_qwen2_moe()
-    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, *BOTH)
 
 
 @pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
@@ -87,17 +90,16 @@ def test_routed_and_shared_experts_are_served_in_a_format_each(
     assert_as_close_as_the_arithmetic(path, model, activations)
 
 
-@pytest.mark.parametrize("activations", get_args(ActivationDtype))
 @pytest.mark.parametrize("kind", checkpoints.GGUF_BLOCKS)
-def test_a_gguf_file_is_served(kind: str, activations: ActivationDtype, tmp_path: Path) -> None:
-    assert_gguf_is_served(hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512)), kind, activations, tmp_path)
+def test_a_gguf_file_is_served(kind: str, tmp_path: Path) -> None:
+    assert_gguf_is_served(hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512)), kind, tmp_path, *BOTH)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("experts", [hf.MixtralConfig, hf.Qwen3MoeConfig])
 def test_experts_of_a_gguf_file_are_served(experts: type[hf.PreTrainedConfig], kind: str, tmp_path: Path) -> None:
     sizes = checkpoints.sizes(256, 4, 2, 256, moe_intermediate_size=256, num_experts_per_tok=2)
-    assert_gguf_is_served(experts(**sizes, num_local_experts=6, norm_topk_prob=True), kind, "bf16", tmp_path)
+    assert_gguf_is_served(experts(**sizes, num_local_experts=6, norm_topk_prob=True), kind, tmp_path, "bf16")
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
@@ -106,10 +108,10 @@ def test_latents_of_a_gguf_file_are_served(latent: type[hf.PreTrainedConfig], ki
     sizes = checkpoints.sizes(256, 2, 2, 256, q_lora_rank=256, kv_lora_rank=256, n_routed_experts=8)
     experts = {"moe_intermediate_size": 256, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
     config = latent(**sizes, **experts, **checkpoints.LATENT_HEADS, first_k_dense_replace=1)
-    assert_gguf_is_served(config, kind, "bf16", tmp_path)
+    assert_gguf_is_served(config, kind, tmp_path, "bf16")
 
 
-def assert_gguf_is_served(config: hf.PreTrainedConfig, kind: str, activations: ActivationDtype, tmp_path: Path) -> None:
+def assert_gguf_is_served(config: hf.PreTrainedConfig, kind: str, tmp_path: Path, *dtypes: ActivationDtype) -> None:
     model = checkpoints.build(config)
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
-    assert_as_close_as_the_arithmetic(path, model, activations)
+    assert_as_close_as_the_arithmetic(path, model, *dtypes)

@@ -34,5 +34,5 @@ def test_kvm_is_taken_where_a_kernel_boots_with_it(name: str, tmp_path: Path, mo
 
 
 def test_processors_are_emulated_where_there_is_no_kvm(tmp_path: Path) -> None:
-    found = acceleration(Path("/vmlinuz"), tmp_path / "kvm", "/does/not/exist")
+    found = acceleration(Path("/vmlinuz"), tmp_path / "kvm", str(tmp_path / "missing"))
     assert found == ("tcg", f"{tmp_path / 'kvm'} cannot be opened, No such file or directory")

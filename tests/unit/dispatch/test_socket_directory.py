@@ -95,9 +95,10 @@ def test_a_directory_whose_paths_are_too_long_is_passed_over(tmp_path: Path, mon
     made.remove()
 
 
-def test_no_place_for_sockets_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNTIME_DIRECTORY", "/nonexistent")
+def test_no_place_for_sockets_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = str(tmp_path / "missing")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", missing)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
-    monkeypatch.setattr("tempfile.gettempdir", lambda: "/nonexistent")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: missing)
     with pytest.raises(OperatorError, match="RUNTIME_DIRECTORY"):
         SocketDirectory(1)

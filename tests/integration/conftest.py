@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 import uvloop
 from fake_worker import VOCAB
-from served import Serve, activated
+from forked import Forked, fork_members_and_workers
+from served import Process, Serve, activated
 
 from tests.support import tiny_model
 from tests.support.coroutines import run_coroutine
 
 SCRIPT = Path(__file__).with_name("serve_fake.py")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _forked_workers() -> Iterator[None]:
+    """Workers of engines in this process are forked, too."""
+    with pytest.MonkeyPatch.context() as patches:
+        fork_members_and_workers(patches.setattr)
+        yield
 
 
 @pytest.fixture
@@ -31,14 +40,19 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(model: Path, log: Path) -> Iterator[Serve]:
-    started: list[subprocess.Popen[str]] = []
+    """Starts a server; with `execute`, or with sockets, as a command is started, not by a fork."""
+    started: list[Process] = []
 
     def start(
-        *words: str, environment: dict[str, str] | None = None, sockets: Sequence[socket.socket] = ()
-    ) -> subprocess.Popen[str]:
+        *words: str,
+        environment: dict[str, str] | None = None,
+        sockets: Sequence[socket.socket] = (),
+        execute: bool = False,
+    ) -> Process:
         given = [each.fileno() for each in sockets]
+        run = subprocess.Popen if execute or sockets else Forked  # sockets: how they are found is what a test is about
         with log.open("w") as errors:
-            process = subprocess.Popen(
+            process = run(
                 [*activated(given), sys.executable, str(SCRIPT), str(model), *words],
                 pass_fds=given,
                 stdout=subprocess.PIPE,

@@ -3,9 +3,14 @@
 import sys
 from pathlib import Path
 
-from numaserve.server.fleet.member import main
+from numaserve.server.fleet import member
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
+
+def main() -> None:
+    member.main((sys.executable, str(FAKE_WORKER), *sys.argv[1:]))
+
+
 if __name__ == "__main__":
-    main((sys.executable, str(FAKE_WORKER), *sys.argv[1:]))
+    main()

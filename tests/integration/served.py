@@ -5,11 +5,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from forked import Forked
+
 LAUNCHER = Path(__file__).with_name("launch_activated.py")
-Serve = Callable[..., subprocess.Popen[str]]
+Process = subprocess.Popen[str] | Forked
+Serve = Callable[..., Process]
 
 
-def announced_url(process: subprocess.Popen[str]) -> str:
+def announced_url(process: Process) -> str:
     """Wait for the line that ends the start."""
     assert process.stdout is not None
     line = process.stdout.readline()

@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from forked import Forked, processes_since
 from numaserve.workers.planning.topology import read_topology
-from served import announced_url, completion
+from served import Process, announced_url, completion
 
 from tests.support.living import lives
 
@@ -22,7 +23,7 @@ SERVE_FLEET = Path(__file__).with_name("serve_fleet.py")
 CORES = [cpu for node in read_topology().nodes for cpu in node.cpus]
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
-ServeFleet = Callable[..., subprocess.Popen[str]]
+ServeFleet = Callable[..., Process]
 PLACES: Mapping[str, object] = {
     name: {"cores": core, "memory": "1GiB", "kv_cache_gib": 0.01, "weights_cache_gib": 0}
     for name, core in zip("ab", CORES, strict=False)
@@ -31,15 +32,19 @@ PLACES: Mapping[str, object] = {
 
 @pytest.fixture
 def serve_fleet(model: Path, tmp_path: Path, log: Path) -> Iterator[ServeFleet]:
-    started: list[subprocess.Popen[str]] = []
+    """Starts a front door; with `execute` it, its servers and their workers are executed, and not forked."""
+    started: list[Process] = []
 
-    def start(*words: str, models: Mapping[str, Mapping[str, object]], **whole: object) -> subprocess.Popen[str]:
+    def start(
+        *words: str, models: Mapping[str, Mapping[str, object]], execute: bool = False, **whole: object
+    ) -> Process:
         file = tmp_path / "models.yaml"
         places = {name: {"model": str(model), **PLACES[name], **each} for name, each in models.items()}
         file.write_text(json.dumps({"models": places, **whole}))
         with log.open("w") as errors:
             command = [sys.executable, str(SERVE_FLEET), str(file), *words]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            run = subprocess.Popen if execute else Forked
+            process = run(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         started.append(process)
         return process
 
@@ -51,10 +56,9 @@ def serve_fleet(model: Path, tmp_path: Path, log: Path) -> Iterator[ServeFleet]:
         process.communicate()
 
 
-def children(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
+def servers(process: Process) -> dict[str, psutil.Process]:
     """The servers of the models by name, in the order in which they were started."""
-    found = psutil.Process(process.pid).children()
-    return dict(zip("ab", sorted(found, key=lambda each: each.create_time()), strict=False))
+    return dict(zip("ab", processes_since(process, "member_fake"), strict=False))
 
 
 def states(client: httpx.Client) -> dict[str, str]:
@@ -124,14 +128,14 @@ def test_a_model_that_cannot_be_served_at_the_start_ends_it_with_its_status(serv
 def test_the_end_of_one_server_touches_no_other(serve_fleet: ServeFleet) -> None:
     process = serve_fleet("--", "--step-ms", "20", models={"a": {}, "b": {}})
     with httpx.Client(base_url=announced_url(process), timeout=60) as client:
-        servers = children(process)
+        first = servers(process)
         with client.stream("POST", "/v1/completions", json=asked("b", 60, stream=True)) as other:
             lines = (line for line in other.iter_lines() if line)
             next(lines)
             with client.stream("POST", "/v1/completions", json=asked("a", 4000, stream=True)) as cut:
                 payloads = (line.removeprefix("data: ") for line in cut.iter_lines() if line)
                 next(payloads)
-                servers["a"].kill()
+                first["a"].kill()
                 *_, error, done = payloads
             assert json.loads(error)["error"]["code"] == "server_ended"
             assert done == "[DONE]"
@@ -141,16 +145,15 @@ def test_the_end_of_one_server_touches_no_other(serve_fleet: ServeFleet) -> None
             assert (waited.status_code, waited.json()["usage"]["completion_tokens"]) == (200, 3)
             assert [*lines][-1] == "data: [DONE]"
         assert client.get("/readyz").status_code == 200
-        assert servers["b"].is_running()
+        assert first["b"].is_running()
 
 
 def test_a_server_is_started_again_when_its_old_workers_have_ended(serve_fleet: ServeFleet, log: Path) -> None:
     process = serve_fleet(models={"a": {}, "b": {"load": "request"}})
     with httpx.Client(base_url=announced_url(process), timeout=60) as client:
-        server = children(process)["a"]
-        (worker,) = (each for each in server.children() if "fake_worker.py" in " ".join(each.cmdline()))
+        (worker,) = processes_since(process, "fake_worker")
         worker.suspend()
-        server.kill()
+        servers(process)["a"].kill()
         until(lambda: states(client)["a"] == "loading")
         time.sleep(0.2)
         assert log.read_text().count('"message": "loading a"') == 1
@@ -160,7 +163,7 @@ def test_a_server_is_started_again_when_its_old_workers_have_ended(serve_fleet: 
 
 
 def test_servers_and_workers_end_with_a_front_door_that_is_killed(serve_fleet: ServeFleet) -> None:
-    process = serve_fleet(models={"a": {}, "b": {}})
+    process = serve_fleet(models={"a": {}, "b": {}}, execute=True)
     announced_url(process)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 4

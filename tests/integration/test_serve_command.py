@@ -15,7 +15,7 @@ from served import Serve, announced_url, completion
 
 
 def test_the_start_ends_with_a_curl_that_can_be_pasted(serve: Serve) -> None:
-    process = serve()
+    process = serve(execute=True)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert " - try: " in line
@@ -151,7 +151,7 @@ def test_sampling_defaults_out_of_range_are_one_line_and_status_2(serve: Serve, 
 
 
 def test_what_a_worker_says_when_it_crashes_is_json_too(serve: Serve, log: Path) -> None:
-    process = serve(environment={"PYTHONFAULTHANDLER": "1"})
+    process = serve(environment={"PYTHONFAULTHANDLER": "1"}, execute=True)
     announced_url(process)
     (worker,) = (
         each for each in psutil.Process(process.pid).children() if any("fake_worker" in word for word in each.cmdline())

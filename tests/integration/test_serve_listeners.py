@@ -144,7 +144,7 @@ def test_no_child_sees_the_key_of_the_environment(serve: Serve, tmp_path: Path) 
     keys = tmp_path / "keys"
     keys.write_text("of-the-file\n")
     keys.chmod(0o600)
-    process = serve(f"api_key_file={keys}", environment={"NUMASERVE_API_KEY": "hunter2", "MARK": "here"})
+    process = serve(f"api_key_file={keys}", environment={"NUMASERVE_API_KEY": "hunter2", "MARK": "here"}, execute=True)
     url = announced_url(process)
     assert httpx.post(url + "/tokenize", json={"prompt": "w1"}).status_code == 401
     for key in ("hunter2", "of-the-file"):

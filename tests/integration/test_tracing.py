@@ -2,12 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,11 +14,10 @@ from numaserve.server.engine.traces import SequenceTrace
 from numaserve.server.service import spans as service_spans
 from numaserve.server.service.spans import open_spans
 from numaserve.workers.errors import OperatorError
-from served import announced_url, completion
+from served import Serve, announced_url, completion
 
 from tests.support.otlp_collector import OtlpCollector, attributes
 
-SERVE_FAKE = Path(__file__).with_name("serve_fake.py")
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 DONE = SequenceTrace("id", f"00-{TRACE}-{SPAN}-01", 100.0, 101.0, 103.0, 107.0, 12, 4, 5, "stop")
 
@@ -89,24 +85,16 @@ def test_what_cannot_be_is_told_before_a_weight_is_read(
     assert "needs numaserve[otel]" in caplog.text
 
 
-def test_a_request_to_a_server_is_in_the_trace_of_its_client(
-    collector: OtlpCollector, model: Path, tmp_path: Path
-) -> None:
-    environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_SERVICE_NAME": "mine"}
-    with (tmp_path / "log").open("w") as log:
-        command = [sys.executable, str(SERVE_FAKE), str(model), "tp=1"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
-        try:
-            url = announced_url(process)
-            parent = {"traceparent": f"00-{TRACE}-{SPAN}-01", "X-Request-Id": "of-a-client"}
-            assert httpx.post(url + "/v1/completions", json=completion(5), headers=parent).status_code == 200
-            for other in ({}, {"traceparent": "nonsense"}, [("traceparent", f"00-{TRACE}-{SPAN}-01")] * 2):
-                assert httpx.post(url + "/v1/completions", json=completion(2), headers=other).status_code == 200
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
-            process.communicate()
+def test_a_request_to_a_server_is_in_the_trace_of_its_client(collector: OtlpCollector, serve: Serve) -> None:
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_SERVICE_NAME": "mine"}
+    process = serve("tp=1", environment=environment)
+    url = announced_url(process)
+    parent = {"traceparent": f"00-{TRACE}-{SPAN}-01", "X-Request-Id": "of-a-client"}
+    assert httpx.post(url + "/v1/completions", json=completion(5), headers=parent).status_code == 200
+    for other in ({}, {"traceparent": "nonsense"}, [("traceparent", f"00-{TRACE}-{SPAN}-01")] * 2):
+        assert httpx.post(url + "/v1/completions", json=completion(2), headers=other).status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
     whole = collector.named("llm_request")
     assert [span.trace_id.hex() == TRACE for span in whole] == [True, False, False, False]
     assert len({span.trace_id for span in whole}) == 4

@@ -1,0 +1,120 @@
+"""A process that has imported what servers and fake workers need, and forks one for each request.
+
+`python forking.py CONTROL_FD`: a request comes as a message with descriptors, see `forked.Forked`. Each child runs the
+`main` of a script of this folder as if it had been executed: with its arguments, environment, working directory, and no
+descriptor but its own. Children end with the process at the other end of CONTROL_FD, however that ends.
+"""
+
+import fcntl
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import forked
+from forked import MESSAGE_BYTES, MOST_DESCRIPTORS, NUMBER, SCRIPTS
+
+# What a server imports while it loads.
+_LATER = ("numaserve.server.service.http", "numaserve.server.structured.grammars")
+_CONTROL_FD = 990  # of a child, which asks for children of its own
+_APART = 1000
+
+
+class Forker:
+    """Forks children, and reports their process ids and exit statuses on the first descriptor of each request."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        # Children ask here: at the end of `control` nobody but pytest may have the other end.
+        self._inner, self._for_children = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._selector = selectors.DefaultSelector()
+        for each in (control, self._inner):
+            self._selector.register(each, selectors.EVENT_READ)
+        self._children: dict[int, tuple[int, int]] = {}  # process id and where to report, by pidfd
+
+    def next_child(self) -> dict:
+        """Return the request in each child that is forked for one. In this process, return never."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd in self._children:
+                    self._report(key.fd)
+                elif (request := self._forked(key.fileobj)) is not None:
+                    return request
+
+    def _forked(self, asked: socket.socket) -> dict | None:
+        message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE_BYTES, MOST_DESCRIPTORS)
+        if not message:
+            self._end()
+        report, *given = descriptors
+        request = json.loads(message)
+        pid = os.fork()
+        if not pid:
+            self._place([*given, self._for_children.fileno()], [*request["numbers"], _CONTROL_FD])
+            return request
+        pidfd = os.pidfd_open(pid)
+        self._children[pidfd] = pid, report
+        self._selector.register(pidfd, selectors.EVENT_READ)
+        os.write(report, NUMBER.pack(pid))
+        for each in given:
+            os.close(each)
+        return None
+
+    def _place(self, given: list[int], numbers: list[int]) -> None:
+        """Have the descriptors `given` under these numbers, and no others."""
+        apart = [fcntl.fcntl(each, fcntl.F_DUPFD, _APART) for each in given]
+        # Not to be closed later, when their numbers are another's.
+        for each in (self._selector, self._control, self._inner, self._for_children):
+            each.close()
+        os.closerange(0, _APART)
+        for each, number in zip(apart, numbers, strict=True):
+            os.dup2(each, number)
+        os.closerange(_APART, max(apart) + 1)
+
+    def _report(self, pidfd: int) -> None:
+        pid, report = self._children.pop(pidfd)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with suppress(BrokenPipeError):  # nobody waits for it
+            os.write(report, NUMBER.pack(status))
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        os.close(report)
+
+    def _end(self) -> None:
+        for pid, _ in self._children.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def _become(request: dict) -> None:
+    """Be as after an exec of the request's command."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    os.sched_setaffinity(0, request["cpus"])
+    if request["session"]:
+        os.setsid()
+    sys.argv = request["command"]
+    Path("/proc/self/comm").write_text(request["script"])  # the command line stays this process's
+
+
+def main() -> None:
+    for name in (*SCRIPTS, *_LATER):
+        importlib.import_module(name)
+    gc.freeze()  # a collection in a child would copy all of it
+    assert len([*Path("/proc/self/task").iterdir()]) == 1, "an import has started a thread, which no child would have"
+    request = Forker(socket.socket(fileno=int(sys.argv[1]))).next_child()
+    _become(request)
+    forked.ask_at(socket.socket(fileno=_CONTROL_FD))
+    forked.fork_members_and_workers()
+    sys.exit(importlib.import_module(request["script"]).main())
+
+
+if __name__ == "__main__":
+    main()

@@ -20,10 +20,12 @@ SCRIPT = Path(__file__).with_name("serve_fake.py")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _forked_workers() -> Iterator[None]:
-    """Workers of engines in this process are forked, too."""
+def _cheap_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Has workers of engines in this process forked, too, and clients trust no authority: each reads a file of all the
+    world's otherwise, which takes longer than a request."""
     with pytest.MonkeyPatch.context() as patches:
         fork_members_and_workers(patches.setattr)
+        patches.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
         yield
 
 

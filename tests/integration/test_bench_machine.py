@@ -3,23 +3,31 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from numaserve.server.cli.main import main
 from numaserve.shm_comm.segment import create_segment
+from numaserve.workers.bench import group, ring
 from numaserve.workers.bench.group import RankFailed, run_ranks
 from numaserve.workers.bench.tasks import Loaded, LoadModel, Reduced, Task, UseRing
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import Launch
 
+QUICK_RANK = Path(__file__).with_name("quick_rank.py")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 # One thread a rank: two that wait for each other by turning in circles take long where others want the cores, too.
 STEPS = (
     *("offline", "--shape", "tiny", "--input-len", "40", "--output-len", "5"),
     *("--chunked-prefill-size", "16", "--threads-per-worker", "1"),
 )
+
+
+@pytest.fixture
+def _quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_COMMAND", (sys.executable, str(QUICK_RANK)))
 
 
 def bench(file: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -38,6 +46,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
+@pytest.mark.usefixtures("_quick_ceilings")
 def test_steps_of_every_batch_size_are_beside_their_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = bench(tmp_path / "out", *STEPS, "--batch-size", "1", "--batch-size", "3", "--prefills", "2")
     steps = [line for line in lines if line["table"] == "steps"]
@@ -66,6 +75,7 @@ def test_steps_of_every_batch_size_are_beside_their_bound(tmp_path: Path, capsys
 
 
 @TWO_CORES
+@pytest.mark.usefixtures("_quick_ceilings")
 def test_two_ranks_tell_waiting_from_moving(tmp_path: Path) -> None:
     lines = bench(tmp_path / "out", *STEPS, "--tp", "2", "--quantization", "int8", "--no-operations")
     assert [(line["rank"], line["name"]) for line in lines if line["table"] == "operations"] == [
@@ -99,9 +109,17 @@ def test_the_ring_gives_a_row_for_each_size(tmp_path: Path) -> None:
 def test_without_torch_the_ring_is_measured_alone_and_the_report_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    measured: list[Task] = []
+
+    def reduced(tasks: Sequence[Task], *_: object) -> list[Reduced]:
+        measured.extend(tasks)
+        return [Reduced(1e9, [{"ring": 2.0, "barrier": 1.0}])] * len(tasks)
+
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(ring, "run_ranks", reduced)
     (line,) = bench(tmp_path / "out", "ring", "--quick", "--size", "64")
     assert line["ring_us"] > 0 and "gloo_us" not in line
+    assert [task.store for task in measured] == [None, None]
     assert "pip install 'numaserve[reference]'" in capsys.readouterr().out
 
 

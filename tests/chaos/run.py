@@ -33,6 +33,7 @@ class Options:
     requests: int = 120  # different ones, which are asked again and again
     embeddings: int = 40  # the same of a second server; 0: there is none
     step_deadline_s: float = 5.0  # less makes workers of a busy machine hang that do not
+    fork: bool = False  # workers, which is quicker than to execute them
 
 
 def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None) -> Report:
@@ -47,7 +48,9 @@ def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None)
                 place = folder / str(index)
                 place.mkdir()
                 more = _EMBEDDING if index else _guessing(options.seed, folder)
-                server = servers.enter_context(under_chaos(model, place, options.step_deadline_s, **more))
+                server = servers.enter_context(
+                    under_chaos(model, place, options.step_deadline_s, fork=options.fork, **more)
+                )
                 sites.append(Site(server, load, pooled=True) if index else Site(server, load, pooled=False, show=show))
             return asyncio.run(_run(options, sites))
 

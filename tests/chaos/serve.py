@@ -1,5 +1,8 @@
-"""``numaserve serve`` over the workers of a run: ``python -m tests.chaos.serve CELLS RANKS SECONDS serve MODEL ...``.
+"""``numaserve serve`` over the workers of a run.
 
+``python -m tests.chaos.serve WAY CELLS RANKS SECONDS serve MODEL ...``
+
+`WAY` is `execute`, or `fork`: the workers are then forked from a process that has imported what they need.
 `SECONDS` are those without progress after which a worker that loads is taken to hang: the product has minutes for that,
 which no run can wait for. Of compiled grammars as few are kept as are kept from the first minute on: faults bring new
 ones, which would fill the product's 256 MiB for longer than a run takes, and memory would not show what leaks.
@@ -16,16 +19,22 @@ from numaserve.server.structured import grammars
 from numaserve.server.structured.kept import KeptGrammars
 from numaserve.server.supervisor import group
 
+from tests.support.forked import fork_members_and_workers, prepare
+
+_WORKER = "tests.chaos.worker"
 _KEPT_BYTES = 32 * 2**20  # some five grammars, by what compiling them takes
 
 
 def serve() -> None:
     """Put the command of the run's workers in place of theirs, and run the command line."""
-    cells, ranks, seconds, *words = sys.argv[1:]
+    way, cells, ranks, seconds, *words = sys.argv[1:]
     sys.argv[1:] = words
+    if way == "fork":
+        prepare([_WORKER])
+        fork_members_and_workers()
     group.LOAD_DEADLINE_S = float(seconds)
     grammars.KeptGrammars = cast("type[KeptGrammars]", lambda _: KeptGrammars(_KEPT_BYTES))
-    command: Sequence[str] = (sys.executable, "-m", "tests.chaos.worker", cells, ranks)
+    command: Sequence[str] = (sys.executable, "-m", _WORKER, cells, ranks)
     service.run_service = cast("type[service.run_service]", partial(service.run_service, worker_command=command))
     main.main()
 

@@ -180,10 +180,13 @@ def oracle(model: Path, **more: object) -> Iterator[RealServer]:
 
 
 @contextmanager
-def under_chaos(model: Path, folder: Path, step_deadline_s: float, **more: object) -> Iterator[ChaosServer]:
+def under_chaos(
+    model: Path, folder: Path, step_deadline_s: float, *, fork: bool = False, **more: object
+) -> Iterator[ChaosServer]:
     """The command over workers that take orders; one that hangs is noticed after `step_deadline_s`."""
     cells = Cells(folder / "cells", RANKS)
-    program = ("-m", "tests.chaos.serve", str(folder / "cells"), str(RANKS), f"{LOAD_DEADLINE_S}")
+    way = "fork" if fork else "execute"
+    program = ("-m", "tests.chaos.serve", way, str(folder / "cells"), str(RANKS), f"{LOAD_DEADLINE_S}")
     given = options(**{"step-deadline-seconds": step_deadline_s, "weights-cache-gib": 1}, **more)
     with _importable(), RealServer(*given, model=str(model), program=program) as server:
         yield ChaosServer(server, cells, step_deadline_s)

@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 import uvloop
 from fake_worker import VOCAB
-from forked import Forked, fork_members_and_workers
 from served import Process, Serve, activated
 
 from tests.support import tiny_model
 from tests.support.coroutines import run_coroutine
+from tests.support.forked import Forked, fork_members_and_workers, prepare
 
+# Scripts of this folder, and what a server imports while it loads.
+FORKED = (
+    *("fake_worker", "member_fake", "serve_fake", "serve_fleet"),
+    *("numaserve.server.service.http", "numaserve.server.structured.grammars"),
+)
 SCRIPT = Path(__file__).with_name("serve_fake.py")
 
 
@@ -24,6 +29,7 @@ def _cheap_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Has workers of engines in this process forked, too, and clients trust no authority: each reads a file of all the
     world's otherwise, which takes longer than a request."""
     with pytest.MonkeyPatch.context() as patches:
+        prepare(FORKED, Path(__file__).parent)
         fork_members_and_workers(patches.setattr)
         patches.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
         yield

@@ -3,14 +3,9 @@
 import sys
 from pathlib import Path
 
-from numaserve.server.fleet import member
+from numaserve.server.fleet.member import main
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
-
-def main() -> None:
-    member.main((sys.executable, str(FAKE_WORKER), *sys.argv[1:]))
-
-
 if __name__ == "__main__":
-    main()
+    main((sys.executable, str(FAKE_WORKER), *sys.argv[1:]))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from forked import Forked
+from tests.support.forked import Forked
 
 LAUNCHER = Path(__file__).with_name("launch_activated.py")
 Process = subprocess.Popen[str] | Forked

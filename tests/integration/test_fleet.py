@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from forked import Forked, processes_since
 from numaserve.workers.planning.topology import read_topology
 from served import Process, announced_url, completion
 
+from tests.support.forked import Forked, processes_since
 from tests.support.living import lives
 
 SERVE_FLEET = Path(__file__).with_name("serve_fleet.py")

@@ -1,8 +1,9 @@
-"""A process that has imported what servers and fake workers need, and forks one for each request.
+"""A process that has imported modules, and forks a child for each request to run one of them as a program.
 
-`python forking.py CONTROL_FD`: a request comes as a message with descriptors, see `forked.Forked`. Each child runs the
-`main` of a script of this folder as if it had been executed: with its arguments, environment, working directory, and no
-descriptor but its own. Children end with the process at the other end of CONTROL_FD, however that ends.
+`python -m tests.support.forking CONTROL_FD FOLDER MODULE...`, with FOLDER in the path. A request is a message with
+descriptors, see `forked.Forked`. A child is as if it had been executed: with the request's arguments, environment,
+working directory and descriptors, and no others. Children end with the process at the other end of CONTROL_FD, however
+that ends.
 """
 
 import fcntl
@@ -10,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
@@ -17,11 +19,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import forked
-from forked import MESSAGE_BYTES, MOST_DESCRIPTORS, NUMBER, SCRIPTS
+from tests.support import forked
+from tests.support.forked import MESSAGE_BYTES, MOST_DESCRIPTORS, NUMBER
 
-# What a server imports while it loads.
-_LATER = ("numaserve.server.service.http", "numaserve.server.structured.grammars")
 _CONTROL_FD = 990  # of a child, which asks for children of its own
 _APART = 1000
 
@@ -100,20 +100,22 @@ def _become(request: dict) -> None:
     os.sched_setaffinity(0, request["cpus"])
     if request["session"]:
         os.setsid()
-    sys.argv = request["command"]
-    Path("/proc/self/comm").write_text(request["script"])  # the command line stays this process's
+    sys.argv = request["arguments"]
+    Path("/proc/self/comm").write_text(request["module"])  # the command line stays this process's
 
 
 def main() -> None:
-    for name in (*SCRIPTS, *_LATER):
+    control, folder, *modules = sys.argv[1:]
+    for name in modules:
         importlib.import_module(name)
     gc.freeze()  # a collection in a child would copy all of it
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "an import has started a thread, which no child would have"
-    request = Forker(socket.socket(fileno=int(sys.argv[1]))).next_child()
+    request = Forker(socket.socket(fileno=int(control))).next_child()
     _become(request)
-    forked.ask_at(socket.socket(fileno=_CONTROL_FD))
+    forked.prepare(modules, Path(folder), socket.socket(fileno=_CONTROL_FD))
     forked.fork_members_and_workers()
-    sys.exit(importlib.import_module(request["script"]).main())
+    del sys.modules[request["module"]]  # what it imports stays
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,224 @@
+"""Processes that are forked from one that has imported what they need, see `forking`, and not executed.
+
+The imports take most of the time of a server, or of a worker, that is started for a test.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+import psutil
+from numaserve.server.fleet import process as members
+from numaserve.server.supervisor import process as workers
+
+ROOT = Path(__file__).parents[2]
+MESSAGE_BYTES = 1 << 17
+MOST_DESCRIPTORS = 16
+NUMBER = struct.Struct("i")  # a process id, then an exit status as `subprocess` has it
+
+
+class Forked:
+    """A running process; it has of `subprocess.Popen` what tests and the product use.
+
+    `command` is an interpreter, a script, or `-m` and a module, and arguments; the module is one that `prepare` was
+    told. Raises `OSError`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: IO[str] | int | None = None,
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        start_new_session: bool = False,
+        text: bool = False,
+    ) -> None:
+        self.args = command
+        self.returncode: int | None = None
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[Any] | None = None
+        module = _module_of(command)
+        request = {
+            "module": module,
+            "arguments": [word for word in command[1:] if word != "-m"],
+            "environment": dict(os.environ if env is None else env),
+            "folder": str(Path.cwd()),
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "session": start_new_session,
+            "numbers": [0, 1, 2, *pass_fds],
+        }
+        with ExitStack() as undo, ExitStack() as its:
+            self._told, report = os.pipe()
+            undo.callback(os.close, self._told)
+            its.callback(os.close, report)
+            streams = [stdin, stdout, stderr]
+            if stdin == subprocess.PIPE:
+                streams[0], write = os.pipe()
+                its.callback(os.close, streams[0])
+                self.stdin = undo.enter_context(os.fdopen(write, "wb"))
+            if stdout == subprocess.PIPE:
+                read, streams[1] = os.pipe()
+                its.callback(os.close, streams[1])
+                self.stdout = undo.enter_context(os.fdopen(read, "r" if text else "rb"))
+            nothing = its.enter_context(Path(os.devnull).open("r+b", buffering=0))
+            given = [_descriptor(each, number, nothing) for number, each in enumerate(streams)]
+            _prepared[module].ask(request, [report, *given, *pass_fds])
+            its.close()
+            self.pid = self._number()
+            undo.pop_all()
+
+    def poll(self) -> int | None:
+        """Return the exit status as `subprocess` has it, or None while the process runs."""
+        if self.returncode is None and _is_readable(self._told, 0):
+            self._hear()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status once the process has ended. Raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None:
+            if not _is_readable(self._told, timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self._hear()
+        assert self.returncode is not None
+        return self.returncode
+
+    def communicate(self) -> tuple[Any, None]:
+        """Return what is left of the standard output once the process has ended."""
+        left = None
+        if self.stdout is not None and not self.stdout.closed:
+            with self.stdout:
+                left = self.stdout.read()
+        self.wait()
+        return left, None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; nothing happens once the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _hear(self) -> None:
+        self.returncode = self._number()
+        os.close(self._told)
+
+    def _number(self) -> int:
+        if not (told := os.read(self._told, NUMBER.size)):
+            raise ChildProcessError("the process that forks has ended")
+        (number,) = NUMBER.unpack(told)
+        return int(number)
+
+
+def _module_of(command: Sequence[str]) -> str:
+    return command[2] if command[1] == "-m" else Path(command[1]).stem
+
+
+def _descriptor(stream: IO[Any] | int | None, number: int, nothing: IO[bytes]) -> int:
+    """The descriptor that is to be the child's `number`, of what `subprocess.Popen` takes."""
+    if stream is None:
+        return number
+    if stream == subprocess.DEVNULL:
+        return nothing.fileno()
+    return stream if isinstance(stream, int) else stream.fileno()
+
+
+def _is_readable(descriptor: int, timeout: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+class Forking:
+    """The process that forks some modules, which are found from `folder`; it ends when this process does.
+
+    It is at the other end of `control`; by default it is started when it is needed first.
+    """
+
+    def __init__(self, modules: Sequence[str], folder: Path, control: socket.socket | None = None) -> None:
+        self._modules = modules
+        self._folder = folder
+        self._control = control
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
+        """Send a request, and the descriptors of a child behind the one on which it is reported."""
+        if self._control is None:
+            self._control = self._start()
+        socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+
+    def children(self) -> list[psutil.Process]:
+        """All that runs of what was forked, whoever has asked for it."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid).children()
+
+    def _start(self) -> socket.socket:
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.pathsep.join([str(self._folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with its:
+            # A session of its own: an interrupt is for pytest, which ends what a test has started.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.forking", str(its.fileno()), str(self._folder), *self._modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+                env=os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # no thread begins with an import
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        atexit.register(self._end, mine)
+        return mine
+
+    def _end(self, mine: socket.socket) -> None:
+        mine.close()
+        assert self._process is not None
+        self._process.wait()
+
+
+_prepared: dict[str, Forking] = {}  # by module
+
+
+def prepare(modules: Sequence[str], folder: Path = ROOT, control: socket.socket | None = None) -> None:
+    """Have `Forked` take these modules: see `Forking`. Others of them are only imported."""
+    _prepared.update(dict.fromkeys(modules, Forking(modules, folder, control)))
+
+
+def fork_members_and_workers(put: Callable[[object, str, object], None] = setattr) -> None:
+    """Have the product fork, in this process, the modules of `prepare` that it would execute."""
+    for module in (members, workers):
+        put(module, "subprocess", SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL))
+
+
+def _popen(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes] | Forked:
+    is_prepared = command[0] == sys.executable and _module_of(command) in _prepared
+    return (Forked if is_prepared else subprocess.Popen)(command, **options)
+
+
+def processes_since(first: Forked, module: str) -> list[psutil.Process]:
+    """Return the processes that run `module` and were forked after `first`, in the order of their starts."""
+    begin = psutil.Process(first.pid).create_time()
+    found = []
+    for each in _prepared[module].children():
+        with suppress(psutil.NoSuchProcess):  # of an earlier test, and ends by now
+            if each.name() == module and each.create_time() >= begin:
+                found.append(each)
+    return sorted(found, key=psutil.Process.create_time)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from numaserve.shm_comm.segment import Segment, create_segment
 
+from tests.support.forked import Forked, prepare
+
 WORKER = Path(__file__).with_name("ring_worker.py")
 
 
@@ -17,7 +19,7 @@ class RankGroup:
     def __init__(self, mode: str, world: int, *, deadline: float, count: int = 0, seed: int = 0) -> None:
         self.segment: Segment = create_segment(world, lanes=2, slot_bytes=16384)
         self.ranks = [
-            subprocess.Popen(
+            Forked(
                 [sys.executable, str(WORKER), mode]
                 + [str(word) for word in (self.segment.fd, rank, self.segment.nonce, world, deadline, count, seed)],
                 pass_fds=[self.segment.fd],
@@ -42,6 +44,11 @@ class RankGroup:
             assert rank.stdout is not None
             rank.stdout.close()
         self.segment.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _forked_ranks() -> None:
+    prepare([WORKER.stem], WORKER.parent)
 
 
 @pytest.fixture

@@ -31,14 +31,22 @@ def run_stress(program: Path, *words: str | int) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("count", [100, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", [2, 3, 5, 8])
-def test_random_collectives_of_processes_equal_a_serial_sum_to_the_last_bit(start_group, world):
-    group = start_group("verify", world, deadline=60.0, count=300, seed=world)
+def test_random_collectives_of_processes_equal_a_serial_sum_to_the_last_bit(start_group, world, count):
+    group = start_group("verify", world, deadline=60.0, count=count, seed=world)
     assert group.outputs() == ["0 wrong"] * world
     assert [rank.returncode for rank in group.ranks] == [0] * world
 
 
-@pytest.mark.parametrize(("world", "lanes", "count"), [(2, 1, 8000), (2, 3, 2000), (3, 2, 2000), (8, 1, 3000)])
+@pytest.mark.parametrize(
+    ("world", "lanes", "count"),
+    [
+        *((2, 1, 3000), (2, 3, 1000), (3, 2, 1000), (8, 1, 1000)),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in ((2, 1, 8000), (2, 3, 2000), (3, 2, 2000))),
+        pytest.param(8, 1, 3000, marks=pytest.mark.slow),
+    ],
+)
 def test_native_collectives_of_many_lanes_equal_a_serial_sum_to_the_last_bit(stress, world, lanes, count):
     assert " 0 wrong" in run_stress(stress, "processes", world, lanes, count, 11)
 

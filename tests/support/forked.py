@@ -96,9 +96,14 @@ class Forked:
         assert self.returncode is not None
         return self.returncode
 
-    def communicate(self) -> tuple[Any, None]:
-        """Return what is left of the standard output once the process has ended."""
+    def communicate(self, timeout: float | None = None) -> tuple[Any, None]:
+        """Return what is left of the standard output once the process has ended; with a `timeout` it has to fit a pipe.
+
+        Raises `subprocess.TimeoutExpired`.
+        """
         left = None
+        if timeout is not None:
+            self.wait(timeout)
         if self.stdout is not None and not self.stdout.closed:
             with self.stdout:
                 left = self.stdout.read()

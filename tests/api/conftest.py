@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 from numaserve.server.api.app import ApiContext, create_app
+from shared_apps import app_over
 from starlette.testclient import TestClient
 from tool_cases import CALL, Template, thinking_client
 
@@ -45,7 +46,7 @@ def context(engine: FakeEngine) -> ApiContext:
 
 @pytest.fixture
 def client(context: ApiContext) -> Iterator[TestClient]:
-    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+    with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.api.app import ApiContext
 from numaserve.server.api.middleware.body_limit import FREE_BYTES
 from numaserve.server.api.middleware.heap import HeapTrimmer
+from shared_apps import app_over
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
 
@@ -60,7 +61,7 @@ class Client:
 
 async def test_a_body_beyond_the_budget_of_all_is_told_to_come_back() -> None:
     context = context_with(MIB)
-    app = create_app(context)
+    app = app_over(context)
     holders = [Client(app) for _ in range(2)]
     for holder in holders:
         await holder.send(b" " * (FREE_BYTES + MIB // 2))
@@ -80,7 +81,7 @@ async def test_a_body_beyond_the_budget_of_all_is_told_to_come_back() -> None:
 
 
 async def test_small_bodies_are_served_while_large_ones_hold_the_budget() -> None:
-    app = create_app(context_with(MIB))
+    app = app_over(context_with(MIB))
     holder = Client(app)
     await holder.send(b" " * (FREE_BYTES + MIB))
     small = Client(app)
@@ -91,7 +92,7 @@ async def test_small_bodies_are_served_while_large_ones_hold_the_budget() -> Non
 
 @pytest.mark.parametrize("end", ["an answer", "a refusal", "a departure"])
 async def test_what_a_body_held_is_given_back_with_its_request(end: str) -> None:
-    app = create_app(context_with(MIB // 2))
+    app = app_over(context_with(MIB // 2))
     for _ in range(3):
         client = Client(app)
         await client.send(b" " * (FREE_BYTES + MIB // 2))
@@ -106,7 +107,7 @@ async def test_what_a_body_held_is_given_back_with_its_request(end: str) -> None
 @pytest.mark.parametrize("end", ["an answer", "a refusal", "a departure"])
 def test_a_body_is_freed_with_its_request_and_not_when_garbage_is_collected(end: str) -> None:
     async def scenario() -> None:
-        client = Client(create_app(context_with(MIB // 2)))
+        client = Client(app_over(context_with(MIB // 2)))
         piece = b" " * (FREE_BYTES + MIB // 2)
         references = sys.getrefcount(piece)
         await client.send(piece)
@@ -127,7 +128,7 @@ def test_a_body_is_freed_with_its_request_and_not_when_garbage_is_collected(end:
 
 
 async def test_announcing_a_body_takes_nothing_from_the_budget() -> None:
-    app = create_app(context_with(MIB))
+    app = app_over(context_with(MIB))
     idle = [Client(app) for _ in range(20)]
     await asyncio.sleep(0)
     client = Client(app)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.reasoning.formats import reasoning_formats
 from numaserve.server.tools.formats import tool_formats
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, FakeEngine, make_context
@@ -32,7 +32,7 @@ def client(engine: FakeEngine) -> Iterator[TestClient]:
         make_context(engine), tool_format=tool_formats()["harmony"], reasoning_format=reasoning_formats()["gpt_oss"]
     )
     limits = replace(context.limits, context_length=8 * CONTEXT)
-    with TestClient(create_app(replace(context, limits=limits)), base_url="http://127.0.0.1") as client:
+    with TestClient(app_over(replace(context, limits=limits)), base_url="http://127.0.0.1") as client:
         yield client
 
 

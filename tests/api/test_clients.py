@@ -13,6 +13,7 @@ from numaserve.server.api.peers import client_at
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.lane import Lane
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
@@ -122,7 +123,7 @@ def test_no_header_makes_a_caller_somebody_else(header: str) -> None:
     engine = FakeEngine()
 
     async def ask(address: str) -> None:
-        transport = ASGITransport(create_app(make_context(engine)), client=(address, 1))
+        transport = ASGITransport(app_over(make_context(engine)), client=(address, 1))
         async with AsyncClient(transport=transport, base_url="http://localhost") as http:
             named = {header: "for=203.0.113.9" if header == "Forwarded" else "203.0.113.9"}
             await http.post("/v1/completions", json={"prompt": "hi"}, headers=named)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import create_app
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import BOS, CONTEXT, MODEL, REPLY, ByteTokenizer, FakeEngine, make_context
@@ -163,9 +164,9 @@ def test_a_suffix_follows_the_answer_where_the_tokenizer_has_tokens_for_it(
 ) -> None:
     fields = {"prompt": "ab", "suffix": "cd", **body}
     context = make_context(engine)
-    answer = TestClient(create_app(context)).post(path, json=fields)
+    answer = TestClient(app_over(context)).post(path, json=fields)
     assert (answer.status_code, engine.admitted) == (400, [])
-    client = TestClient(create_app(replace(context, tokenizer=FillingTokenizer())))
+    client = TestClient(app_over(replace(context, tokenizer=FillingTokenizer())))
     assert client.post(path, json=fields).status_code == 200
     assert engine.admitted[0].prompt == [BOS, 250, *b"ab", 251, *b"cd", 252]
     shown = client.post("/api/show", json={"model": MODEL}).json()

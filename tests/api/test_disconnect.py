@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from numaserve.server.api.app import create_app
+from shared_apps import app_over
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 
@@ -38,7 +39,7 @@ def leave_early(engine: FakeEngine, path: str, fields: dict[str, Any], *, stuck:
             if stuck and len(sent) > 2:
                 await asyncio.Event().wait()
 
-        app = create_app(make_context(engine))
+        app = app_over(make_context(engine))
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -87,7 +88,7 @@ def test_a_client_that_stops_reading_and_leaves_aborts_its_sequences(engine: Fak
 
 def test_a_finished_stream_aborts_nothing(engine: FakeEngine) -> None:
     async def run() -> None:
-        transport = httpx.ASGITransport(create_app(make_context(engine)))
+        transport = httpx.ASGITransport(app_over(make_context(engine)))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.post("/v1/completions", json={**PATHS["/v1/completions"], "stream": True, "n": 3})
             assert answer.text.endswith("data: [DONE]\n\n")
@@ -135,7 +136,7 @@ def test_a_websocket_is_closed_without_a_look(engine: FakeEngine) -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await create_app(make_context(engine))({"type": "websocket", "path": "/", "headers": []}, receive, send)
+        await app_over(make_context(engine))({"type": "websocket", "path": "/", "headers": []}, receive, send)
 
     asyncio.run(run())
     assert [message["type"] for message in sent] == ["websocket.close"]

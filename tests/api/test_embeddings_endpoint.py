@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from numaserve.server.api.app import create_app
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import BOS, CONTEXT, EMBEDDING_SIZE, MODEL, VOCAB, FakeEngine, make_context
@@ -17,7 +17,7 @@ from tests.support.api_fakes import BOS, CONTEXT, EMBEDDING_SIZE, MODEL, VOCAB, 
 @pytest.fixture
 def embedder(engine: FakeEngine) -> Iterator[TestClient]:
     context = make_context(engine, max_sequences=5, embedding_size=EMBEDDING_SIZE)
-    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+    with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 
 

@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.engine.types import EngineError, GenerationFailed, NotReady
+from shared_apps import app_over
 from starlette.testclient import TestClient
 from starlette.types import Message
 
@@ -17,7 +17,7 @@ BODY = json.dumps({"prompt": "x", "stream": True}).encode()
 
 async def request(engine: FakeEngine, until: int, **settings: Any) -> list[Message]:
     """The first `until` messages of the answer; the client leaves then."""
-    app = create_app(make_context(engine, **settings))
+    app = app_over(make_context(engine, **settings))
     sent: asyncio.Queue[Message] = asyncio.Queue()
     left = asyncio.Event()
     body: list[Message] = [{"type": "http.request", "body": BODY, "more_body": False}]
@@ -89,7 +89,7 @@ def test_what_fails_after_a_comment_is_an_event() -> None:
             return stream
 
     engine = Slow(fail_after=0, failure=GenerationFailed("A worker died."))
-    app = create_app(make_context(engine, sse_ping_seconds=0.01))
+    app = app_over(make_context(engine, sse_ping_seconds=0.01))
     text = TestClient(app).post("/v1/completions", content=BODY, headers={"Content-Type": "application/json"}).text
     assert text.startswith(": ping\n\n")
     *_, last, done = (part for part in text.split("\n\n") if part.startswith("data: "))
@@ -98,7 +98,7 @@ def test_what_fails_after_a_comment_is_an_event() -> None:
 
 
 def test_no_comments_are_sent_when_they_are_off() -> None:
-    app = create_app(make_context(FakeEngine(), sse_ping_seconds=0.0))
+    app = app_over(make_context(FakeEngine(), sse_ping_seconds=0.0))
     text = TestClient(app).post("/v1/completions", content=BODY, headers={"Content-Type": "application/json"}).text
     texts = [json.loads(part.removeprefix("data: "))["choices"][0]["text"] for part in text.split("\n\n")[:-2]]
     assert "".join(texts) == REPLY

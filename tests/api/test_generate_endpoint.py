@@ -12,6 +12,7 @@ from httpx import ASGITransport, AsyncClient, Response
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.api.sglang import generate as generate_module
 from numaserve.server.engine.types import GenerationFailed, QueueFull
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import BOS, EOS, MODEL, REPLY, ByteTokenizer, FakeEngine, make_context
@@ -202,7 +203,7 @@ class Callers:
     def __init__(self, *keys: str) -> None:
         self.engine = FakeEngine(pause_after=2)
         self.context = make_context(self.engine, keys=keys)
-        transport = ASGITransport(create_app(self.context))
+        transport = ASGITransport(app_over(self.context))
         headers = [{"Authorization": f"Bearer {key}"} for key in keys] or [{}]
         self.clients = [
             AsyncClient(transport=transport, base_url="http://x", headers=each, timeout=10) for each in headers
@@ -314,7 +315,7 @@ def test_a_probe_tells_of_a_full_queue_and_of_a_failure(client: TestClient, engi
 async def test_a_probe_waits_no_longer_than_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate_module, "PROBE_SECONDS", 0.0)
     engine = FakeEngine(pause_after=0)
-    transport = ASGITransport(create_app(make_context(engine)))
+    transport = ASGITransport(app_over(make_context(engine)))
     async with AsyncClient(transport=transport, base_url="http://x") as client:
         answer = await client.get("/health_generate")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "generation_stalled")

@@ -6,9 +6,10 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.api.app import ApiContext
 from numaserve.server.api.large_json import json_pieces, pieces_response
 from numaserve.server.engine.types import QueueFull
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
@@ -102,7 +103,7 @@ def test_a_request_whose_client_left_makes_room_for_others(
     for method in ("encode", "decode", "render_chat"):
         monkeypatch.setattr(ByteTokenizer, method, wait)
     context = make_context(engine, max_sequences=1)
-    app = create_app(context)
+    app = app_over(context)
 
     async def run() -> None:
         gone = asyncio.Event()

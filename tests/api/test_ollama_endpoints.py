@@ -9,6 +9,7 @@ from httpx import Response
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.engine.types import GenerationFailed, QueueFull
 from numaserve.server.tools.formats import tool_formats
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, ByteTokenizer, FakeEngine
@@ -172,7 +173,7 @@ def test_log_probabilities_have_the_shape_of_ollama(client: TestClient, path: st
 
 @both
 def test_a_name_may_have_the_tag_that_is_the_default(context: ApiContext, path: str) -> None:
-    client = TestClient(create_app(replace(context, other_names=("tagged:8b",))))
+    client = TestClient(app_over(replace(context, other_names=("tagged:8b",))))
     for name in (f"{MODEL}:latest", "tagged:8b", "tagged:8b:latest"):
         answer = ask(client, path, model=name)
         assert (answer.status_code, answer.json()["model"]) == (200, name)
@@ -216,7 +217,7 @@ def test_earlier_calls_reach_a_template_that_knows_them(client: TestClient, cont
 
 
 def test_the_model_is_listed_under_its_names(context: ApiContext, engine: FakeEngine) -> None:
-    client = TestClient(create_app(replace(context, other_names=("tagged:8b",))))
+    client = TestClient(app_over(replace(context, other_names=("tagged:8b",))))
     for path in ("/api/tags", "/api/ps"):
         models = client.get(path).json()["models"]
         assert [model["name"] for model in models] == [f"{MODEL}:latest", "tagged:8b"]

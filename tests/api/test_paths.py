@@ -44,8 +44,8 @@ def test_head_of_a_route_without_get_says_what_it_has(guarded: TestClient, path:
 
 @pytest.mark.parametrize("path", GETS)
 @pytest.mark.parametrize("end", ["", "/"])
-def test_head_needs_the_key_where_get_does(path: str, end: str) -> None:
-    client = TestClient(create_app(make_context(FakeEngine(), keys=[KEY])))
+def test_head_needs_the_key_where_get_does(guarded: TestClient, path: str, end: str) -> None:
+    client = TestClient(guarded.app)  # which has no key
     assert (client.head(path + end).status_code == 401) == (path not in OPEN_PATHS)
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.api.app import create_app
 from numaserve.server.engine.types import GenerationFailed
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
@@ -44,7 +44,7 @@ def test_a_request_leaves_one_line_without_its_prompt(
 
 
 def test_prompts_are_logged_when_the_operator_asks(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
-    with TestClient(create_app(make_context(engine, log_prompts=True))) as client:
+    with TestClient(app_over(make_context(engine, log_prompts=True))) as client:
         client.post("/v1/chat/completions", json=BODY)
         client.post("/v1/completions", json={"prompt": "x\n{}"})
     assert [line["prompt"] for line in lines(caplog)] == [BODY["messages"], ["x\n{}"]]

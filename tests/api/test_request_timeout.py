@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.engine.types import RequestTimedOut
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
@@ -19,7 +19,7 @@ OLLAMA = ("/api/generate", {"model": MODEL, "prompt": "hi", "stream": False})
 def post(engine: FakeEngine, what: tuple[str, dict[str, Any]], *, longest: float | None = None, **headers: str) -> Any:
     context = make_context(engine)
     context = replace(context, limits=replace(context.limits, request_timeout=longest))
-    with TestClient(create_app(context), base_url="http://localhost") as client:
+    with TestClient(app_over(context), base_url="http://localhost") as client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return client.post(what[0], json=what[1], headers=named)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.api.judge import AFTER, BEFORE, DEFAULT_INSTRUCT, Judge
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, FakeStream, make_context
@@ -43,7 +43,7 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def judging(engine: FakeEngine) -> Iterator[TestClient]:
     context = make_context(engine, max_sequences=4, judge=Judge(NO, YES), context_length=600)
-    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+    with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from chat_streams import joined_stream
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.api.app import ApiContext
 from numaserve.server.reasoning.formats import reasoning_formats
 from numaserve.server.response_template.template import ResponseTemplate
+from shared_apps import app_over
 from starlette.testclient import TestClient
 from tool_cases import CLOCK, USER, WEATHER, Template
 
@@ -47,7 +48,7 @@ def served(engine: FakeEngine, responses: ResponseTemplate) -> ApiContext:
 
 @pytest.fixture
 def caller(served: ApiContext) -> TestClient:
-    return TestClient(create_app(served), base_url="http://127.0.0.1")  # not entered: others have the processes, too
+    return TestClient(app_over(served), base_url="http://127.0.0.1")  # not entered: others have the processes, too
 
 
 def ask(caller: TestClient, **fields: Any) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def test_a_stream_says_what_the_whole_answer_says(caller: TestClient, tools: lis
 
 def test_a_stream_that_waits_gives_signs_of_life(engine: FakeEngine, served: ApiContext) -> None:
     engine.reply = CATASTROPHE
-    caller = TestClient(create_app(replace(served, sse_ping_seconds=0.05)), base_url="http://127.0.0.1")
+    caller = TestClient(app_over(replace(served, sse_ping_seconds=0.05)), base_url="http://127.0.0.1")
     text = caller.post(CHAT, json={"messages": [USER], "stream": True}).text
     assert ": ping" in text.partition("<a")[0]
     assert joined_stream(text)["content"] == CATASTROPHE
@@ -121,7 +122,7 @@ def test_thoughts_that_the_template_does_not_know_are_found_by_their_format(
     engine.reply = f"<think>\nhm\n</think>\n\nI look.{CALL}"
     thinks = replace(served, response_template=template, reasoning_format=reasoning_formats()["think"])
     try:
-        said = message(TestClient(create_app(thinks), base_url="http://127.0.0.1"), tools=TOOLS)
+        said = message(TestClient(app_over(thinks), base_url="http://127.0.0.1"), tools=TOOLS)
     finally:
         template.close()
     assert (said["reasoning_content"], said["content"], len(said["tool_calls"])) == ("hm", "I look.", 1)
@@ -140,7 +141,7 @@ def test_an_answer_that_takes_too_long_is_given_as_it_is(engine: FakeEngine, cal
 
 async def test_others_are_answered_meanwhile(engine: FakeEngine, served: ApiContext) -> None:
     template = ResponseTemplate(CATASTROPHIC, max_answers=9, cpu_seconds=1000.0, seconds=1000.0)
-    app = create_app(replace(served, response_template=template))
+    app = app_over(replace(served, response_template=template))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
 
         async def post(reply: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.api.openai.sampling_fields import SamplingFields
 from numaserve.workers.protocol import SamplingParams
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
@@ -20,7 +20,7 @@ NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetiti
 @pytest.fixture
 def client(engine: FakeEngine) -> Iterator[TestClient]:
     context = replace(make_context(engine), sampling_defaults=SamplingFields.model_validate(DEFAULTS).sampling())
-    with TestClient(create_app(context)) as client:
+    with TestClient(app_over(context)) as client:
         yield client
 
 
@@ -48,7 +48,7 @@ class TestBothEndpoints:
         assert sampled(client, engine, path, **{field: values[field]}) == {**DEFAULTS, field: values[field]}
 
     def test_without_defaults_the_api_s_apply(self, engine: FakeEngine, path: str) -> None:
-        with TestClient(create_app(make_context(engine))) as client:
+        with TestClient(app_over(make_context(engine))) as client:
             assert sampled(client, engine, path) == NEUTRAL
 
 

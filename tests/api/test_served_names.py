@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
@@ -22,7 +22,7 @@ BODIES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def client() -> Iterator[TestClient]:
     context = replace(make_context(FakeEngine()), other_names=tuple(NAMES[1:]))
-    with TestClient(create_app(context)) as client:
+    with TestClient(app_over(context)) as client:
         yield client
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.option_types import DRAFTERS
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, FakeEngine, make_context
@@ -24,7 +24,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def client(engine: FakeEngine) -> TestClient:
-    return TestClient(create_app(make_context(engine, takes_predictions=True)))
+    return TestClient(app_over(make_context(engine, takes_predictions=True)))
 
 
 def post(client: TestClient, path: str = CHAT, **fields: Any) -> Any:
@@ -54,7 +54,7 @@ def test_without_one_usage_says_nothing_of_it(client: TestClient) -> None:
 
 
 def test_a_server_that_does_not_use_predictions_takes_no_time_for_them(engine: FakeEngine) -> None:
-    client = TestClient(create_app(make_context(engine)))
+    client = TestClient(app_over(make_context(engine)))
     assert post(client, prediction={"type": "content", "content": "x" * 1000}).status_code == 200
     assert engine.admitted[0].prediction == ()
 

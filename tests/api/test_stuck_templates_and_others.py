@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.tokenizer.chat_template import ChatTemplate
+from shared_apps import app_over
 
 from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
 
@@ -34,7 +34,7 @@ def test_texts_are_served_while_a_template_is_stuck_and_then_conversations_again
     context = replace(make_context(engine), tokenizer=tokenizer)
 
     async def scenario() -> None:
-        transport = httpx.ASGITransport(create_app(context))
+        transport = httpx.ASGITransport(app_over(context))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             assert (await client.post(path, json=CHAT)).status_code == 200
             os.kill(tokenizer.template._worker._process.pid, signal.SIGSTOP)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.api.app import ApiContext
 from numaserve.server.tokenizer.failures import while_serving
+from shared_apps import app_over
 from starlette.testclient import TestClient
 from tokenizers import Regex, Tokenizer, models, normalizers
 
@@ -63,7 +64,7 @@ def panicky(engine: FakeEngine) -> ApiContext:
 
 @pytest.fixture
 def panicky_client(panicky: ApiContext) -> Iterator[TestClient]:
-    with TestClient(create_app(panicky), raise_server_exceptions=False) as client:
+    with TestClient(app_over(panicky), raise_server_exceptions=False) as client:
         yield client
 
 

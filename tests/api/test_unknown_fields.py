@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
@@ -60,7 +60,7 @@ def test_the_header_is_bounded_and_holds_only_what_a_header_may(client: TestClie
 
 @pytest.mark.parametrize("path", BODIES)
 def test_strict_fields_refuses_what_is_not_known(engine: FakeEngine, path: str) -> None:
-    with TestClient(create_app(make_context(engine, strict_fields=True))) as client:
+    with TestClient(app_over(make_context(engine, strict_fields=True))) as client:
         answer = post(client, path, {"unheard_of": 1})
         assert engine.admitted == []
         assert post(client, path, {}).status_code == 200

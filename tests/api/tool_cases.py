@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from numaserve.server.api.app import create_app
 from numaserve.server.reasoning.formats import reasoning_formats
 from numaserve.server.tools.formats import tool_formats
+from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, ByteTokenizer, FakeEngine, make_context
@@ -61,5 +61,5 @@ def thinking_client(engine: FakeEngine, template: Template, calls: str = "hermes
         reasoning_format=reasoning_formats()["think"],
     )
     limits = replace(context.limits, context_length=8 * CONTEXT)
-    with TestClient(create_app(replace(context, limits=limits)), base_url="http://127.0.0.1") as client:
+    with TestClient(app_over(replace(context, limits=limits)), base_url="http://127.0.0.1") as client:
         yield client

@@ -21,8 +21,8 @@ QUEUED, RUNNING = 8, 2
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RealServer]:
-    """Two ranks, for tests that leave it serving."""
-    with RealServer("--tp", "2", *CACHE) as server:
+    """Two ranks, for tests that leave it serving; executed, as a user does."""
+    with RealServer("--tp", "2", *CACHE, executed=True) as server:
         yield server
 
 

@@ -23,7 +23,7 @@ SUFFIXES = {".py", ".cc", ".h", ".inl"}
 
 
 def draw(seed: int) -> list[Mutant]:
-    """As many mutants of each folder as `SHARES` has, each in a file of its own."""
+    """Draw the number of mutants in `SHARES` from each folder, each in another file."""
     rng = random.Random(seed)
     drawn: list[Mutant] = []
     for folder, share in SHARES.items():
@@ -36,7 +36,7 @@ def draw(seed: int) -> list[Mutant]:
 
 
 def read() -> list[Mutant]:
-    """The list that `draw` has written."""
+    """Return the list that `draw` has written."""
     return [Mutant(**json.loads(line)) for line in DRAWN.read_text().splitlines()]
 
 

@@ -69,6 +69,8 @@ def main() -> int:
     mode = sys.argv[1]
     fd, rank, nonce, world = (int(arg) for arg in sys.argv[2:6])
     ring = Ring(fd, rank, nonce, world)
+    if rank % 2:  # how a rank waits changes no sum, and no end
+        ring.share_cores()
     ring.prefault()
     if mode == "verify":
         return verify(ring, int(sys.argv[7]), int(sys.argv[8]))

@@ -210,10 +210,15 @@ def prepare(modules: Sequence[str], folder: Path = ROOT, control: socket.socket 
 def fork_members_and_workers(put: Callable[[object, str, object], None] = setattr) -> None:
     """Have the product fork, in this process, the modules of `prepare` that it would execute."""
     for module in (members, workers):
-        put(module, "subprocess", SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL))
+        put(
+            module,
+            "subprocess",
+            SimpleNamespace(Popen=forked_or_executed, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL),
+        )
 
 
-def _popen(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes] | Forked:
+def forked_or_executed(command: Sequence[str], **options: Any) -> subprocess.Popen[Any] | Forked:
+    """Start a process: fork it where it runs a module of `prepare`."""
     is_prepared = command[0] == sys.executable and _module_of(command) in _prepared
     return (Forked if is_prepared else subprocess.Popen)(command, **options)
 

@@ -16,6 +16,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def _become(request: dict) -> None:
     """Be as after an exec of the request's command."""
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # an import may have looked for it
     os.chdir(request["folder"])
     os.sched_setaffinity(0, request["cpus"])
     if request["session"]:

@@ -20,6 +20,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.support.forked import forked_or_executed
 from tests.support.living import lives
 
 PATIENCE_S = 60.0
@@ -32,7 +33,8 @@ class RealServer:
     """A running server. Its temporary directory is its own, so that what is left in it can be told.
 
     Without options it caches no weights; with a `--weights-cache-gib` it does so in `cache`, or in its own folder.
-    `program` is what the interpreter runs in place of the command. `several` is a file of models, in place of one.
+    `program` is what the interpreter runs in place of the command; it is forked where it has been prepared for that, see
+    `forked`, unless it is to be `executed`. `several` is a file of models, in place of one.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class RealServer:
         model: str = "demo",
         program: Sequence[str] = ("-m", "numaserve.server.cli.main"),
         several: Path | None = None,
+        executed: bool = False,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ns-"))  # short: socket paths have a limit
         self.log = self.folder / "log"
@@ -49,7 +52,7 @@ class RealServer:
         what = [model, "--weights-cache-gib", "0"] if several is None else ["--models", str(several)]
         command = [sys.executable, *program, "serve", *what, "--port", "0", *options]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
+            self.process = (subprocess.Popen if executed else forked_or_executed)(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -46,6 +46,8 @@ class Ring(RingBase):
         """Touch the own slots so that they exist before the first collective; after the part was bound."""
     def set_deadline(self, seconds: float) -> None:
         """Set the longest that one wait may take."""
+    def share_cores(self) -> None:
+        """Let other threads run as soon as there is something to wait for: for ranks that are not pinned to cores."""
     def beat(self) -> None:
         """Record that this rank makes progress; shown by ring-stat."""
     def abort(self, reason: str) -> None:

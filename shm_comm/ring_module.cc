@@ -148,6 +148,7 @@ void bind_ring(nb::module_& m) {
           [](const Ring& ring, int lane) { return ring.wait_ns(checked_index(lane, ring.lanes(), "no such lane")); },
           "lane"_a)
       .def("set_deadline", &set_deadline_seconds, "seconds"_a)
+      .def("share_cores", &Ring::share_cores)
       .def("prefault", &Ring::prefault)
       .def("beat", &Ring::beat)
       .def(

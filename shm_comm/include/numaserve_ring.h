@@ -127,6 +127,13 @@ class Ring {
   // The longest that one wait may take, in nanoseconds.
   void set_deadline(std::uint64_t ns) { policy_.deadline_ns = ns; }
 
+  // Lets other threads run as soon as there is something to wait for. Ranks that share their cores want it: a wait that
+  // holds a core may hold up the very peer that it waits for.
+  void share_cores() {
+    policy_.pauses = 0;
+    policy_.umwaits = 0;
+  }
+
   // Offset and length of a rank's part in the segment, both multiples of a page: bind this to the rank's node.
   struct Range {
     std::size_t offset;

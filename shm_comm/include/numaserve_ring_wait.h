@@ -44,7 +44,8 @@ enum class Status : std::uint8_t { ok = 0, aborted = 1, deadline = 2 };
 
 struct WaitPolicy {
   std::uint64_t deadline_ns = 60'000'000'000ULL;
-  bool waitpkg = probe_waitpkg();
+  int pauses = 1000;
+  int umwaits = probe_waitpkg() ? 64 : 0;
 };
 
 // Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word.
@@ -53,19 +54,18 @@ struct WaitPolicy {
 // system call for every collective, and workers do not wait here when they are idle.
 inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t target,
                           const std::atomic<std::uint32_t>& stop, const WaitPolicy& policy, std::uint64_t& seen) {
-  constexpr int kPauses = 1000;
-  constexpr int kUmwaits = 64;
-  for (int i = 0; i < kPauses; ++i) {
+  for (int i = 0; i < policy.pauses; ++i) {
     seen = epoch.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
     _mm_pause();
   }
   const std::uint64_t limit = monotonic_ns() + policy.deadline_ns;
-  for (std::uint64_t round = 0;; ++round) {
+  for (int umwaits = 0;;) {
     seen = epoch.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
     if (stop.load(std::memory_order_acquire) != 0) return Status::aborted;
-    if (policy.waitpkg && round < kUmwaits) {
+    if (umwaits < policy.umwaits) {
+      ++umwaits;
       umwait_word(epoch, seen);
       continue;
     }

@@ -40,6 +40,8 @@ class NodeContext:
         if launch.world_size > 1:
             ring = Ring(launch.ring_fd, launch.rank, launch.ring_nonce, launch.world_size)
             ring.set_deadline(launch.step_deadline_s)
+            if min(map(min, launch.cpus)) < 0:  # threads that are not pinned
+                ring.share_cores()
             offset, nbytes = ring.part_range(launch.rank)
             numa.bind_range(ring.base_address + offset, nbytes, node)
             ring.prefault()

@@ -33,8 +33,8 @@ class RealServer:
     """A running server. Its temporary directory is its own, so that what is left in it can be told.
 
     Without options it caches no weights; with a `--weights-cache-gib` it does so in `cache`, or in its own folder.
-    `program` is what the interpreter runs in place of the command; it is forked where it has been prepared for that, see
-    `forked`, unless it is to be `executed`. `several` is a file of models, in place of one.
+    `program` is what the interpreter runs in place of the command. `several` is a file of models, in place of one. What
+    has been prepared for it is forked, see `forked`, unless it is to be `executed`.
     """
 
     def __init__(

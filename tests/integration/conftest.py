@@ -1,5 +1,6 @@
 """The serve command over fake workers, with a tiny model."""
 
+import functools
 import os
 import socket
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import typer.main
 import uvloop
 from fake_worker import VOCAB
 from served import Process, Serve, activated
@@ -18,7 +20,7 @@ from tests.support.forked import Forked, fork_members_and_workers, prepare
 
 # Scripts of this folder, and what a server imports while it loads.
 FORKED = (
-    *("fake_worker", "member_fake", "serve_fake", "serve_fleet"),
+    *("engine_fake", "fake_worker", "member_fake", "serve_fake", "serve_fleet"),
     *("numaserve.server.service.http", "numaserve.server.structured.grammars"),
 )
 SCRIPT = Path(__file__).with_name("serve_fake.py")
@@ -26,12 +28,13 @@ SCRIPT = Path(__file__).with_name("serve_fake.py")
 
 @pytest.fixture(autouse=True, scope="session")
 def _cheap_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Has workers of engines in this process forked, too, and clients trust no authority: each reads a file of all the
-    world's otherwise, which takes longer than a request."""
+    """Has workers of engines in this process forked, and makes here only once what takes longer than most tests: each
+    client reads a file of all the world's authorities otherwise, and each command makes the options of all commands."""
     with pytest.MonkeyPatch.context() as patches:
         prepare(FORKED, Path(__file__).parent)
         fork_members_and_workers(patches.setattr)
         patches.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
+        patches.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 
 

@@ -31,6 +31,8 @@ from numaserve.server.engine.types import GenerationFailed, NotReady, QueueFull
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.shm_comm.segment import create_segment
 
+from tests.support.forked import Forked
+
 SLOW = ("--step-ms", "5")
 
 
@@ -131,34 +133,18 @@ async def test_strangers_at_the_sockets_change_nothing(sockets: Path) -> None:
             stranger.close()
 
 
-FRONT_END = """
-import asyncio
-from harness import Options, make_engine, pids_of
-from numaserve.server.metrics.metrics import Metrics
-
-async def main():
-    engine = make_engine(Options(ranks=2), Metrics("fake"))
-    await engine.start()
-    print(*pids_of(engine), flush=True)
-    await asyncio.sleep(3600)
-
-asyncio.run(main())
-"""
-
-
 @contextmanager
-def front_end() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def front_end() -> Iterator[tuple[Forked, list[int]]]:
     """A process with an engine, and its workers."""
-    with subprocess.Popen(
-        [sys.executable, "-c", FRONT_END], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            pids = [int(word) for word in process.stdout.readline().split()]
-            assert len(pids) == 2
-            yield process, pids
-        finally:
-            process.kill()
+    process = Forked([sys.executable, "engine_fake.py"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 2
+        yield process, pids
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_workers_do_not_outlive_a_killed_front_end(sockets: Path) -> None:

@@ -1,4 +1,4 @@
-"""Processes that are forked from one that has imported what they need, see `forking`, and not executed.
+"""Processes that are forked, and not executed, from one that has imported what they need: see `forking`.
 
 The imports take most of the time of a server, or of a worker, that is started for a test.
 """
@@ -29,10 +29,10 @@ NUMBER = struct.Struct("i")  # a process id, then an exit status as `subprocess`
 
 
 class Forked:
-    """A running process; it has of `subprocess.Popen` what tests and the product use.
+    """A forked process, with the part of the interface of `subprocess.Popen` that tests and the product use.
 
-    `command` is an interpreter, a script, or `-m` and a module, and arguments; the module is one that `prepare` was
-    told. Raises `OSError`.
+    `command` is an interpreter, a script, or `-m` and a module, and arguments; `prepare` has to be called with the
+    module first. Raises `OSError`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Forked:
         module = _module_of(command)
         request = {
             "module": module,
-            "arguments": [word for word in command[1:] if word != "-m"],
+            "arguments": list(command[2:] if command[1] == "-m" else command[1:]),
             "environment": dict(os.environ if env is None else env),
             "folder": str(Path.cwd()),
             "cpus": sorted(os.sched_getaffinity(0)),
@@ -65,15 +65,7 @@ class Forked:
             self._told, report = os.pipe()
             undo.callback(os.close, self._told)
             its.callback(os.close, report)
-            streams = [stdin, stdout, stderr]
-            if stdin == subprocess.PIPE:
-                streams[0], write = os.pipe()
-                its.callback(os.close, streams[0])
-                self.stdin = undo.enter_context(os.fdopen(write, "wb"))
-            if stdout == subprocess.PIPE:
-                read, streams[1] = os.pipe()
-                its.callback(os.close, streams[1])
-                self.stdout = undo.enter_context(os.fdopen(read, "r" if text else "rb"))
+            streams = (self._input(stdin, undo, its), self._output(stdout, text, undo, its), stderr)
             nothing = its.enter_context(Path(os.devnull).open("r+b", buffering=0))
             given = [_descriptor(each, number, nothing) for number, each in enumerate(streams)]
             _prepared[module].ask(request, [report, *given, *pass_fds])
@@ -81,8 +73,24 @@ class Forked:
             self.pid = self._number()
             undo.pop_all()
 
+    def _input(self, stdin: int | None, undo: ExitStack, its: ExitStack) -> int | None:
+        if stdin != subprocess.PIPE:
+            return stdin
+        read, write = os.pipe()
+        its.callback(os.close, read)
+        self.stdin = undo.enter_context(os.fdopen(write, "wb"))
+        return read
+
+    def _output(self, stdout: int | None, text: bool, undo: ExitStack, its: ExitStack) -> int | None:
+        if stdout != subprocess.PIPE:
+            return stdout
+        read, write = os.pipe()
+        its.callback(os.close, write)
+        self.stdout = undo.enter_context(os.fdopen(read, "r" if text else "rb"))
+        return write
+
     def poll(self) -> int | None:
-        """Return the exit status as `subprocess` has it, or None while the process runs."""
+        """Return the exit status as `subprocess` has it, or None while the process is running."""
         if self.returncode is None and _is_readable(self._told, 0):
             self._hear()
         return self.returncode
@@ -111,7 +119,7 @@ class Forked:
         return left, None
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; nothing happens once the process has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -154,9 +162,9 @@ def _is_readable(descriptor: int, timeout: float | None) -> bool:
 
 
 class Forking:
-    """The process that forks some modules, which are found from `folder`; it ends when this process does.
+    """The process that imports `modules`, with `folder` in its path, and forks; it ends when this process does.
 
-    It is at the other end of `control`; by default it is started when it is needed first.
+    It is at the other end of `control`. By default it is started for the first request.
     """
 
     def __init__(self, modules: Sequence[str], folder: Path, control: socket.socket | None = None) -> None:
@@ -166,13 +174,13 @@ class Forking:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
-        """Send a request, and the descriptors of a child behind the one on which it is reported."""
+        """Send a request with descriptors: the one on which the child is reported, then the child's own."""
         if self._control is None:
             self._control = self._start()
         socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
 
     def children(self) -> list[psutil.Process]:
-        """All that runs of what was forked, whoever has asked for it."""
+        """Return the processes that were forked and are running, whoever has asked for them."""
         assert self._process is not None
         return psutil.Process(self._process.pid).children()
 
@@ -203,7 +211,7 @@ _prepared: dict[str, Forking] = {}  # by module
 
 
 def prepare(modules: Sequence[str], folder: Path = ROOT, control: socket.socket | None = None) -> None:
-    """Have `Forked` take these modules: see `Forking`. Others of them are only imported."""
+    """Let `Forked` run these modules, or such as import them: see `Forking`."""
     _prepared.update(dict.fromkeys(modules, Forking(modules, folder, control)))
 
 

@@ -1,9 +1,10 @@
 """A stand-in for a model's server, for `fleet.process`: it answers with what it was asked, or misbehaves.
 
-`model` in its options says how: `ready`, `never` (is never ready), `mistake` (exits with 2), `fails` (exits with 1),
-`deaf` (does not end when told to), `relapses` (exits with 2 when it is started for the second time), `parent` (has a
-worker, which ends when there is a file beside the notes), `knowing` (has what is asked of all), or `silent` (does not
-answer that). What it notes is written to the file `notes` in the options, a line each.
+`model` in its options says how: `ready`, `never` (is never ready), `late` (is ready once there is a file beside the
+notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf` (does not end when told to), `relapses` (exits with 2
+when it is started for the second time), `parent` (has a worker, which ends when there is a file beside the notes),
+`knowing` (has what is asked of all), or `silent` (does not answer that). What it notes is written to the file `notes`
+in the options, a line each.
 """
 
 import asyncio
@@ -55,6 +56,8 @@ class FakeMember:
         if self.how in {"mistake", "fails"} or (self.how == "relapses" and starts == 2):
             sys.exit(1 if self.how == "fails" else 2)
         server = await asyncio.start_unix_server(self.serve, sock=self.listener)
+        while self.how == "late" and not self.notes.with_suffix(".ready").exists():
+            await asyncio.sleep(0.01)
         if self.how != "never":
             self.notify("READY=1\nSTATUS=x")
         await stop.wait()

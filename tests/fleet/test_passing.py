@@ -197,9 +197,12 @@ async def test_a_client_that_reads_slowly_hears_that_its_server_has_died(opened:
 
 
 async def test_few_connections_stay_open_after_many_requests(opened: Open) -> None:
-    async with opened({"a": {"load": "request"}}) as door:
+    async with opened({"a": {"load": "request", "how": "late"}}) as door:
         # They wait together for the model, and have it together.
-        answers = await asyncio.gather(*(door.client.post("/echo", json={"index": index}) for index in range(60)))
+        asked = [asyncio.create_task(door.client.post("/echo", json={"index": index})) for index in range(60)]
+        await door.until(lambda: door.fleet.waiting("a") == 60)
+        door.notes.with_suffix(".ready").touch()
+        answers = await asyncio.gather(*asked)
         assert [json.loads(answer.json()["body"])["index"] for answer in answers] == list(range(60))
         assert any(passed(answer).get("connection") == ["close"] for answer in answers)
         (session,) = door.fleet.open_sessions().values()

@@ -1,5 +1,6 @@
 """Pages in a browser, over the application's own routes: foreign ones are refused, named ones are served."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ def app_client(rules: BrowserRules, *, keys: tuple[str, ...] = ()) -> TestClient
     return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
 
 
-LOCAL = app_client(BrowserRules(open_locally=True))
 FOREIGN_PAGES = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},
@@ -32,6 +32,12 @@ FOREIGN_PAGES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def local() -> Iterator[TestClient]:
+    with app_client(BrowserRules(open_locally=True)) as client:
+        yield client
+
+
 def assert_refused(answer: Any, option: str) -> None:
     assert answer.status_code == 403
     assert option in error_message(answer)
@@ -41,28 +47,28 @@ def assert_refused(answer: Any, option: str) -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("headers", FOREIGN_PAGES)
-def test_a_foreign_page_is_refused(method: str, path: str, headers: dict[str, str]) -> None:
-    assert_refused(LOCAL.request(method, path, headers=headers), "--cors-origin")
+def test_a_foreign_page_is_refused(local: TestClient, method: str, path: str, headers: dict[str, str]) -> None:
+    assert_refused(local.request(method, path, headers=headers), "--cors-origin")
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]"]
 )
-def test_a_name_that_is_not_this_machine_s_is_refused(method: str, path: str, host: str) -> None:
-    assert_refused(LOCAL.request(method, path, headers={"Host": host}), "--allowed-host")
+def test_a_name_that_is_not_this_machine_s_is_refused(local: TestClient, method: str, path: str, host: str) -> None:
+    assert_refused(local.request(method, path, headers={"Host": host}), "--allowed-host")
 
 
-def test_the_error_has_a_code_for_programs() -> None:
-    answer = LOCAL.get("/v1/models", headers=FOREIGN_PAGES[0])
+def test_the_error_has_a_code_for_programs(local: TestClient) -> None:
+    answer = local.get("/v1/models", headers=FOREIGN_PAGES[0])
     assert answer.json()["error"]["code"] == "forbidden"
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:8000", "localhost.", "127.0.0.1", "127.1.2.3:80", "[::1]:8000"]
 )
-def test_local_names_are_served(host: str) -> None:
-    assert LOCAL.get("/version", headers={"Host": host}).status_code == 200
+def test_local_names_are_served(local: TestClient, host: str) -> None:
+    assert local.get("/version", headers={"Host": host}).status_code == 200
 
 
 OWN_PAGES = [
@@ -76,8 +82,8 @@ OWN_PAGES = [
 
 
 @pytest.mark.parametrize("headers", OWN_PAGES)
-def test_pages_and_programs_of_this_machine_are_served(headers: dict[str, str]) -> None:
-    answer = LOCAL.post("/v1/completions", json={"prompt": "x"}, headers=headers)
+def test_pages_and_programs_of_this_machine_are_served(local: TestClient, headers: dict[str, str]) -> None:
+    answer = local.post("/v1/completions", json={"prompt": "x"}, headers=headers)
     assert answer.status_code == 200
     assert "access-control-allow-origin" not in answer.headers
 

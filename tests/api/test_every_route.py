@@ -1,5 +1,6 @@
 """Over the application's own routes, so that a route is covered on the day it is added."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -44,8 +45,9 @@ GARBAGE = {
 
 
 @pytest.fixture(scope="module")
-def guarded() -> TestClient:
-    return TestClient(create_app(make_context(FakeEngine(), keys=["other-key", KEY])))
+def guarded() -> Iterator[TestClient]:
+    with TestClient(create_app(make_context(FakeEngine(), keys=["other-key", KEY]))) as client:
+        yield client
 
 
 def test_the_routes_are_those_that_clients_expect() -> None:

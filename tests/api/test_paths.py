@@ -1,5 +1,7 @@
 """HEAD and slashes at the end, over the application's own routes."""
 
+from collections.abc import Iterator
+
 import pytest
 from numaserve.server.api.app import create_app
 from numaserve.server.api.auth import OPEN_PATHS
@@ -14,8 +16,15 @@ POSTS = [path for method, path in DOCUMENTED if method == "POST" and path not in
 
 
 @pytest.fixture(scope="module")
-def guarded() -> TestClient:
-    return TestClient(create_app(make_context(FakeEngine(), keys=[KEY])), headers={"Authorization": f"Bearer {KEY}"})
+def without_key() -> Iterator[TestClient]:
+    with TestClient(create_app(make_context(FakeEngine(), keys=[KEY]))) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def guarded(without_key: TestClient) -> Iterator[TestClient]:
+    with TestClient(without_key.app, headers={"Authorization": f"Bearer {KEY}"}) as client:
+        yield client
 
 
 @pytest.mark.parametrize(("method", "path"), DOCUMENTED)
@@ -44,9 +53,8 @@ def test_head_of_a_route_without_get_says_what_it_has(guarded: TestClient, path:
 
 @pytest.mark.parametrize("path", GETS)
 @pytest.mark.parametrize("end", ["", "/"])
-def test_head_needs_the_key_where_get_does(guarded: TestClient, path: str, end: str) -> None:
-    client = TestClient(guarded.app)  # which has no key
-    assert (client.head(path + end).status_code == 401) == (path not in OPEN_PATHS)
+def test_head_needs_the_key_where_get_does(without_key: TestClient, path: str, end: str) -> None:
+    assert (without_key.head(path + end).status_code == 401) == (path not in OPEN_PATHS)
 
 
 @pytest.mark.parametrize("path", ["//health", "/health//", "//", "/v1//models", "/health%2f"])

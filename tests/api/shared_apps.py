@@ -1,6 +1,7 @@
 """Applications that tests share: making one takes longer than most tests of it do."""
 
 import gc
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import isfunction
@@ -45,6 +46,7 @@ class _Shared:
 
     def renew(self, context: ApiContext) -> None:
         """Take the state of `context`, which is new, for that of the context before."""
+        _leave_trials(self.context, context)
         _end(self.context)
         for each in self.held:
             each.__dict__ = vars(_NEW[type(each)](context))
@@ -73,6 +75,15 @@ def app_over(context: ApiContext) -> FastAPI:
     else:
         shared.renew(context)
     return shared.app
+
+
+def _leave_trials(old: ApiContext, new: ApiContext) -> None:
+    """Leave `new` the idle processes that compile grammars for `old`: they remember nothing, and take long to start."""
+    is_alike = type(old.tokenizer).definition is type(new.tokenizer).definition
+    if "grammars" in vars(old) and is_alike:
+        new.grammars._idle, old.grammars._idle = old.grammars._idle, deque()
+        new.grammars._trials = [*new.grammars._idle]
+        old.grammars._trials = [each for each in old.grammars._trials if each not in new.grammars._idle]
 
 
 def _end(context: ApiContext) -> None:

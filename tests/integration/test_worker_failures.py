@@ -225,8 +225,8 @@ async def test_a_worker_that_cannot_load_says_so_to_whoever_starts_it(faults: tu
         await generate(engine, [11], 1)
 
 
-async def test_a_command_that_does_not_exist_is_told() -> None:
-    engine = make_engine(Options(ranks=2, command=["/nonexistent/worker"]), Metrics("fake"))
+async def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    engine = make_engine(Options(ranks=2, command=[str(tmp_path / "missing")]), Metrics("fake"))
     with pytest.raises(GroupFailed, match="could not be started"):
         await engine.start()
 

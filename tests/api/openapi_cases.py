@@ -26,6 +26,7 @@ BEYOND_THE_SCHEMA = {
     "too_many_sequences",
     "empty_prompt",
     "suffix_unsupported",
+    "tools_unsupported",
     "chat_template_refused",
     "unsupported_grammar",
     "task_unsupported",

@@ -83,18 +83,24 @@ def test_what_runs_is_recognised(source: str) -> None:
     assert [*runs(ast.parse(source))]
 
 
-def test_no_module_runs_what_it_is_given() -> None:
-    found = {str(path.relative_to(ROOT)): [*runs(ast.parse(path.read_text()))] for path in FILES}
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.AST]:
+    """Return the syntax trees of all modules, by their paths."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in FILES}
+
+
+def test_no_module_runs_what_it_is_given(trees: dict[str, ast.AST]) -> None:
+    found = {path: [*runs(tree)] for path, tree in trees.items()}
     assert len(found) > 300
     running = {path: {*names} for path, names in found.items() if names}
     assert running == {path: {"tcp://"} for path in PUBLISHERS}
 
 
-def test_only_commands_that_are_told_to_ask_other_machines() -> None:
+def test_only_commands_that_are_told_to_ask_other_machines(trees: dict[str, ast.AST]) -> None:
     asking = {
-        str(path.relative_to(ROOT))
-        for path in FILES
-        if any(name in ASKING or name.partition(".")[0] in ASKING for name in imported(ast.parse(path.read_text())))
+        path
+        for path, tree in trees.items()
+        if any(name in ASKING or name.partition(".")[0] in ASKING for name in imported(tree))
     }
     assert asking
     assert not [path for path in asking if not path.startswith(ASKERS)]

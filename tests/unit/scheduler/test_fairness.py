@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numaserve.server.scheduler.client import Client
 from scheduler_simulation import Request, Service
@@ -16,16 +16,18 @@ def begun(requests: Iterable[Request], server: Service) -> list[int]:
     return [request.seed for request in requests if request.seed not in waiting]
 
 
-@given(
-    ahead=st.booleans(),
-    pages=st.integers(40, 120),
-    slots=st.integers(2, 8),
-    target=st.sampled_from([None, 1e-9, 0.004]),
-    warm_up=st.integers(5, 40),
-    prompts=st.lists(st.integers(1, 60), min_size=12, max_size=24),
-    own=st.integers(1, 40),
-)
-def test_a_newcomer_begins_within_three_steps_though_one_client_holds_everything(
+HOLDING_EVERYTHING = {
+    "ahead": st.booleans(),
+    "pages": st.integers(40, 120),
+    "slots": st.integers(2, 8),
+    "target": st.sampled_from([None, 1e-9, 0.004]),
+    "warm_up": st.integers(5, 40),
+    "prompts": st.lists(st.integers(1, 60), min_size=12, max_size=24),
+    "own": st.integers(1, 40),
+}
+
+
+def begins_within_three_steps(
     *, ahead: bool, pages: int, slots: int, target: float | None, warm_up: int, prompts: list[int], own: int
 ) -> None:
     server = service(ahead=ahead, num_pages=pages, max_running_requests=slots, context_length=100, target_itl_s=target)
@@ -38,6 +40,11 @@ def test_a_newcomer_begins_within_three_steps_though_one_client_holds_everything
     if fits:
         assert plans_until_begun(server, newcomer) <= 3
     server.drain()
+
+
+@pytest.mark.parametrize("examples", [50, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_newcomer_begins_within_three_steps_though_one_client_holds_everything(examples: int) -> None:
+    settings(max_examples=examples)(given(**HOLDING_EVERYTHING)(begins_within_three_steps))()
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -9,7 +9,6 @@ from numaserve.workers.protocol import TO_BE_DRAFTED, DraftWork, SeqPlan, SlotIn
 from tests.support.drafters import NoDrafters
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import (
-    FEW_PAGES,
     FEWEST_PAGES,
     GREEDY,
     few_requests,
@@ -18,6 +17,7 @@ from tests.support.same_bits import (
     random_requests,
     save_tiny_model,
     scheduler_config,
+    ways_to_serve,
 )
 from tests.support.traffic import Traffic, assert_serves, one_by_one
 
@@ -50,18 +50,12 @@ def test_a_model_that_guesses_what_it_says_itself_is_always_right(twins: RankGro
     # Penalties are the served model's alone, so that guesses of others are wrong at times.
     requests = [each for each in random_requests() if not each.sampling.has_penalties]
     alone = one_by_one(Traffic(twins, scheduler_config()), requests)
-    for changes in (
-        {},
-        {"max_step_tokens": 64},
-        {"enable_prefix_cache": True},
-        {"enable_prefix_cache": True, "num_pages": FEW_PAGES},
-    ):
-        for ahead in (1, 2):
-            traffic = drafted(twins, ahead=ahead, **changes)
-            assert_serves(traffic, requests, alone)
-            assert traffic.scheduler.drafted[DRAFTED, True] > 200
-            assert traffic.scheduler.drafted[DRAFTED, False] == 0
-            assert (plans_behind_guesses(traffic) > 10) == (ahead == 2)
+    for ahead, changes in ways_to_serve(twins):
+        traffic = drafted(twins, ahead=ahead, **changes)
+        assert_serves(traffic, requests, alone)
+        assert traffic.scheduler.drafted[DRAFTED, True] > 200
+        assert traffic.scheduler.drafted[DRAFTED, False] == 0
+        assert (plans_behind_guesses(traffic) > 10) == (ahead == 2)
 
 
 def test_penalties_and_a_draft_model_go_together(twins: RankGroup) -> None:

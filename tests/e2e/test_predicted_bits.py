@@ -11,7 +11,6 @@ from tests.support.drafters import NoDrafters
 from tests.support.predicting import START, save_follower, save_predicting, save_twin
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import (
-    FEW_PAGES,
     FEWEST_PAGES,
     GREEDY,
     few_requests,
@@ -19,16 +18,11 @@ from tests.support.same_bits import (
     make_group,
     random_requests,
     scheduler_config,
+    ways_to_serve,
 )
 from tests.support.traffic import Request, Traffic, assert_serves, one_by_one
 
 FAMILIES = ("deepseek_v3", "glm4_moe")
-WAYS = (
-    {},
-    {"max_step_tokens": 64},
-    {"enable_prefix_cache": True},
-    {"enable_prefix_cache": True, "num_pages": FEW_PAGES},
-)
 
 
 def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
@@ -39,12 +33,11 @@ def right_and_wrong(group: RankGroup, requests: list[Request]) -> tuple[int, int
     """Guesses of `requests`, served in many ways, whose answers are those without guesses."""
     alone = one_by_one(Traffic(group, scheduler_config()), requests)
     right = wrong = 0
-    for changes in WAYS:
-        for ahead in (1, 2):
-            traffic = drafted(group, ahead=ahead, **changes)
-            assert_serves(traffic, requests, alone)
-            right += traffic.scheduler.drafted["mtp", True]
-            wrong += traffic.scheduler.drafted["mtp", False]
+    for ahead, changes in ways_to_serve(group):
+        traffic = drafted(group, ahead=ahead, **changes)
+        assert_serves(traffic, requests, alone)
+        right += traffic.scheduler.drafted["mtp", True]
+        wrong += traffic.scheduler.drafted["mtp", False]
     return right, wrong
 
 

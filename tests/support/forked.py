@@ -121,7 +121,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

@@ -201,6 +201,17 @@ def make_group(
     )
 
 
+def ways_to_serve(group: RankGroup) -> list[tuple[int, dict[str, Any]]]:
+    """Return changes of `scheduler_config`, each with one or two plans in flight: with another number for two ranks."""
+    ways = (
+        {},
+        {"max_step_tokens": 64},
+        {"enable_prefix_cache": True},
+        {"enable_prefix_cache": True, "num_pages": FEW_PAGES},
+    )
+    return [(1 + (index + len(group.ready)) % 2, changes) for index, changes in enumerate(ways)]
+
+
 def random_requests() -> list[Request]:
     """Twenty requests: most greedy, all with logprobs, two with those of the prompt too."""
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ PLACES: Mapping[str, object] = {
 
 @pytest.fixture
 def serve_fleet(model: Path, tmp_path: Path, log: Path) -> Iterator[ServeFleet]:
-    """Starts a front door; with `execute` it, its servers and their workers are executed, and not forked."""
+    """Start a gateway. With `execute` the gateway, its servers and their workers are executed instead of forked."""
     started: list[Process] = []
 
     def start(

@@ -26,7 +26,7 @@ def survivors(group, victim: int) -> list[str]:
     return [output for rank, output in enumerate(group.outputs()) if rank != victim]
 
 
-# Of each world one with each victim that the seeds draw; the others differ in when it dies.
+# The seeds draw the victim: one row for each world and victim. Slow rows differ only in when the victim dies.
 @pytest.mark.parametrize(
     ("world", "seed"),
     [

@@ -181,7 +181,7 @@ class Forking:
         socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
 
     def children(self) -> list[psutil.Process]:
-        """Return the processes that were forked and are running, whoever has asked for them."""
+        """Return all running processes that were forked, for this process or for a child."""
         assert self._process is not None
         return psutil.Process(self._process.pid).children()
 

@@ -1,8 +1,8 @@
 """A stand-in for a model's server, for `fleet.process`: it answers with what it was asked, or misbehaves.
 
-`model` in its options says how: `ready`, `never` (is never ready), `late` (is ready once there is a file beside the
-notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf` (does not end when told to), `relapses` (exits with 2
-when it is started for the second time), `parent` (has a worker, which ends when there is a file beside the notes),
+`model` in its options chooses the behaviour: `ready`, `never` (is never ready), `late` (is ready once there is a file
+next to the notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf` (ignores the signal to end), `relapses`
+(exits with 2 at its second start), `parent` (has a worker, which ends when there is a file next to the notes),
 `knowing` (has what is asked of all), or `silent` (does not answer that). What it notes is written to the file `notes`
 in the options, a line each.
 """

@@ -114,7 +114,7 @@ def _demo_subject() -> Subject:
 
 @contextlib.contextmanager
 def _quick_gguf() -> Iterator[None]:
-    """Let transformers load a GGUF file in a third of the time.
+    """Let transformers load a GGUF file in a quarter of the time.
 
     It would read the file, a long vocabulary above all, for the configuration and again for the weights; make the map
     of names for each module; and take half a million slices of a memory map, which are slower than those of an array.

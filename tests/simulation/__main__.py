@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seen: Counter[str] = Counter()
     begun = time.perf_counter()
-    with DEFECTS[options.defect]() if options.defect else nullcontext():
+    with DEFECTS[options.defect].applied() if options.defect else nullcontext():
         for seed in range(options.first, options.first + options.seeds):
             outcome = run(seed)
             seen += outcome.seen

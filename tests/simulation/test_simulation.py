@@ -56,38 +56,13 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
     assert faults | deaths | states | clients | others <= seen.keys()
 
 
-# Where the search for a rare defect begins, shortly before the seed that finds it today: the seeds before that one take
-# most of the time. When a change moves that seed, the search goes on for as many seeds as from the first one.
-FIRST_SEEDS = {
-    "pages_are_shared_before_they_are_computed": 160,
-    "a_sequence_resumes_without_its_penalties": 40,
-    "log_probabilities_of_a_prompt_come_again": 40,
-    "a_result_for_a_finished_sequence_is_applied": 20,
-    "the_draft_model_counts_as_having_read_wrong_guesses": 20,
-    "the_plan_behind_a_failed_one_counts": 170,
-    "a_watch_is_not_armed_again": 10,
-    "a_mask_is_given_to_any_position": 60,
-    "the_heart_does_not_beat": 225,
-    "only_plans_look_at_the_time": 275,
-    "rows_of_dead_workers_are_kept": 100,
-    "matchers_begin_again": 265,
-    "an_outage_goes_on": 40,
-    "failures_before_an_answer_are_not_forgiven": 390,
-    "who_dies_as_he_is_ready_is_taken_to_serve": 135,
-}
-
-
 @pytest.mark.parametrize("begins_near", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_of_the_server_is_found(defect: str, begins_near: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    first = FIRST_SEEDS.get(defect, 0) if begins_near else 0
+    first = DEFECTS[defect].first_seed if begins_near else 0
     assert main(["--defect", defect, "--first", str(first)]) == 1
     printed = capsys.readouterr().out
     assert f"--seeds 1 --log --defect {defect}" in printed
     # It is the defect that is found, and not that what it stands in for has another name now.
     assert "AttributeError" not in printed
     assert "TypeError" not in printed
-
-
-def test_a_search_begins_at_defects_that_there_are() -> None:
-    assert FIRST_SEEDS.keys() <= DEFECTS.keys()

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.mutants.sites import Mutant
 
 # What mirrors a folder of the product, and what runs it most directly; the rest of the tests follow.
@@ -33,13 +35,15 @@ class Suite:
     root: Path
 
     def parts(self, mutant: Mutant) -> Iterator[list[str]]:
-        """Folders of tests to run one after the other: the mutant's own, and everything else."""
+        """Folders to run one after the other: what mirrors the mutant's folder, its area, and everything else."""
         top, *inner = Path(mutant.file).parts
-        tests = self.root / "tests"
-        near = [f"unit/{top}/{inner[0]}", f"unit/{inner[0]}", inner[0]] if inner else []
-        own = [each for each in dict.fromkeys([*near, *_OWN[top]]) if (tests / each).is_dir()]
-        yield [f"tests/{each}" for each in own]
-        yield ["tests", *(f"--ignore=tests/{each}" for each in own)]
+        done: list[str] = []
+        for folders in ([f"unit/{top}/{inner[0]}", f"unit/{inner[0]}", inner[0]], _OWN[top]):
+            found = [f"tests/{each}" for each in folders if (self.root / "tests" / each).is_dir()]
+            if found := [each for each in found if each not in done]:
+                yield [*found, *(f"--ignore={each}" for each in done)]
+                done += found
+        yield ["tests", *(f"--ignore={each}" for each in done)]
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def _verdict(tree: Tree, suite: Suite, mutant: Mutant, minutes: float) -> tuple[
         status, out = tree.pytest(suite, part, end - time.monotonic())
         if status is None:
             return "not killed in time", ""
-        if status != 0:
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             found = _FAILED.search(out)
             return "killed", found[1] if found else out[-300:]
     return "survived", ""

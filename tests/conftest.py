@@ -38,6 +38,14 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each HTTP client, of which most tests make one, reads a file of all certificate authorities otherwise."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
+        yield
+
+
 # Folders whose tests take longest. They come first, so that at the end no process waits for another's long test.
 _LONGEST = ("chaos", "e2e", "simulation", "integration")
 

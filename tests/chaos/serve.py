@@ -10,6 +10,7 @@ ones, which would fill the product's 256 MiB for longer than a run takes, and me
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import cast
 
@@ -19,7 +20,7 @@ from numaserve.server.structured import grammars
 from numaserve.server.structured.kept import KeptGrammars
 from numaserve.server.supervisor import group
 
-from tests.support.forked import fork_members_and_workers, prepare
+from tests.support.forked import members_and_workers_forked, prepare
 
 _WORKER = "tests.chaos.worker"
 _KEPT_BYTES = 32 * 2**20  # some five grammars, by what compiling them takes
@@ -29,14 +30,13 @@ def serve() -> None:
     """Put the command of the run's workers in place of theirs, and run the command line."""
     way, cells, ranks, seconds, *words = sys.argv[1:]
     sys.argv[1:] = words
-    if way == "fork":
-        prepare([_WORKER])
-        fork_members_and_workers()
     group.LOAD_DEADLINE_S = float(seconds)
     grammars.KeptGrammars = cast("type[KeptGrammars]", lambda _: KeptGrammars(_KEPT_BYTES))
     command: Sequence[str] = (sys.executable, "-m", _WORKER, cells, ranks)
     service.run_service = cast("type[service.run_service]", partial(service.run_service, worker_command=command))
-    main.main()
+    prepare([_WORKER])
+    with members_and_workers_forked() if way == "fork" else nullcontext():
+        main.main()
 
 
 if __name__ == "__main__":

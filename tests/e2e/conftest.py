@@ -1,8 +1,10 @@
 """Servers and workers that are forked from processes which have imported what they need."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.support.forked import fork_members_and_workers, prepare
+from tests.support.forked import members_and_workers_forked, prepare
 
 # What a server imports until its first request. It executes its workers and helpers, as it does for a user.
 SERVER = (
@@ -12,7 +14,8 @@ SERVER = (
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _cheap_processes() -> None:
+def _cheap_processes() -> Iterator[None]:
     prepare(SERVER)
     prepare(["numaserve.workers.process.main"])
-    fork_members_and_workers()
+    with members_and_workers_forked():
+        yield

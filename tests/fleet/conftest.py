@@ -25,16 +25,13 @@ from numaserve.server.fleet.resident import FleetOptions
 from numaserve.server.service.app_server import AppServer
 
 from tests.support.coroutines import run_coroutine
-from tests.support.forked import fork_members_and_workers, prepare
+from tests.support.forked import members_and_workers_forked, prepare
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _cheap_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Has servers forked, and clients trust no authority: each reads a file of all the world's otherwise."""
-    with pytest.MonkeyPatch.context() as patches:
-        prepare([FAKE_MEMBER.stem], FAKE_MEMBER.parent)
-        fork_members_and_workers(patches.setattr)
-        patches.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
+def _cheap_processes() -> Iterator[None]:
+    prepare([FAKE_MEMBER.stem], FAKE_MEMBER.parent)
+    with members_and_workers_forked():
         yield
 
 

@@ -16,7 +16,7 @@ from served import Process, Serve, activated
 
 from tests.support import tiny_model
 from tests.support.coroutines import run_coroutine
-from tests.support.forked import Forked, fork_members_and_workers, prepare
+from tests.support.forked import Forked, members_and_workers_forked, prepare
 
 # Scripts of this folder, and what a server imports while it loads.
 FORKED = (
@@ -27,13 +27,11 @@ SCRIPT = Path(__file__).with_name("serve_fake.py")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _cheap_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Has workers of engines in this process forked, and makes here only once what takes longer than most tests: each
-    client reads a file of all the world's authorities otherwise, and each command makes the options of all commands."""
-    with pytest.MonkeyPatch.context() as patches:
-        prepare(FORKED, Path(__file__).parent)
-        fork_members_and_workers(patches.setattr)
-        patches.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
+def _cheap_processes() -> Iterator[None]:
+    """Has workers of engines in this process forked, and the options of all commands, which each command makes, made
+    once."""
+    prepare(FORKED, Path(__file__).parent)
+    with members_and_workers_forked(), pytest.MonkeyPatch.context() as patches:
         patches.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 

@@ -12,11 +12,11 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any
+from types import ModuleType, SimpleNamespace
+from typing import IO, Any, cast
 
 import psutil
 from numaserve.server.fleet import process as members
@@ -216,14 +216,15 @@ def prepare(modules: Sequence[str], folder: Path = ROOT, control: socket.socket 
     _prepared.update(dict.fromkeys(modules, Forking(modules, folder, control)))
 
 
-def fork_members_and_workers(put: Callable[[object, str, object], None] = setattr) -> None:
+@contextmanager
+def members_and_workers_forked() -> Iterator[None]:
     """Have the product fork, in this process, the modules of `prepare` that it would execute."""
-    for module in (members, workers):
-        put(
-            module,
-            "subprocess",
-            SimpleNamespace(Popen=forked_or_executed, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL),
-        )
+    forks = SimpleNamespace(Popen=forked_or_executed, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    members.subprocess = workers.subprocess = cast("ModuleType", forks)
+    try:
+        yield
+    finally:
+        members.subprocess = workers.subprocess = subprocess
 
 
 def forked_or_executed(command: Sequence[str], **options: Any) -> subprocess.Popen[Any] | Forked:

@@ -115,9 +115,9 @@ def main() -> None:
     request = Forker(socket.socket(fileno=int(control))).next_child()
     _become(request)
     forked.prepare(modules, Path(folder), socket.socket(fileno=_CONTROL_FD))
-    forked.fork_members_and_workers()
     del sys.modules[request["module"]]  # what it imports stays
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    with forked.members_and_workers_forked():
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

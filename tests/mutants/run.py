@@ -35,11 +35,14 @@ class Suite:
     root: Path
 
     def parts(self, mutant: Mutant) -> Iterator[list[str]]:
-        """Folders to run one after the other: what mirrors the mutant's folder, its area, and everything else."""
+        """Tests to run one after the other: those of its name, what mirrors its folder, its area, and the rest."""
+        tests = self.root / "tests"
         top, *inner = Path(mutant.file).parts
-        done: list[str] = []
+        done = [str(each.relative_to(self.root)) for each in tests.rglob(f"test_{Path(mutant.file).stem}*.py")]
+        if done:
+            yield [*done]
         for folders in ([f"unit/{top}/{inner[0]}", f"unit/{inner[0]}", inner[0]], _OWN[top]):
-            found = [f"tests/{each}" for each in folders if (self.root / "tests" / each).is_dir()]
+            found = [f"tests/{each}" for each in folders if (tests / each).is_dir()]
             if found := [each for each in found if each not in done]:
                 yield [*found, *(f"--ignore={each}" for each in done)]
                 done += found

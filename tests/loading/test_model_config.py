@@ -127,8 +127,9 @@ def test_a_multimodal_gemma_3_is_read_from_its_text_config(tmp_path: Path) -> No
         assert (attention.rope.kind, attention.rope.factor, attention.rope.theta) == rope
 
 
-@pytest.mark.parametrize(("text", "outer", "tied"), [(None, None, False), (None, True, True), (False, True, False)])
-def test_a_multimodal_mistral_is_read_from_its_text_config(
+@pytest.mark.parametrize("text", [None, False, True])
+@pytest.mark.parametrize(("outer", "tied"), [(None, True), (False, False), (True, True)])
+def test_a_multimodal_mistral_is_read_from_its_text_config_and_what_is_tied_from_outside(
     text: bool | None, outer: bool | None, tied: bool, tmp_path: Path
 ) -> None:
     values = {**LLAMA, "model_type": "mistral", "sliding_window": None, "tie_word_embeddings": text}

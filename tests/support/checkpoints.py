@@ -174,6 +174,26 @@ LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         topk_group=2,
     ),
 }
+_VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+_PATCHES = {"image_size": 28, "patch_size": 14}
+
+
+def nested(name: str, text: str, *, outer: bool, inner: bool) -> hf.PreTrainedConfig:
+    """A multimodal configuration around that of the case `text`; whether the head is tied, as both of them say."""
+    within = CASES[text]()
+    within.tie_word_embeddings = inner
+    vision = {"gemma3": hf.SiglipVisionConfig, "mistral3": hf.PixtralVisionConfig}[name](**_VISION, **_PATCHES)
+    whole = {"gemma3": hf.Gemma3Config, "mistral3": hf.Mistral3Config}[name]
+    return whole(text_config=within.to_dict(), vision_config=vision.to_dict(), tie_word_embeddings=outer)
+
+
+# The text of models that see. The two places that say whether the head is tied contradict each other.
+NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    "gemma3-nested-untied": lambda: nested("gemma3", "gemma3", outer=False, inner=True),
+    "gemma3-nested-tied": lambda: nested("gemma3", "gemma3", outer=True, inner=False),
+    "mistral3-nested-untied": lambda: nested("mistral3", "mistral", outer=False, inner=True),
+    "mistral3-nested-tied": lambda: nested("mistral3", "mistral", outer=True, inner=False),
+}
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4")
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
@@ -184,17 +204,23 @@ _BUILT: dict[tuple[str, int], hf.PreTrainedModel] = {}
 
 
 def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
-    """A model of `CASES`, `MOE_CASES` or `LATENT_CASES` in fp32 whose weights are random bf16 values."""
-    return build((CASES | MOE_CASES | LATENT_CASES)[case](), seed)
+    """A model of one of the tables of cases in fp32 whose weights are random bf16 values."""
+    return build((CASES | MOE_CASES | LATENT_CASES | NESTED_CASES)[case](), seed)
 
 
 def build(config: hf.PreTrainedConfig, seed: int = 0) -> hf.PreTrainedModel:
     """The same for another configuration."""
     key = (config.to_json_string(use_diff=False), seed)
     if key not in _BUILT:
-        model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        model = model_class(config).from_config(config, dtype=torch.float32, attn_implementation="eager")
         _BUILT[key] = randomise(model.eval(), seed)
     return copy.deepcopy(_BUILT[key])
+
+
+def model_class(config: hf.PreTrainedConfig) -> type[Any]:
+    """Return transformers' class for models of this configuration."""
+    is_nested = hasattr(config, "vision_config")
+    return hf.AutoModelForImageTextToText if is_nested else hf.AutoModelForCausalLM
 
 
 def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:

@@ -32,7 +32,7 @@ CONTEXT = 512
 POSITIONS = 500
 RANDOM_TEXTS = 6
 DEMO = "SmolLM2"
-NAMES = (DEMO, *checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES)
+NAMES = (DEMO, *checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES, *checkpoints.NESTED_CASES)
 _PAGES = -(-CONTEXT // PAGE_SIZE)
 
 Texts = Sequence[list[int]]
@@ -90,10 +90,11 @@ def make_subject(name: str, folder: Path) -> Subject:
 
 def _random_subject(case: str, folder: Path) -> Subject:
     """A random checkpoint on random tokens."""
-    checkpoints.save(checkpoints.random_model(case), folder)
+    model = checkpoints.random_model(case)
+    checkpoints.save(model, folder)
     texts = np.random.default_rng(0).integers(3, checkpoints.VOCAB, (RANDOM_TEXTS, POSITIONS + 1)).tolist()
     models = [
-        hf.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+        checkpoints.model_class(model.config).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
         for dtype in (torch.float32, torch.bfloat16)
     ]
     return _subject(case, folder, texts, *models)

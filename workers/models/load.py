@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import is_there, read_json
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.quantization import read_quantization
+from numaserve.workers.models.config.own_head import has_own_head
+from numaserve.workers.models.config.quantization import left_out, read_quantization
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of
 from numaserve.workers.models.spec import ModelConfig
@@ -83,7 +84,10 @@ def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
     # What is saved without a head has the name of the class that has none.
     architecture = re.sub("Model$", "ForCausalLM", architectures[0]) if pooled else architectures[0]
     config = family_of(architecture, str(path)).configure(fields, architecture)
-    config = replace(config, stored=read_quantization(fields, config))
+    head = config.decoder.head
+    if head is not None and head.tied and has_own_head(folder):
+        config = config.with_own_head()
+    config = replace(config, stored=read_quantization(fields, config), left_out=left_out(fields))
     generation = folder / "generation_config.json"
     if not is_there(generation):
         return config

@@ -39,7 +39,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     has transformers' default: a missing `sliding_window` is 4096, but none in Ministral 3; null is none."""
     changes: dict[str, Any] = {}
     if architecture == _MULTIMODAL:
-        fields, changes = read_text(fields, "tie_word_embeddings"), dict(MULTIMODAL)
+        fields, changes = read_text(fields), dict(MULTIMODAL)
         fields.refuse("model_type", "mistral", "ministral3")
     if architecture == _MINISTRAL or fields.text("model_type", "mistral") == "ministral3":
         fields = fields.with_defaults(**_MINISTRAL_DEFAULTS)

@@ -30,6 +30,8 @@ class ModelConfig:
     # Of the checkpoint, after the others, for predicting several tokens at once (MTP). A decoder has the first at most.
     skipped_layers: int = 0
     whole_context: int = 0  # of the checkpoint, where `max_position` is what is served of it
+    untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
+    left_out: tuple[str, ...] = ()  # sentences about what config.json has of quantization and is not used
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
@@ -57,6 +59,15 @@ class ModelConfig:
         """How ranks with those shares, their cores, divide it."""
         return Partition(self.decoder, tuple(shares), settings, self.stored)
 
+    def with_own_head(self) -> ModelConfig:
+        """The same model with a head that is not tied to its embeddings."""
+        decoder = self.decoder
+        head = None if decoder.head is None else replace(decoder.head, tied=False)
+        predictor = decoder.predictor
+        if predictor is not None and head is not None:
+            predictor = replace(predictor, head=head)
+        return replace(self, decoder=replace(decoder, head=head, predictor=predictor), untied=True)
+
     def unpredicted(self) -> ModelConfig:
         """The same model without the layer that predicts."""
         return replace(self, decoder=replace(self.decoder, predictor=None))
@@ -73,10 +84,15 @@ class ModelConfig:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the operator about parts of the checkpoint that are not served."""
-        notes = []
+        notes = [*self.left_out]
         skipped = self.skipped_layers - (self.decoder.predictor is not None)
         if skipped:
             notes.append(f"layers of the checkpoint that predict several tokens at once (MTP) are skipped: {skipped}")
+        if self.untied and self.decoder.head is not None:
+            notes.append(
+                "config.json says that the output head is tied to the embeddings, but the checkpoint has another one, "
+                "which is used"
+            )
         if self.whole_context:
             notes.append(
                 f"of the checkpoint's context of {self.whole_context} tokens the first {self.max_position} are served: "

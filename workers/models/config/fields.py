@@ -102,6 +102,10 @@ class Fields:
         """These fields, with `defaults` for those that are missing; null counts as present."""
         return Fields({**defaults, **self.values}, self.where)
 
+    def with_values(self, **values: object) -> Fields:
+        """These fields, with `values` in place of their own."""
+        return Fields({**self.values, **values}, self.where)
+
     def child(self, key: str) -> Fields:
         """The object in field `key`; an empty one where it is missing or null."""
         value = self.values.get(key)
@@ -143,5 +147,7 @@ class Fields:
 
 
 def _show(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"  # cut short, it would end inside
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -156,11 +156,13 @@ def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | 
     )
 
 
-def read_text(fields: Fields, *more: str) -> Fields:
-    """The text model's fields of a multimodal config.json; the tokens that begin and end, and the fields `more`, are
-    those outside where it has none."""
-    outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id", *more) if fields.has(key)}
-    return fields.child("text_config").with_defaults(**outer)
+def read_text(fields: Fields) -> Fields:
+    """The text model's fields of a multimodal config.json; the tokens that begin and end are those outside where it has
+    none. Whether the head is tied is said outside alone: the classes of transformers look nowhere else, and have true
+    for their default."""
+    outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id") if fields.has(key)}
+    tied = fields.flag("tie_word_embeddings", True)
+    return fields.child("text_config").with_defaults(**outer).with_values(tie_word_embeddings=tied)
 
 
 def read_head_dim(fields: Fields) -> int:

@@ -48,6 +48,26 @@ def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
     return modules
 
 
+def left_out(fields: Fields) -> tuple[str, ...]:
+    """Sentences for the operator about what a config.json has of quantization and is not used."""
+    found = _find(fields)
+    if found is None:
+        return ()
+    schemes = found.child("config_groups")
+    activations = [schemes.child(name).child("input_activations").values for name in schemes.values]
+    notes = []
+    if found.values.get("activation_scheme") == "static" or any(each.get("dynamic") is False for each in activations):
+        notes.append(
+            "the checkpoint's fixed scales of activations are left out: activations are quantized by their own values, "
+            "or not at all, which is more exact"
+        )
+    if found.has("kv_cache_scheme"):
+        notes.append(
+            "the checkpoint's scales of a quantized KV cache are left out: its type is chosen with --kv-cache-dtype"
+        )
+    return tuple(notes)
+
+
 def matrix_modules(decoder: Layer) -> list[str]:
     """The modules with a matrix that may be quantized, without what stands before "layers.". Nobody quantizes a router,
     whatever a configuration seems to say."""

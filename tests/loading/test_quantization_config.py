@@ -6,7 +6,7 @@ import pytest
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.quantization import read_quantization
+from numaserve.workers.models.config.quantization import left_out, read_quantization
 
 from tests.support.configured import configured, with_experts
 from tests.support.published import LAYOUTS
@@ -189,7 +189,8 @@ def test_groups_that_were_fixed_beforehand_are_in_order() -> None:
         ({"quant_method": "bitsandbytes"}, "supported are: gptq, awq, auto-round"),
         (GPTQ | {"bits": 5}, "bits=5 is not supported; supported are 2 and 3 and 4 and 8"),
         (GPTQ | {"bits": "4"}, "bits must be an integer"),
-        (GPTQ | {"group_size": 48}, "group_size=48 is not supported; supported are multiples of 32"),
+        (GPTQ | {"bits": {"a": ["b" * 99]}}, "bits must be an integer from 1 to 64, not an object"),
+        (GPTQ | {"group_size": 48}, "group_size=48 is not supported; supported are 16, multiples of 32"),
         (GPTQ | {"group_size": 0}, "group_size=0"),
         (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format='marlin' is not supported"),
         (GPTQ | {"dynamic": {"+:(a+)+b": {"bits": 8}}}, "too involved"),
@@ -203,7 +204,6 @@ def test_groups_that_were_fixed_beforehand_are_in_order() -> None:
         (AUTO_ROUND | {"packing_format": "auto_round:auto_awq", "bits": 3}, "bits=3 is not supported; supported are 4"),
         (AUTO_ROUND | {"act_bits": 8}, "act_bits=8 is not supported"),
         (AUTO_ROUND | {"data_type": "mx_fp"}, "data_type='mx_fp' is not supported"),
-        (FP8 | {"activation_scheme": "static"}, "activation_scheme='static' is not supported"),
         (FP8 | {"fmt": "e5m2"}, "fmt='e5m2' is not supported"),
         (FP8 | {"weight_block_size": [128, 100]}, "weight_block_size=[128, 100] is not supported"),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size must be a list of 2 numbers"),
@@ -211,7 +211,6 @@ def test_groups_that_were_fixed_beforehand_are_in_order() -> None:
         (W4A16 | {"format": "marlin-24"}, "format='marlin-24' is not supported"),
         (W4A16 | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format='sparse-24-bitmask' is not supported"),
         (W4A16 | {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config is not supported"),
-        (W4A16 | {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
         (W4A16 | {"ignore": ["re:" + "a" * 300]}, "too involved"),
         (W4A16 | {"ignore": ["re:.*.*.*.*.*x"]}, "too involved"),
         (with_group(W4A16, targets=[]), "targets is missing"),
@@ -220,10 +219,7 @@ def test_groups_that_were_fixed_beforehand_are_in_order() -> None:
         (with_weights(MXFP4, group_size=16), "group_size=16 is not supported"),
         (with_weights(MXFP4, num_bits=8), "num_bits=8 is not supported; supported are 4"),
         (with_weights(MXFP4, type="int"), "type='int' is not supported"),
-        (with_group(MXFP4, input_activations={"num_bits": 4, "dynamic": False}), "fixed scales are not supported"),
-        (with_weights(W8A8, num_bits=4), "4-bit integers in format 'int-quantized' are not supported"),
         (with_weights(W8A8, strategy="block"), "strategy='block' is not supported"),
-        (with_group(W8A8, input_activations={"num_bits": 8, "dynamic": False}), "fixed scales are not supported"),
         (with_group(W8A8, input_activations={"num_bits": 4, "dynamic": True}), "num_bits=4 is not supported"),
         (with_group(W8A8, output_activations={"num_bits": 8}), "output_activations"),
     ],
@@ -233,3 +229,22 @@ def test_what_is_not_supported_is_one_clear_line(quantization: object, message: 
         read(quantization)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "words"),
+    [
+        (FP8, []),
+        (FP8 | {"activation_scheme": "static"}, ["fixed scales of activations are left out"]),
+        (with_group(W8A8, input_activations={"num_bits": 8, "dynamic": False}), ["fixed scales of activations"]),
+        (W4A16 | {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, ["--kv-cache-dtype"]),
+        (
+            with_group(W8A8, input_activations={"num_bits": 8, "dynamic": False}) | {"kv_cache_scheme": {"a": 1}},
+            ["fixed scales of activations", "--kv-cache-dtype"],
+        ),
+    ],
+)
+def test_what_is_left_out_of_a_quantization_is_told(quantization: dict[str, Any], words: list[str]) -> None:
+    notes = left_out(Fields({"quantization_config": quantization}, "config.json"))
+    assert len(notes) == len(words)
+    assert all(word in note for word, note in zip(words, notes, strict=True))

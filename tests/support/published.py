@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.published_writers import Values, Written, awq, fp8, gptq, integers, mxfp4, packed
+from tests.support.published_writers import Values, Written, awq, fp8, gptq, integers, mxfp4, packed, with_input_scale
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ def _scheme(format: str, activations: dict[str, Any] | None = None, **weights: A
 
 _INT8_TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
 _FP8_TOKENS = _INT8_TOKENS | {"type": "float"}
+_FIXED = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 _INT4 = {"num_bits": 4, "type": "int", "strategy": "group"}
 _MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "symmetric": True, "group_size": 32}
 _AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "data_type": "int"}
@@ -149,6 +150,68 @@ LAYOUTS: dict[str, Published] = {
         _scheme("float-quantized", _FP8_TOKENS, num_bits=8, type="float", strategy="tensor", symmetric=True),
         lambda w: fp8(w, block=None, per_row=False),
         "fp8",
+    ),
+    "fp8 fixed activations": Published(
+        {"quant_method": "fp8", "activation_scheme": "static"},
+        lambda w: with_input_scale(fp8(w, block=None, per_row=False)),
+        "fp8",
+    ),
+    "fp8 fixed activations and cache": Published(
+        _scheme("float-quantized", _FIXED, num_bits=8, type="float", strategy="tensor", symmetric=True)
+        | {"kv_cache_scheme": _FIXED},
+        lambda w: with_input_scale(fp8(w, block=None, per_row=False)),
+        "fp8",
+    ),
+    "w8a8 fixed activations": Published(
+        _scheme("int-quantized", _FIXED | {"type": "int"}, num_bits=8, type="int", strategy="channel", symmetric=True),
+        lambda w: with_input_scale(integers(w, group=-1, symmetric=True)),
+        "int8",
+    ),
+    "w4a8": Published(
+        _scheme("int-quantized", _INT8_TOKENS, num_bits=4, type="int", strategy="channel", symmetric=True),
+        lambda w: integers(w, group=-1, symmetric=True, bits=4),
+        "int8",
+    ),
+    "w4a8 groups": Published(
+        _scheme("int-quantized", _INT8_TOKENS, **_INT4, group_size=64, symmetric=False),
+        lambda w: integers(w, group=64, symmetric=False, bits=4),
+        "int8_group",
+    ),
+    "gptq groups of 16": Published(
+        _gptq_config(4, 16, sym=True),
+        lambda w: gptq(w, bits=4, group=16, symmetric=True, minus_one=True, act_order=False),
+        "int8_group",
+        exact=False,
+    ),
+    "gptq 3 bits in groups of 16": Published(
+        _gptq_config(3, 16, sym=True),
+        lambda w: gptq(w, bits=3, group=16, symmetric=True, minus_one=True, act_order=False),
+        "int8_group",
+        exact=False,
+    ),
+    "awq groups of 16": Published(
+        {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"},
+        lambda w: awq(w, group=16),
+        "int8_group",
+        exact=False,
+    ),
+    "w4a16 groups of 16": Published(
+        _scheme("pack-quantized", **_INT4, group_size=16, symmetric=False),
+        lambda w: packed(w, bits=4, group=16, symmetric=False),
+        "int8_group",
+        exact=False,
+    ),
+    "w8a16 groups of 16": Published(
+        _scheme("pack-quantized", **_INT4 | {"num_bits": 8}, group_size=16, symmetric=True),
+        lambda w: packed(w, bits=8, group=16, symmetric=True),
+        "int8_group",
+        exact=False,
+    ),
+    "w8a8 groups of 16": Published(
+        _scheme("int-quantized", _INT8_TOKENS, **_INT4 | {"num_bits": 8}, group_size=16, symmetric=True),
+        lambda w: integers(w, group=16, symmetric=True),
+        "int8_group",
+        exact=False,
     ),
     "mxfp4": Published(
         _scheme("mxfp4-pack-quantized", **_MXFP4, scale_dtype="torch.uint8"),

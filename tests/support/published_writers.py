@@ -130,15 +130,21 @@ def packed(weight: Values, *, bits: int, group: int, symmetric: bool, act_order:
     return Written(tensors, r.values)
 
 
-def integers(weight: Values, *, group: int, symmetric: bool) -> Written:
+def with_input_scale(written: Written) -> Written:
+    """The same with a fixed scale of the activations."""
+    return Written(written.tensors | {"input_scale": torch.tensor([0.02])}, written.values)
+
+
+def integers(weight: Values, *, group: int, symmetric: bool, bits: int = 8) -> Written:
     """compressed-tensors, int-quantized."""
-    r = rounded(weight, 8, group, symmetric)
+    r = rounded(weight, bits, group, symmetric)
+    middle = 1 << (bits - 1)
     tensors = {
-        "weight": torch.from_numpy((r.codes - 128).astype(np.int8)),
+        "weight": torch.from_numpy((r.codes - middle).astype(np.int8)),
         "weight_scale": torch.from_numpy(r.scales).to(torch.float16),
     }
     if not symmetric:
-        tensors["weight_zero_point"] = torch.from_numpy((r.zeros - 128).astype(np.int8))
+        tensors["weight_zero_point"] = torch.from_numpy((r.zeros - middle).astype(np.int8))
     return Written(tensors, r.values)
 
 

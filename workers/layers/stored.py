@@ -1,7 +1,9 @@
 """How a checkpoint holds its quantized matrices: known from config.json or a GGUF file's table before any is read."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -24,7 +26,7 @@ class Stored:
     """One quantized matrix [out features, in features] of a checkpoint.
 
     `native` is the format that takes its codes, `group` how many columns have a scale in common then; `reordered`
-    columns, and the groups of 16 of Q2_K and Q6_K, are rounded anew into groups of 32.
+    columns, and groups of 16, are rounded anew into groups of 32.
     """
 
     layout: Layout
@@ -33,7 +35,7 @@ class Stored:
     bits: int = 8
     symmetric: bool = True  # the zero points, if there are any, are in the middle
     reordered: bool = False  # GPTQ's act-order: the file says for each column which group it is of
-    source_group: int = ROW  # where it is `reordered`: the columns of a group in the file
+    source_group: int = ROW  # the columns of a group in the file, where they are rounded anew
     block_rows: int = 1  # rows that have a scale in common
     scale: str = "weight_scale"  # the name of the scales of compressed-tensors and fp8
     activations: ActivationDtype = "bf16"  # what weights in groups are multiplied by where the operator leaves it open
@@ -46,7 +48,23 @@ class Stored:
     @property
     def has_zeros(self) -> bool:
         """Whether weights are scale * (code - zero), with zeros of their own."""
-        return not self.symmetric and not self.reordered and self.layout not in GGUF_BLOCKS
+        return not self.symmetric and not self.source_group and self.layout not in GGUF_BLOCKS
+
+    @property
+    def file_group(self) -> int:
+        """Columns of a group in the file."""
+        return self.source_group or self.group
+
+    @property
+    def file_codes(self) -> CodeFormat:
+        """The format of the codes as they are in the file; with an order, as they are put into it."""
+        return "int4" if self.source_group and not self.reordered and self.bits <= 4 else self.native
+
+    def regrouped(self) -> Stored:
+        """The same matrix, rounded anew where no packed one has such groups."""
+        if self.group % REQUANTIZED_GROUP == 0:
+            return self
+        return replace(self, native="int8_group", group=REQUANTIZED_GROUP, source_group=self.group)
 
 
 StoredMatrices = Mapping[str, Stored]  # by the name of the module without what stands before "layers."

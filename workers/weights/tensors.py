@@ -15,6 +15,8 @@ from numaserve.workers.weights.source import RawTensor, TensorSource
 Shape = tuple[int, ...]
 # Buffers that old checkpoints carry although they follow from the configuration.
 _BUFFERS = re.compile(r"\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
+# Scales for a quantized KV cache, whose type the operator chooses.
+_CACHE_SCALES = re.compile(r"\.(([qkv]|kv|prob)_(scale|zero_point)|[qkv]_proj\.output_(scale|zero_point))$")
 
 
 def check_tensors(source: TensorSource, config: ModelConfig) -> None:
@@ -93,7 +95,9 @@ def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bo
 
 def _is_harmless(name: str, config: ModelConfig, prefix: str) -> bool:
     unused = tuple(f"{prefix}layers.{config.num_layers + index}." for index in range(config.skipped_layers))
-    return _BUFFERS.search(name) is not None or name.startswith((*config.ignored_prefixes, *unused))
+    if _BUFFERS.search(name) or _CACHE_SCALES.search(name):
+        return True
+    return name.startswith((*config.ignored_prefixes, *unused))
 
 
 def _some(names: list[str]) -> str:

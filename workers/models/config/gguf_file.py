@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFReader, GGUFValueType, ReaderField
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, ReaderField
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import open_file
 from numaserve.workers.mapped import MappedFile
 
 _MAX_ARRAY_ITEMS = 2**24
+_KNOWN_TYPES = frozenset(int(kind) for kind in GGMLQuantizationType)
 _INTEGERS = (GGUFValueType.UINT32, GGUFValueType.INT32)
+
+
+class _UnknownType(Exception):
+    """A tensor is of a type that the gguf package does not know: newer than it, or withdrawn."""
 
 
 class GGUFFile(GGUFReader):
@@ -47,6 +52,13 @@ class GGUFFile(GGUFReader):
         if not isinstance(base, mmap.mmap):
             raise TypeError("the gguf package does not map files any more")
         self.mapped = MappedFile(base)
+
+    def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
+        for field in fields:
+            kind = int(field.parts[4][0])
+            if kind not in _KNOWN_TYPES:
+                raise _UnknownType(f"tensor {bytes(field.parts[1]).decode(errors='replace')!r} is of the type {kind}")
+        super()._build_tensors(start_offs, fields)
 
     def _get_str(self, offset: int) -> tuple[Any, Any]:
         length, text = super()._get_str(offset)
@@ -86,13 +98,17 @@ def _only_number(field: ReaderField) -> int | None:
 def open_gguf(path: Path) -> GGUFFile:
     """Open a GGUF file.
 
-    Raises `OperatorError` when it cannot be read, is damaged, or lies about its sizes.
+    Raises `OperatorError` when it cannot be read, is damaged, lies about its sizes, or has tensors of unknown types.
     """
     try:
         # An offset near 2**64 must not wrap round to the file's start.
         with open_file(path) as opened, np.errstate(over="raise"):
             file = GGUFFile(opened)  # type: ignore[arg-type]  # it is given to np.memmap, which takes files too
         _check_places(file)
+    except _UnknownType as error:
+        raise OperatorError(
+            f"{path}: {error} of GGML, which is not supported; use a file with other types, such as Q8_0 or Q4_K_M"
+        ) from error
     # Reading past the end shows as any of these in the gguf package, which checks no bounds of its own.
     except (ValueError, IndexError, KeyError, ArithmeticError, RecursionError, struct.error) as error:
         raise OperatorError(f"{path}: not a sound GGUF file ({error}); fetch it again") from error

@@ -6,7 +6,6 @@ every step. So the weights are rounded anew, into 8 bits, which loses far less t
 
 import numpy as np
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.quantized.parts import words
 from numaserve.workers.weights.source import RawTensor
@@ -30,8 +29,3 @@ def check_order(index: RawTensor, group: int) -> None:
             f"tensor {index.name} is out of order although the configuration names no act-order; "
             "fetch the checkpoint again"
         )
-
-
-def file_group(stored: Stored) -> int:
-    """Columns of a group in the file."""
-    return stored.source_group if stored.reordered else stored.group

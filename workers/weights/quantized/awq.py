@@ -27,7 +27,7 @@ _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 def parts(stored: Stored, rows: int, columns: int) -> Parts:
     """The tensors of a matrix."""
-    groups, packed = group_count(columns, stored.group), -(-rows // _FIELDS)
+    groups, packed = group_count(columns, stored.file_group), -(-rows // _FIELDS)
     return {
         "qweight": Part(("i32",), ((columns, packed),)),
         "qzeros": Part(("i32",), ((groups, packed),)),
@@ -40,7 +40,7 @@ def decode(stored: Stored, tensors: Tensors, rows: range) -> CodedTensor:
     qweight = words(tensors["qweight"])
     scales = np.ascontiguousarray(floats(tensors["scales"])[:, rows.start : rows.stop].T)
     zeros = zero_points(stored, tensors["qzeros"], _transposed(words(tensors["qzeros"]), rows))
-    group = whole_group(qweight.shape[0], stored.group)
+    group = whole_group(qweight.shape[0], stored.file_group)
     return CodedTensor(tensors["qweight"].name, "int4", _transposed(qweight, rows), scales, group, zeros)
 
 

@@ -2,8 +2,7 @@
 
 `weight` float8_e4m3fn [N, K] and its scales: `weight_scale_inv` [N / 128, K / 128], each rounded up, one for a block
 (DeepSeek's name: it is multiplied with all the same); `weight_scale` [N, 1], or one for the whole tensor, or one for a
-block. weight = scale * value. Activations are quantized when they come, if at all: files with a fixed scale for them
-are refused with the configuration.
+block. weight = scale * value. `input_scale`, a fixed scale of activations, is left out: these are not e4m3 here.
 """
 
 import numpy as np
@@ -15,6 +14,7 @@ from numaserve.workers.weights.quantized.parts import (
     Part,
     Parts,
     Tensors,
+    fixed_input_scale,
     floats,
     group_count,
     row_scales,
@@ -27,11 +27,12 @@ _NAN = 0x7F
 
 def parts(stored: Stored, rows: int, columns: int) -> Parts:
     """The tensors of a matrix."""
-    groups = group_count(columns, stored.group)
+    groups = group_count(columns, stored.file_group)
     scales = Part(FLOAT_DTYPES, ((-(-rows // stored.block_rows), groups),))
     return {
         "weight": Part(("e4m3",), ((rows, columns),)),
         stored.scale: scale_part(rows, groups) if stored.block_rows == 1 else scales,
+        "input_scale": fixed_input_scale(),
     }
 
 
@@ -40,9 +41,9 @@ def decode(stored: Stored, tensors: Tensors, shape: tuple[int, int], rows: range
     codes = tensors["weight"].data.reshape(shape)[rows.start : rows.stop]
     if ((codes & _NAN) == _NAN).any():
         raise OperatorError(f"tensor {tensors['weight'].name} holds weights that are not numbers; fetch it again")
-    groups = group_count(shape[1], stored.group)
+    groups = group_count(shape[1], stored.file_group)
     if stored.block_rows == 1:
         scales = row_scales(tensors[stored.scale], shape[0], groups)[rows.start : rows.stop]
     else:
         scales = floats(tensors[stored.scale])[np.arange(rows.start, rows.stop) // stored.block_rows]
-    return CodedTensor(tensors["weight"].name, "fp8", codes, scales, whole_group(shape[1], stored.group))
+    return CodedTensor(tensors["weight"].name, "fp8", codes, scales, whole_group(shape[1], stored.file_group))

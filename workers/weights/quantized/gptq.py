@@ -10,7 +10,7 @@ next one just as the borrow came from there (of 3 bits, which lie across words, 
 
 import numpy as np
 from numaserve.workers.layers.stored import Stored
-from numaserve.workers.weights.quantized.act_order import by_column, check_order, file_group
+from numaserve.workers.weights.quantized.act_order import by_column, check_order
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows, word_count
 from numaserve.workers.weights.quantized.parts import (
@@ -31,7 +31,7 @@ _INT4_ZERO = 8
 
 def parts(stored: Stored, rows: int, columns: int) -> Parts:
     """The tensors of a matrix."""
-    groups = group_count(columns, file_group(stored))
+    groups = group_count(columns, stored.file_group)
     return {
         "qweight": Part(("i32",), ((word_count(columns, stored.bits), rows),)),
         "qzeros": Part(("i32",), ((groups, word_count(rows, stored.bits)),)),
@@ -52,12 +52,12 @@ def decode(stored: Stored, tensors: Tensors, rows: range) -> CodedTensor:
     if stored.layout == "gptq" and stored.bits == 3:
         zeros = zeros + np.uint8(1) & np.uint8(7)
     scales = np.ascontiguousarray(floats(tensors["scales"])[:, rows.start : rows.stop].T)
-    name, group = tensors["qweight"].name, whole_group(columns, file_group(stored))
+    name, group = tensors["qweight"].name, whole_group(columns, stored.file_group)
     if stored.reordered:
         return by_column(name, codes, scales, zeros.astype(np.float32), tensors["g_idx"])
     if "g_idx" in tensors:
         check_order(tensors["g_idx"], group)
     offsets = zero_points(stored, tensors["qzeros"], zeros)
-    if offsets is None and stored.native == "int4":
+    if offsets is None and stored.file_codes == "int4":
         codes += np.uint8(_INT4_ZERO - (1 << (stored.bits - 1)))  # fewer bits lie around another middle
-    return CodedTensor(name, stored.native, codes, scales, group, offsets)
+    return CodedTensor(name, stored.file_codes, codes, scales, group, offsets)

@@ -43,6 +43,11 @@ def scale_part(rows: int, groups: int) -> Part:
     return Part(FLOAT_DTYPES, tuple(shapes))
 
 
+def fixed_input_scale() -> Part:
+    """The scale of a matrix's activations, for which there is no use."""
+    return Part(FLOAT_DTYPES, ((), (1,), (1, 1)), required=False)
+
+
 def words(tensor: RawTensor) -> npt.NDArray[np.uint32]:
     """A tensor of int32 with its shape, a view."""
     return tensor.data.view("<u4").reshape(tensor.shape)

@@ -25,7 +25,7 @@ Matcher = Callable[[Sequence[str]], bool]
 
 
 def compressed_tensors(fields: Fields) -> Rule:
-    """Raises `OperatorError` for sparsity, transforms, activations with fixed scales, and codes of other widths."""
+    """Raises `OperatorError` for sparsity, transforms, and codes of other widths."""
     _refuse_unsupported(fields)
     default = fields.choice("format", _FORMATS, _PACKED)
     groups = fields.child("config_groups")
@@ -61,7 +61,6 @@ def _refuse_unsupported(fields: Fields) -> None:
         sparsity.refuse("format", "dense")
     if fields.child("transform_config").values.get("config_groups"):
         raise fields.error("transform_config is not supported: take a checkpoint without transforms")
-    fields.refuse("kv_cache_scheme")
 
 
 def _matcher(fields: Fields, texts: Sequence[str]) -> Matcher:
@@ -92,12 +91,15 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
         stored = Stored("packed", CODES[bits], group, bits=bits, symmetric=symmetric)
         if weights.values.get("actorder") in _REORDERED and group != ROW:
             return replace(stored, native="int8_group", group=REQUANTIZED_GROUP, reordered=True, source_group=group)
-        return stored
-    if format not in (_INTEGERS, _NAIVE) or bits != 8:
-        raise weights.error(f"{bits}-bit integers in format {format!r} are not supported; supported is {_PACKED}")
+        return stored.regrouped()
+    if format not in (_INTEGERS, _NAIVE):
+        raise weights.error(
+            f"{bits}-bit integers in format {format!r} are not supported; supported are {_PACKED} and {_INTEGERS}"
+        )
     # Groups quantize the activations more finely, which a scheme without quantized activations may expect.
     native: CodeFormat = "int8" if symmetric and group == ROW and quantized_input else "int8_group"
-    return Stored("int8", native, group, symmetric=symmetric)
+    # Codes of 4 bits are a byte each here.
+    return Stored("int8", native, group, symmetric=symmetric).regrouped()
 
 
 def _mxfp4(weights: Fields) -> Stored:
@@ -115,7 +117,7 @@ def _floats(weights: Fields, format: str) -> Stored:
     if weights.text("strategy", "tensor") == "block":
         block_rows, columns = read_block(weights, "block_structure")
         return Stored("fp8", "fp8", columns, block_rows=block_rows)
-    return Stored("fp8", "fp8", _group(weights))
+    return Stored("fp8", "fp8", _group(weights)).regrouped()
 
 
 def _group(weights: Fields) -> int:
@@ -127,7 +129,5 @@ def _group(weights: Fields) -> int:
 def _reads_quantized_input(activations: Fields, bits: tuple[int, ...]) -> bool:
     if not activations.values:
         return False
-    if activations.values.get("dynamic") is not True:
-        raise activations.error("activations with fixed scales are not supported; supported are dynamic ones")
     read_bits(activations, "num_bits", *bits)
     return True

@@ -10,9 +10,9 @@ _MAX_BLOCK = 2**14
 
 
 def fp8(fields: Fields) -> Rule:
-    """Raises `OperatorError` for activations with a fixed scale."""
+    """Raises `OperatorError` for another type than e4m3."""
     fields.refuse("fmt", "e4m3", "float8_e4m3fn")
-    fields.refuse("activation_scheme", "dynamic")
+    fields.refuse("activation_scheme", "dynamic", "static")
     if fields.has("weight_block_size"):
         block_rows, columns = read_block(fields, "weight_block_size")
         stored = Stored("fp8", "fp8", columns, block_rows=block_rows, scale="weight_scale_inv")

@@ -51,7 +51,7 @@ def grouped(layout: Layout, bits: int, group: int, *, symmetric: bool, reordered
     stored = Stored(layout, CODES[bits], group, bits=bits, symmetric=symmetric)
     # With one group there is no order.
     if not reordered or group == ROW:
-        return stored
+        return stored.regrouped()
     return replace(stored, native="int8_group", group=REQUANTIZED_GROUP, reordered=True, source_group=group)
 
 

@@ -11,6 +11,7 @@ Rule = Callable[[Sequence[str]], Stored | None]
 
 _MAX_NAMES = 2**16
 _MAX_PATTERN = 200
+_SMALL_GROUP = 16
 _MAX_GROUP = 2**20
 # A quantifier after a group can take for ever, and each open one multiplies the time by the name's length.
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
@@ -35,8 +36,9 @@ def read_group(fields: Fields, key: str) -> int:
     group = fields.integer(key, -1, _MAX_GROUP)
     if group == -1:
         return ROW
-    if group % 32 or group == 0:
-        raise fields.error(f"{key}={group} is not supported; supported are multiples of 32, and -1 for whole rows")
+    if (group % 32 and group != _SMALL_GROUP) or group == 0:
+        supported = f"{_SMALL_GROUP}, multiples of 32, and -1 for whole rows"
+        raise fields.error(f"{key}={group} is not supported; supported are {supported}")
     return group
 
 

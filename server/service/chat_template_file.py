@@ -1,4 +1,4 @@
-"""A chat template that the operator gives instead of the model's own."""
+"""The tokenizer of a model, with its own chat template or with one that the operator gives instead."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from numaserve.workers.files import TEMPLATE_BYTES, read_text
 def load_tokenizer_with(model: Path, template: Path | None) -> Tokenizer:
     """The tokenizer of the model at `model`, with the chat template in the file `template` if one is named.
 
-    Raises `TokenizerError` as `load_tokenizer` does, and `OperatorError` for a file that cannot be read or does not
-    compile.
+    Raises `TokenizerError` as `load_tokenizer` does, and `OperatorError` for a file that cannot be read and for a
+    template that does not compile.
     """
-    if template is None:
-        return load_tokenizer(model)
-    tokenizer = load_tokenizer(model, read_text(template, TEMPLATE_BYTES))
+    tokenizer = load_tokenizer(model, None if template is None else read_text(template, TEMPLATE_BYTES))
     try:
         tokenizer.check_chat_template()
     except (ChatTemplateError, ChatTemplateUnavailable) as error:
-        raise OperatorError(f"the chat template {template} cannot be used: {error}") from None
+        which = f"of {model}" if template is None else str(template)
+        hint = "; give another one with --chat-template" if template is None else ""
+        raise OperatorError(f"the chat template {which} cannot be used: {error}{hint}") from None
     return tokenizer

@@ -8,15 +8,14 @@ import tokenizers
 from gguf.constants import Keys, TokenType
 from numaserve.server.tokenizer.gguf_metadata import Value, read_metadata
 from numaserve.server.tokenizer.pre_tokenizers import pre_tokenization
+from numaserve.server.tokenizer.sentencepiece import SPACE, Pieces, add_tokens, build
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
-from tokenizers import AddedToken, decoders, models, normalizers, processors
-from tokenizers import pre_tokenizers as splitters
+from tokenizers import decoders, models, processors
 
 # Control tokens that end a turn. Files name one end-of-sequence id, often that of the base model; llama.cpp stops at
 # these as well.
 _END_OF_TURN = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>")
-_SPACE = "\u2581"  # sentencepiece's
 _T = TypeVar("_T")
 
 
@@ -118,66 +117,24 @@ def _merges_of(metadata: _Metadata) -> list[str]:
 def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
     """Sentencepiece BPE: merges follow from the scores, and what no token spells falls back to byte tokens."""
     gemma = metadata.architecture.startswith("gemma")
-    tokens = [_SPACE * len(token) if gemma and token.isspace() and " " in token else token for token in metadata.tokens]
+    tokens = [SPACE * len(token) if gemma and token.isspace() and " " in token else token for token in metadata.tokens]
     # Gemma's scores do not follow its merge order; the order of its tokens does.
     scores: Sequence[float] = (
         [-i for i in range(len(tokens))] if gemma else metadata.array(Keys.Tokenizer.SCORES, float)
     )
     if len(scores) != len(tokens):
         raise metadata.error("it has no score for every token")
-    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
-    unknown = metadata.token_id(Keys.Tokenizer.UNK_ID)
-    backend = tokenizers.Tokenizer(
-        models.BPE(
-            vocab=vocabulary,
-            merges=_merges_from_scores(vocabulary, scores),
-            unk_token=None if unknown is None else tokens[unknown],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
     prefixed = not gemma and metadata.scalar(Keys.Tokenizer.ADD_PREFIX, bool) is not False
-    _mark_spaces(backend, prefixed=prefixed, at_every_fragment=metadata.architecture == "phi3")
+    pieces = Pieces(tokens, scores, metadata.types, metadata.token_id(Keys.Tokenizer.UNK_ID))
+    backend = build(pieces, prefixed=prefixed, at_every_fragment=metadata.architecture == "phi3")
     _add_tokens(backend, metadata, tokens)
     return backend, True
 
 
-def _mark_spaces(backend: tokenizers.Tokenizer, *, prefixed: bool, at_every_fragment: bool) -> None:
-    """Spell spaces as sentencepiece does; `prefixed` puts one before the text (Phi-3: after each special token too)."""
-    marks = [normalizers.Replace(" ", _SPACE)]
-    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if prefixed:
-        steps.append(decoders.Strip(" ", 1, 0))
-    if prefixed and not at_every_fragment:
-        backend.pre_tokenizer = splitters.Metaspace(replacement=_SPACE, prepend_scheme="first", split=False)
-    else:
-        backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), *marks] if prefixed else marks)
-    backend.decoder = decoders.Sequence(steps)
-
-
-def _merges_from_scores(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to build a token of two others, best score first.
-
-    Ties are ordered as by transformers' converters, whose order the models' tokenizer.json files have.
-    """
-    merges = []
-    for token, token_id in vocabulary.items():
-        cuts = ((token[:i], token[i:]) for i in range(1, len(token)))
-        pairs = [(left, right) for left, right in cuts if left in vocabulary and right in vocabulary]
-        pairs.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
-        merges += [(scores[token_id], len(left), len(right), left, right) for left, right in pairs]
-    merges.sort(key=lambda merge: merge[:3], reverse=True)
-    return [(left, right) for _, _, _, left, right in merges]
-
-
 def _add_tokens(backend: tokenizers.Tokenizer, metadata: _Metadata, tokens: Sequence[str]) -> None:
-    """Make control and user-defined tokens match whole wherever they are written; only control tokens are special."""
     # A respelled token (see Gemma above) is reached through merges; its first spelling is not in the vocabulary.
-    defined = [i for i in _of_type(metadata, TokenType.USER_DEFINED) if tokens[i] == metadata.tokens[i]]
-    backend.add_special_tokens(
-        [AddedToken(tokens[i], normalized=False, special=True) for i in _of_type(metadata, TokenType.CONTROL)]
-    )
-    backend.add_tokens([AddedToken(tokens[i], normalized=False, special=False) for i in defined])
+    defined = [tokens[i] for i in _of_type(metadata, TokenType.USER_DEFINED) if tokens[i] == metadata.tokens[i]]
+    add_tokens(backend, [tokens[i] for i in _of_type(metadata, TokenType.CONTROL)], defined)
 
 
 _BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}

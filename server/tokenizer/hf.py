@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from numaserve.server.tokenizer.sentencepiece_file import backend_of, read_model
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.files import TEMPLATE_BYTES, TOKENIZER_BYTES, is_there, read_file, read_json, read_text
@@ -17,12 +18,12 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
 
     Reads data only: `auto_map` and other code that a folder may offer is not looked at.
     """
-    backend = _backend(folder)
+    backend, special = _backend(folder)
     config = _read_json(folder / "tokenizer_config.json")
-    special = {**_read_json(folder / "special_tokens_map.json"), **config}
+    special |= _read_json(folder / "special_tokens_map.json") | config
     _add_configured_tokens(backend, config, folder)
     bos, eos = (_token_id(backend, special.get(name)) for name in ("bos_token", "eos_token"))
-    _set_bos(backend, bos, config.get("add_bos_token"))
+    _set_bos(backend, bos, special.get("add_bos_token"))
     return Tokenizer(
         backend,
         eos_token_ids=_end_ids(folder, eos),
@@ -32,18 +33,28 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
     )
 
 
-def _backend(folder: Path) -> tokenizers.Tokenizer:
+def _backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """The tokenizer, and what tokenizer_config.json need not say of it."""
     path = folder / "tokenizer.json"
     if not is_there(path):
-        raise TokenizerError(
-            f"{folder} has no tokenizer.json; download it with the model, or make it with "
-            "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+        return _converted(folder)
     content = read_file(path, TOKENIZER_BYTES)
     try:
-        return tokenizers.Tokenizer.from_buffer(content)
+        return tokenizers.Tokenizer.from_buffer(content), {}
     except Exception as error:  # the Rust library raises plain Exception
         raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
+
+
+def _converted(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    path = folder / "tokenizer.model"
+    if not is_there(path):
+        raise TokenizerError(
+            f"{folder} has neither tokenizer.json nor tokenizer.model; download one with the model, or make the first "
+            "with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    model = read_model(path)
+    special = {"bos_token": model.text_of(model.bos), "eos_token": model.text_of(model.eos)}
+    return backend_of(model), {**special, "add_bos_token": True}  # as transformers' classes for such models
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -100,12 +111,23 @@ def _end_ids(folder: Path, eos: int | None) -> frozenset[int]:
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
-    """The model's template: its own file, or the configuration's string, or the one called default of a list."""
+    """The model's template: that of a file of its own, or of the configuration. Raises `TokenizerError`."""
     path = folder / "chat_template.jinja"
     if is_there(path):
         return read_text(path, TEMPLATE_BYTES)
-    template = config.get("chat_template")
+    template = _read_json(folder / "chat_template.json").get("chat_template") or config.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        return _default_of(template, folder)
     return template if isinstance(template, str) else None
+
+
+def _default_of(templates: list[object], folder: Path) -> str:
+    named = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
+    default = named.get("default")
+    if not isinstance(default, str):
+        names = ", ".join(sorted(repr(name)[:64] for name in named if isinstance(name, str))) or "none with a name"
+        raise TokenizerError(
+            f"{folder}: of the model's chat templates none is called 'default'; there are {names}. Put the one to be "
+            "used into a file, and name that with --chat-template"
+        )
+    return default

@@ -99,13 +99,36 @@ def test_the_template_is_found_wherever_it_is(tmp_path: Path, template: object) 
     assert load_tokenizer(tmp_path).render_chat(HELLO) == "file"
 
 
+def test_the_template_of_an_older_file_goes_before_the_configuration_s(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, tokenizer_config={**CONFIG, "chat_template": "configuration"})
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "older"}))
+    assert load_tokenizer(folder).render_chat(HELLO) == "older"
+
+
+@pytest.mark.parametrize(
+    ("templates", "names"),
+    [
+        ([{"name": "tool_use", "template": "t"}, {"name": "rag", "template": "r"}], "'rag', 'tool_use'"),
+        ([{"template": "t"}, 1], "none with a name"),
+        ([{"name": "default"}], "'default'"),
+    ],
+)
+def test_a_list_without_a_default_names_what_there_is(tmp_path: Path, templates: list[object], names: str) -> None:
+    folder = write_folder(tmp_path, tokenizer_config={**CONFIG, "chat_template": templates})
+    with pytest.raises(TokenizerError, match=f"there are {names}.*--chat-template"):
+        load_tokenizer(folder)
+    assert load_tokenizer(folder, "given").render_chat(HELLO) == "given"
+
+
 def test_a_folder_without_a_template_cannot_chat(tmp_path: Path) -> None:
     with pytest.raises(ChatTemplateError, match="no chat template"):
         load_tokenizer(write_folder(tmp_path)).render_chat(HELLO)
 
 
 def test_a_folder_without_a_tokenizer_json_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json; download it .*save_pretrained"):
+    with pytest.raises(
+        TokenizerError, match=r"neither tokenizer\.json nor tokenizer\.model; download .*save_pretrained"
+    ):
         load_tokenizer(tmp_path)
 
 

@@ -62,6 +62,17 @@ def test_one_that_does_not_compile_is_the_operator_s_to_mend(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("file", ["chat_template.json", "tokenizer_config.json"])
+def test_one_of_the_model_s_that_does_not_compile_is_found_at_the_start(model: Path, template: Path, file: str) -> None:
+    (model / file).write_text('{"chat_template": "{% if messages %}"}')
+    with pytest.raises(
+        OperatorError, match=r"line 1: Unexpected end of template.*give another one with --chat-template"
+    ):
+        load_tokenizer_with(model, None)
+    template.write_text("mine")
+    assert rendered(load_tokenizer_with(model, template)) == "mine"
+
+
 def test_a_file_that_cannot_be_read_is_told(model: Path, template: Path) -> None:
     with pytest.raises(OperatorError, match=r"mine\.jinja: cannot be read \(No such file"):
         load_tokenizer_with(model, template)

@@ -1,0 +1,89 @@
+"""Sentencepiece BPE: a tokenizer of pieces and their scores, whatever file they come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import pre_tokenizers as splitters
+
+SPACE = "\u2581"
+
+
+class PieceType(IntEnum):
+    """What a piece is, as sentencepiece and GGUF number it."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A vocabulary: by id the text, the score and the type of a piece."""
+
+    texts: Sequence[str]
+    scores: Sequence[float]
+    types: Sequence[int]
+    unknown: int | None
+
+    def of_type(self, kind: int) -> list[int]:
+        """The ids of this type."""
+        return [token_id for token_id, value in enumerate(self.types) if value == kind]
+
+
+def build(pieces: Pieces, *, prefixed: bool, at_every_fragment: bool = False) -> tokenizers.Tokenizer:
+    """The tokenizer: merges follow from the scores, and what no piece spells falls back to byte tokens.
+
+    `prefixed` puts a space before the text, or `at_every_fragment`, after each special token too (Phi-3).
+    """
+    vocabulary = {text: token_id for token_id, text in enumerate(pieces.texts)}
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=merges_from_scores(vocabulary, pieces.scores),
+            unk_token=None if pieces.unknown is None else pieces.texts[pieces.unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    mark_spaces(backend, prefixed=prefixed, at_every_fragment=at_every_fragment)
+    return backend
+
+
+def mark_spaces(backend: tokenizers.Tokenizer, *, prefixed: bool, at_every_fragment: bool) -> None:
+    """Spell spaces as sentencepiece does."""
+    marks = [normalizers.Replace(" ", SPACE)]
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prefixed:
+        steps.append(decoders.Strip(" ", 1, 0))
+    if prefixed and not at_every_fragment:
+        backend.pre_tokenizer = splitters.Metaspace(replacement=SPACE, prepend_scheme="first", split=False)
+    else:
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), *marks] if prefixed else marks)
+    backend.decoder = decoders.Sequence(steps)
+
+
+def merges_from_scores(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way to build a token of two others, best score first.
+
+    Ties are ordered as by transformers' converters, whose order the models' tokenizer.json files have.
+    """
+    merges = []
+    for token, token_id in vocabulary.items():
+        cuts = ((token[:i], token[i:]) for i in range(1, len(token)))
+        pairs = [(left, right) for left, right in cuts if left in vocabulary and right in vocabulary]
+        pairs.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        merges += [(scores[token_id], len(left), len(right), left, right) for left, right in pairs]
+    merges.sort(key=lambda merge: merge[:3], reverse=True)
+    return [(left, right) for _, _, _, left, right in merges]
+
+
+def add_tokens(backend: tokenizers.Tokenizer, special: Sequence[str], defined: Sequence[str]) -> None:
+    """Make control and user-defined tokens match whole wherever they are written; only control tokens are special."""
+    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
+    backend.add_tokens([AddedToken(text, normalized=False, special=False) for text in defined])

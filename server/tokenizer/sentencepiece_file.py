@@ -1,0 +1,177 @@
+"""A tokenizer from a sentencepiece model, the `tokenizer.model` of a folder that has no tokenizer.json.
+
+The file is a protocol buffer; its fields are those of sentencepiece_model.proto,
+https://github.com/google/sentencepiece. The few that are needed are read here: the library for it would be one more
+dependency of every server.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tokenizers
+from numaserve.server.tokenizer.sentencepiece import Pieces, PieceType, add_tokens, build
+from numaserve.server.tokenizer.types import TokenizerError
+from numaserve.workers.files import TOKENIZER_BYTES, read_file
+from tokenizers import normalizers
+
+_BPE = 2
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # of the wire format
+_LENGTHS = {_FIXED64: 8, _FIXED32: 4}
+_MAX_VARINT_BYTES = 10
+
+_Value = int | bytes
+
+
+@dataclass
+class SentencepieceModel:
+    """What a file says."""
+
+    texts: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    types: list[int] = field(default_factory=list)
+    kind: int = 1  # unigram, sentencepiece's default
+    unknown: int = 0
+    bos: int = 1
+    eos: int = 2
+    characters: bytes = b""  # a table of what each is normalized to
+    prefixed: bool = True
+    single_spaces: bool = True
+
+    def text_of(self, token_id: int) -> str | None:
+        """The text of a special token's id, which is negative where there is none."""
+        return self.texts[token_id] if 0 <= token_id < len(self.texts) else None
+
+
+def read_model(path: Path) -> SentencepieceModel:
+    """The model in the file at `path`. Raises `TokenizerError` for a file that is none, or not BPE."""
+    model = SentencepieceModel()
+    try:
+        for number, value in _fields(_bytes(read_file(path, TOKENIZER_BYTES))):
+            match number:
+                case 1:
+                    _read_piece(model, _bytes(value))
+                case 2:
+                    _read_trainer(model, _bytes(value))
+                case 3:
+                    _read_normalizer(model, _bytes(value))
+    except (ValueError, IndexError, struct.error) as error:
+        raise TokenizerError(
+            f"{path} is not a sentencepiece model ({error}), and there is no tokenizer.json; download the model again, "
+            "or make one with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        ) from error
+    if model.kind != _BPE or not model.texts:
+        raise TokenizerError(
+            f"{path} is a sentencepiece model, but not a BPE one, and those of other kinds are not converted; make a "
+            "tokenizer.json with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    return model
+
+
+def backend_of(model: SentencepieceModel) -> tokenizers.Tokenizer:
+    """The tokenizer that the file describes."""
+    unknown = model.unknown if model.text_of(model.unknown) is not None else None
+    pieces = Pieces(model.texts, model.scores, model.types, unknown)
+    backend = build(pieces, prefixed=model.prefixed)
+    steps: list[normalizers.Normalizer] = []
+    if model.characters:
+        steps.append(normalizers.Precompiled(model.characters))
+    if model.single_spaces:
+        steps += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+    if steps:
+        backend.normalizer = normalizers.Sequence([*steps, *([backend.normalizer] if backend.normalizer else [])])
+    special, defined = (
+        [model.texts[token_id] for token_id in pieces.of_type(kind)]
+        for kind in (PieceType.CONTROL, PieceType.USER_DEFINED)
+    )
+    add_tokens(backend, special, defined)
+    return backend
+
+
+def _read_piece(model: SentencepieceModel, message: bytes) -> None:
+    text, score, kind = "", 0.0, int(PieceType.NORMAL)
+    for number, value in _fields(message):
+        match number:
+            case 1:
+                text = _bytes(value).decode()
+            case 2:
+                (score,) = struct.unpack("<f", _bytes(value))
+            case 3:
+                kind = _integer(value)
+    model.texts.append(text)
+    model.scores.append(score)
+    model.types.append(kind)
+
+
+def _read_trainer(model: SentencepieceModel, message: bytes) -> None:
+    for number, value in _fields(message):
+        match number:
+            case 3:
+                model.kind = _integer(value)
+            case 40:
+                model.unknown = _signed(value)
+            case 41:
+                model.bos = _signed(value)
+            case 42:
+                model.eos = _signed(value)
+
+
+def _read_normalizer(model: SentencepieceModel, message: bytes) -> None:
+    for number, value in _fields(message):
+        match number:
+            case 2:
+                model.characters = _bytes(value)
+            case 3:
+                model.prefixed = bool(_integer(value))
+            case 4:
+                model.single_spaces = bool(_integer(value))
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, _Value]]:
+    """The fields of a message, by their numbers. https://protobuf.dev/programming-guides/encoding/"""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        number, wire = key >> 3, key & 7
+        if wire == _VARINT:
+            value, at = _varint(message, at)
+            yield number, value
+            continue
+        if wire == _BYTES:
+            length, at = _varint(message, at)
+        elif wire in _LENGTHS:
+            length = _LENGTHS[wire]
+        else:
+            raise ValueError(f"a field of the wire type {wire}")
+        if at + length > len(message):
+            raise ValueError("a field that goes past the end")
+        yield number, message[at : at + length]
+        at += length
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_MAX_VARINT_BYTES):
+        byte = message[at + index]
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    raise ValueError("a number of more than ten bytes")
+
+
+def _bytes(value: _Value) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("a number where a text belongs")
+    return value
+
+
+def _integer(value: _Value) -> int:
+    if not isinstance(value, int):
+        raise ValueError("a text where a number belongs")
+    return value
+
+
+def _signed(value: _Value) -> int:
+    integer = _integer(value) & 0xFFFFFFFF
+    return integer - (1 << 32) if integer >> 31 else integer

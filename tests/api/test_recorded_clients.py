@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 
-MODEL = "SmolLM2-135M-Instruct"  # that was asked then, and its sizes
-CONTEXT, VOCAB = 8192, 49152
+MODEL, VOCAB = "SmolLM2-135M-Instruct", 49152  # that was asked then
+AGENT = "agent"  # and that of agents, whose prompts are long
+CONTEXT = 131_072
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted((ROOT / "tests" / "clients" / "recorded").glob("*.json"))
 REQUESTS = {
@@ -29,7 +30,6 @@ MISTAKES = {
     "Invalid value for 'options.temperature': Input should be less than or equal to 2.",
     "Invalid value for 'top_p': Input should be less than or equal to 1.",
     "Invalid value for 'background': this server does not support it; leave it out or use null, false.",
-    "Invalid value for 'truncation': this server does not support it; leave it out or use null, \"disabled\".",
     "'response_format' cannot be served: its $ref cannot be enforced: only references inside the schema are followed, "
     "and no circle that adds keywords.",
 }
@@ -42,7 +42,7 @@ ROUTES_OF_OTHERS = {
 }
 HERMES = tool_formats()["hermes"]  # in which tools are written for the demo model
 # What the last line of a stream has, by surface.
-ENDS = ("data: [DONE]", '"done":true', '"type":"message_stop"', '"type":"response.')
+ENDS = ("data: [DONE]", '"done":true', '"status":"success"', '"type":"message_stop"', '"type":"response.')
 RESPONSE_ID, ITEM_ID = re.compile("resp_[0-9a-f]{48}"), re.compile("(msg|fc|rs)_[0-9a-f]{48}_[0-9]+")
 LOCAL = "http://127.0.0.1:8000"
 
@@ -60,7 +60,14 @@ def demo_client() -> Iterator[TestClient]:
 def _app(tokenizer: ByteTokenizer) -> Any:
     context = make_context(FakeEngine(), tokenizer_info=False)
     return create_app(
-        replace(context, tokenizer=tokenizer, model_name=MODEL, limits=ApiLimits(CONTEXT, VOCAB), tool_format=HERMES)
+        replace(
+            context,
+            tokenizer=tokenizer,
+            model_name=MODEL,
+            other_names=(AGENT,),
+            limits=ApiLimits(CONTEXT, VOCAB),
+            tool_format=HERMES,
+        )
     )
 
 

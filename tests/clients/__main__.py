@@ -8,16 +8,20 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.clients.environments import environment_of
+from tests.clients.agent_model import AGENT, write_agent_model
+from tests.clients.environments import commands_of, environment_of
 from tests.clients.known_clients import CHECKS, CLIENTS, SCRIPT, Client
 from tests.clients.recorder import Recorder
 from tests.clients.runs import Outcome, run_client
-from tests.clients.servers import OPTIONS, RunningServer, Server
+from tests.clients.servers import AGENT_OPTIONS, OPTIONS, RunningServer, Server
 from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
@@ -37,19 +41,27 @@ def main() -> int:
     commands = {each.name: environment_of(each, ENVIRONMENTS / each.name) for each in _told(clients, "install")}
     outcomes = {}
     with ExitStack() as stack:
-        servers: list[Server] = (
-            [RunningServer(url) for url in options.urls]
-            if options.urls
-            else [stack.enter_context(RealServer(*OPTIONS)) for _ in range(2)]
-        )
-        for client in _told(clients, "run"):
-            run = _recorded_run if options.record else _plain_run
-            outcomes[client.name] = run(client, commands[client.name], servers, tokenizer)
+        for are_agents, group in groupby(sorted(clients, key=attrgetter("agent")), key=attrgetter("agent")):
+            servers = _servers(stack, options.urls, tokenizer, agents=are_agents)
+            for client in _told(group, "run"):
+                run = _recorded_run if options.record or client.agent else _plain_run
+                folders = {"tokenizer": tokenizer, "bin": commands_of(client, ENVIRONMENTS / client.name)}
+                outcomes[client.name] = run(client, commands[client.name], servers, folders, keep=options.record)
     _print_table(clients, outcomes)
     return int(any(failures for outcome in outcomes.values() for failures in outcome.values()))
 
 
-def _told(clients: Sequence[Client], what: str) -> Iterator[Client]:
+def _servers(stack: ExitStack, urls: Sequence[str] | None, tokenizer: Path, *, agents: bool) -> list[Server]:
+    if agents:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="ns-"))) / AGENT
+        model = str(write_agent_model(tokenizer, folder))
+        return [stack.enter_context(RealServer(*options, model=model)) for options in AGENT_OPTIONS]
+    if urls:
+        return [RunningServer(url) for url in urls]
+    return [stack.enter_context(RealServer(*OPTIONS)) for _ in range(2)]
+
+
+def _told(clients: Iterable[Client], what: str) -> Iterator[Client]:
     for client in clients:
         begin = time.monotonic()
         print(f"=== {what} {client.name}", file=sys.stderr, flush=True)
@@ -71,16 +83,24 @@ def _tokenizer_folder() -> Path:
     return folder
 
 
-def _plain_run(client: Client, command: Sequence[str], servers: Sequence[Server], tokenizer: Path) -> Outcome:
-    return run_client(client, command, servers, [server.url for server in servers], tokenizer)
+def _plain_run(
+    client: Client, command: Sequence[str], servers: Sequence[Server], folders: Mapping[str, Path], *, keep: bool
+) -> Outcome:
+    assert not keep
+    return run_client(client, command, servers, [server.url for server in servers], folders)
 
 
-def _recorded_run(client: Client, command: Sequence[str], servers: Sequence[Server], tokenizer: Path) -> Outcome:
+def _recorded_run(
+    client: Client, command: Sequence[str], servers: Sequence[Server], folders: Mapping[str, Path], *, keep: bool
+) -> Outcome:
     requests: dict[str, object] = {}
     with ExitStack() as stack:
-        urls = [stack.enter_context(Recorder(server.url, requests)).url for server in servers]
-        outcome = run_client(client, command, servers, urls, tokenizer)
-    if any(outcome.values()):
+        # Not what the second server of agents is asked: its answers are about its small context.
+        kept = [requests, {} if client.agent else requests]
+        recorders = [Recorder(server.url, each) for server, each in zip(servers, kept, strict=True)]
+        urls = [stack.enter_context(recorder).url for recorder in recorders]
+        outcome = run_client(client, command, servers, urls, folders)
+    if any(outcome.values()) or not keep:
         return outcome  # half a recording is none
     lines = ",\n".join(json.dumps(request, ensure_ascii=False) for request in requests.values())
     (RECORDED / f"{client.name}.json").write_text(f"[\n{lines}\n]\n")

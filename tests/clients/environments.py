@@ -14,14 +14,23 @@ INSTALL_SECONDS = 1200.0
 
 
 def environment_of(client: Client, folder: Path) -> list[str]:
-    """Make the environment of `client` in `folder` unless it is there; the command that runs the client's script."""
+    """Make the environment of `client` in `folder` unless it is there; the command that runs the client's script, which
+    finds the environment's own commands in `commands_of`."""
     if client.in_javascript:
         node_modules_with(client.packages, folder)
         # Node.js looks for packages beside the script.
         for script in SCRIPTS.glob("*.mjs"):
             shutil.copy(script, folder)
         return ["node", str(folder / client.script)]
+    if client.npm:
+        node_modules_with(client.packages, folder)
+        return [sys.executable, str(SCRIPTS / client.script)]
     return [str(python_with(client.packages, folder)), str(SCRIPTS / client.script)]
+
+
+def commands_of(client: Client, folder: Path) -> Path:
+    """Return where the environment in `folder` has its commands."""
+    return folder / "node_modules" / ".bin" if client.npm else folder / "bin"
 
 
 def python_with(packages: dict[str, str], folder: Path) -> Path:

@@ -13,7 +13,10 @@ CHECKS = (
     "log-probabilities",
     "tools",
     "tools stream",
+    "thoughts",
     "structured output",
+    "overflow",
+    "cancellation",
     "errors",
     "both servers",
 )
@@ -23,12 +26,17 @@ SCRIPT = "script"  # what fails where a script does not come to its end
 
 @dataclass(frozen=True)
 class Client:
-    """A client, pinned, and the script in `scripts/` that uses it. The first package is the client itself."""
+    """A client, pinned, and the script in `scripts/` that uses it. The first package is the client itself.
+
+    A script in JavaScript imports packages of npm; one in Python imports those of pip, or runs a command of `npm`.
+    """
 
     name: str
     script: str
     packages: dict[str, str]  # versions by name
     routes: bool = False  # it stands before two servers
+    npm: bool = False  # its packages are npm's, and its script is in Python
+    agent: bool = False  # it runs before servers of the agents' model, see `agent_model`
 
     @property
     def version(self) -> str:
@@ -63,6 +71,23 @@ CLIENTS = (
     Client("aiperf", "aiperf_cli.py", {"aiperf": "0.13.0"}),
     Client("lm-eval", "lm_eval_cli.py", {"lm_eval[api]": "0.4.13", "transformers": "5.23.0"}),
     Client("ollama", "ollama_py.py", {"ollama": "0.6.3"}),
+    Client("claude-code", "claude_code.py", {"@anthropic-ai/claude-code": "2.1.332"}, npm=True, agent=True),
+    Client("opencode", "opencode.py", {"opencode-ai": "1.18.33"}, npm=True, agent=True),
+    Client("qwen-code", "qwen_code.py", {"@qwen-code/qwen-code": "0.24.4"}, npm=True, agent=True),
+    Client("aider", "aider.py", {"aider-chat": "0.86.2"}, agent=True),
+    Client("langchain-js", "langchain.mjs", {"@langchain/openai": "1.6.0", "@langchain/core": "1.4.0"}, agent=True),
+    Client("haystack", "haystack_py.py", {"haystack-ai": "3.4.1"}, agent=True),
+    Client("semantic-kernel", "semantic_kernel_py.py", {"semantic-kernel": "1.45.0"}, agent=True),
+    Client("codex", "codex.py", {"@openai/codex": "0.171.0"}, npm=True, agent=True),
+    Client("copilot", "copilot.py", {"@github/copilot": "1.0.102"}, npm=True, agent=True),
+    Client("pi", "pi.py", {"@mariozechner/pi-coding-agent": "0.73.1"}, npm=True, agent=True),
+    Client("cline", "cline.py", {"cline": "3.0.65"}, npm=True, agent=True),
+    Client("strands", "strands_py.py", {"strands-agents[openai]": "1.62.0"}, agent=True),
+    Client("adk", "adk_py.py", {"google-adk": "2.13.0", "litellm": "1.110.2"}, agent=True),
+    Client("smolagents", "smolagents_py.py", {"smolagents[openai]": "1.26.0"}, agent=True),
+    Client("agno", "agno_py.py", {"agno": "3.1.10", "openai": "3.57.0"}, agent=True),
+    Client("crewai", "crewai_py.py", {"crewai": "1.15.30"}, agent=True),
+    Client("litellm-proxy", "litellm_proxy_cli.py", {"litellm[proxy]": "1.108.7", "anthropic": "2.12.0"}, agent=True),
     Client("sglang-router", "sglang_router_cli.py", {"sglang-router": "0.3.2"}, routes=True),
     Client("vllm-router", "vllm_router_cli.py", {"vllm-router": "0.1.17"}, routes=True),
     Client("smg", "smg_cli.py", {"smg": "1.13.0"}, routes=True),

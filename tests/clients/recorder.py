@@ -6,9 +6,12 @@ import asyncio
 import json
 import re
 import threading
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, web
+
+from tests.clients.forcing import forced
 
 # Headers on which an answer may depend.
 _KEPT_HEADERS = ("content-type", "accept", "user-agent", "origin", "sec-fetch-mode", "sec-fetch-site")
@@ -20,10 +23,14 @@ _OPERATIONS = {"/metrics"}  # what watches a server, as often as it likes
 
 
 class Recorder:
-    """Serves on `url` what `upstream` serves, and keeps requests in `kept` by their shapes, in the order they came."""
+    """Serves on `url` what `upstream` serves, and keeps requests in `kept` by their shapes, in the order they came.
+
+    After ``POST /forced?tool=NAME`` requests with that tool have to call it, see `forcing`.
+    """
 
     def __init__(self, upstream: str, kept: dict[str, Any]) -> None:
         self._upstream = upstream
+        self._forced = ""
         self._kept = kept
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -46,8 +53,9 @@ class Recorder:
             auto_decompress=False, cookie_jar=DummyCookieJar(), timeout=ClientTimeout(total=None)
         )
         app = web.Application(client_max_size=2**26)
+        app.router.add_post("/forced", self._force)
         app.router.add_route("*", "/{path:.*}", self._forward)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
@@ -56,21 +64,29 @@ class Recorder:
         await self._runner.cleanup()
         await self._session.close()
 
+    async def _force(self, request: web.Request) -> web.Response:
+        self._forced = request.query.get("tool", "")
+        return web.Response()
+
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         target = self._upstream + request.path_qs
+        sent = body
+        if self._forced and body:
+            sent = json.dumps(forced(request.path, json.loads(body), self._forced)).encode()
         async with self._session.request(
-            request.method, target, headers=headers | {"Connection": "close"}, data=body, allow_redirects=False
+            request.method, target, headers=headers | {"Connection": "close"}, data=sent, allow_redirects=False
         ) as answer:
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
             response = web.StreamResponse(status=answer.status, headers=kept)
-            await response.prepare(request)
             said = b""
-            async for piece in answer.content.iter_any():
-                said += piece if answer.status >= 400 else b""
-                await response.write(piece)
-            await response.write_eof()
+            with suppress(ConnectionError):  # a client that has left
+                await response.prepare(request)
+                async for piece in answer.content.iter_any():
+                    said += piece if answer.status >= 400 else b""
+                    await response.write(piece)
+                await response.write_eof()
         self._keep(request, body, answer.status, said)
         return response
 

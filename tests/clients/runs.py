@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.clients.known_clients import BOTH_SERVERS, SCRIPT, Client
@@ -19,11 +19,12 @@ Outcome = dict[str, list[str]]  # failures by check; a check may be made several
 
 
 def run_client(
-    client: Client, command: Sequence[str], servers: Sequence[Server], urls: Sequence[str], tokenizer: Path
+    client: Client, command: Sequence[str], servers: Sequence[Server], urls: Sequence[str], folders: Mapping[str, Path]
 ) -> Outcome:
-    """Run the script of `client` with `command` before `servers`, which it reaches at `urls`."""
+    """Run the script of `client` with `command` before `servers`, which it reaches at `urls`, and tell it `folders`."""
     before = [_answered(server) for server in servers]
-    outcome = _run_script(command, {"urls": list(urls), "model": servers[0].model, "tokenizer": str(tokenizer)})
+    told = {name: str(path) for name, path in folders.items()}
+    outcome = _run_script(command, {"urls": list(urls), "model": servers[0].model, **told})
     if client.routes:
         idle = [server.url for server, count in zip(servers, before, strict=True) if _answered(server) == count]
         outcome[BOTH_SERVERS] = [f"{url} answered no request" for url in idle]

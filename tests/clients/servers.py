@@ -6,8 +6,11 @@ import httpx
 
 from tests.support.real_server import metrics_of
 
+_SMALL = ("--tp", "1", "--threads-per-worker", "1")
+# A server for agents, and one whose context any prompt of theirs is too long for.
+AGENT_OPTIONS = (*_SMALL, "--kv-cache-gib", "0.1"), (*_SMALL, "--kv-cache-gib", "0.1", "--context-length", "512")
 # Of servers that are started for this: two of them and a client share a machine.
-OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--kv-cache-gib", "0.5")
+OPTIONS = (*_SMALL, "--kv-cache-gib", "0.5")
 
 
 class Server(Protocol):

@@ -1,8 +1,8 @@
 """What the scripts in Python share: their setting, and how the outcome of a check is told. Needs no package.
 
 The first argument is a JSON object: `urls` of the servers, the `model` they serve, the folders `tokenizer` (the
-model's, as Hugging Face keeps one) and `scratch` (empty, to write to). A line of standard output tells the outcome of a
-check.
+model's, as Hugging Face keeps one), `bin` (the environment's commands) and `scratch` (empty, to write to). A line of
+standard output tells the outcome of a check.
 """
 
 import json
@@ -18,7 +18,7 @@ URL: str = SETTING["urls"][0]
 MODEL: str = SETTING["model"]
 TOKENIZER: str = SETTING["tokenizer"]
 SCRATCH = Path(SETTING["scratch"])
-BIN = Path(sys.executable).parent
+BIN = Path(SETTING["bin"])
 
 QUESTION = "Name the capital of France."
 ANSWER = "Paris"

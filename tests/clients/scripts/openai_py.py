@@ -199,4 +199,3 @@ def errors() -> None:
     expect(openai.BadRequestError, lambda: chat.create(**FIRST, response_format=schema), "response_format")
     expect(openai.NotFoundError, lambda: responses.create(**RESPONSE | {"model": "other"}), "does not exist")
     expect(openai.BadRequestError, lambda: responses.create(**RESPONSE, background=True), "background")
-    expect(openai.BadRequestError, lambda: responses.create(**RESPONSE, truncation="auto"), "truncation")

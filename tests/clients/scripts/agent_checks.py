@@ -1,0 +1,106 @@
+"""What the scripts of agents share: commands that are run to their end or ended, and a call that is forced.
+
+The model says "ok"; it calls the tool that `forced` names. See `agent_model`.
+"""
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from checks import BIN, SCRATCH, SETTING, URL
+
+SAID = "ok"
+ENDLESS = "Run a marathon, please."  # is answered until the client leaves
+SMALL_URL: str = SETTING["urls"][1]  # of a server whose context every prompt is too long for
+SECONDS = 240.0
+
+
+@contextmanager
+def forced(tool: str, url: str = URL) -> Iterator[None]:
+    """Have each request with this tool call it, and then answer."""
+    _force(tool, url)
+    try:
+        yield
+    finally:
+        _force("", url)
+
+
+def _force(tool: str, url: str) -> None:
+    _ask("POST", url, f"/forced?tool={tool}")
+
+
+def _ask(method: str, url: str, path: str) -> str:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
+    with closing(connection):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert answer.status == http.HTTPStatus.OK
+        return answer.read().decode()
+
+
+def folder(name: str) -> Path:
+    """Make an empty folder to work in."""
+    made = SCRATCH / name
+    made.mkdir()
+    return made
+
+
+def run(command: Sequence[str], where: Path, more: Mapping[str, str], *, fails: bool = False) -> str:
+    """Run a command of the environment to its end; return its standard output, or of one that `fails`, as it then has
+    to, all that it has written."""
+    ended = subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=where,
+        env=os.environ | more,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if fails else sys.stderr,
+        timeout=SECONDS,
+        check=False,
+    )
+    said = ended.stdout.decode(errors="replace")
+    print(said[-4000:], file=sys.stderr)
+    assert (ended.returncode != 0) == fails, f"{command[0]} ended with status {ended.returncode}: {said[-1000:]}"
+    return said
+
+
+def leave(command: Sequence[str], where: Path, more: Mapping[str, str]) -> None:
+    """Interrupt a command in the middle of an answer: the server must stop generating it."""
+    process = subprocess.Popen(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=where,
+        env=os.environ | more,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        stderr=sys.stderr,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: running() > 0, "no request came")
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(2)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    until(lambda: running() == 0, "the request goes on")
+
+
+def running() -> float:
+    """Return how many requests the server is running."""
+    lines = _ask("GET", URL, "/metrics").splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:num_requests_running"))
+
+
+def until(condition: Callable[[], bool], otherwise: str) -> None:
+    """Wait for something that no event tells of."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.1)

@@ -35,8 +35,8 @@ def constrained_to(answer_format: dict[str, Any] | None, param: str) -> Constrai
 def named_schema(given: dict[str, Any]) -> Constraint:
     """The `schema` of `given`, which is as OpenAI has it. Raises `ValueError` where it cannot be written.
 
-    Not `strict` means best effort there, but only to those who say so: others, vLLM's and SGLang's clients among them,
-    rely on what they have sent.
+    Without `strict` keywords that cannot be enforced are left out, and all others are enforced: OpenAI's clients send
+    what their types say, and vLLM's and SGLang's rely on what they have sent.
     """
     schema = given["schema"]
-    return Constraint("json_schema", json_text(best_effort(schema) if given.get("strict") is False else schema))
+    return Constraint("json_schema", json_text(schema if given.get("strict") is True else best_effort(schema)))

@@ -15,7 +15,7 @@ _API_KEY = b"x-api-key"  # as Anthropic's clients send it
 _AUTHORIZATION = b"authorization"
 _KEY_HEADERS = frozenset({_AUTHORIZATION, _API_KEY})
 _NAME_DIGITS = 16  # more than tell any number of keys apart
-OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/ping"})
+OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/ping"})
 
 
 class Account(NamedTuple):

@@ -12,10 +12,12 @@ from numaserve.server.api.auth import OPEN_PATHS, Callers
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.judge import Judge
+from numaserve.server.api.late_system import LateSystem
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.peers import client_at
 from numaserve.server.api.running import RunningRequests
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.api.served_names import LATEST
 from numaserve.server.api.ui_files import ui_files
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
@@ -82,6 +84,11 @@ class ApiContext:
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
     @cached_property
+    def late_system(self) -> LateSystem:
+        """What becomes of system turns behind the first turn."""
+        return LateSystem(self.tokenizer)
+
+    @cached_property
     def marker_tokens(self) -> frozenset[int]:
         """Special tokens that what reads an answer has to see, and takes out of its text."""
         if self.response_template is not None:
@@ -136,6 +143,10 @@ class ApiContext:
     def model_names(self) -> tuple[str, ...]:
         """Every name that a request may have."""
         return self.model_name, *self.other_names
+
+    def serves(self, name: str) -> bool:
+        """Whether a request may have this name. Clients of Ollama write `:latest` behind it, on other routes too."""
+        return not {name, name.removesuffix(LATEST)}.isdisjoint(self.model_names)
 
     @property
     def vocab_size(self) -> int:

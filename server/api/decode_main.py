@@ -18,13 +18,13 @@ from numaserve.server.api.body.pieces import Piece, Pieces
 from numaserve.server.api.explain import Problem
 from numaserve.server.api.fields import Strict
 from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
-from numaserve.server.api.ollama.embed_schema import OllamaEmbedRequest
+from numaserve.server.api.ollama.embed_schema import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
-from numaserve.server.api.ollama.show_schema import OllamaShowRequest
+from numaserve.server.api.ollama.show_schema import OllamaPullRequest, OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.openai.embedding_schema import EmbeddingRequest
-from numaserve.server.api.openai.responses.schema import ResponsesRequest
+from numaserve.server.api.openai.responses.schema import InputTokensRequest, ResponsesRequest
 from numaserve.server.api.rerank.schema import RerankRequest, ScoreRequest
 from numaserve.server.api.sglang.abort_schema import AbortRequest
 from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
@@ -41,6 +41,7 @@ MODELS: dict[str, type[Strict]] = {
         RerankRequest,
         ScoreRequest,
         ResponsesRequest,
+        InputTokensRequest,
         MessagesRequest,
         CountTokensRequest,
         TokenizeRequest,
@@ -48,7 +49,9 @@ MODELS: dict[str, type[Strict]] = {
         OllamaChatRequest,
         OllamaGenerateRequest,
         OllamaEmbedRequest,
+        OllamaEmbeddingsRequest,
         OllamaShowRequest,
+        OllamaPullRequest,
         SGLangGenerateRequest,
         AbortRequest,
         NamesModel,

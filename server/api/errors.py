@@ -1,6 +1,7 @@
 """Every error that is answered, as data: each surface has a shape of its own for it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
@@ -17,8 +18,18 @@ from numaserve.server.engine.types import (
 from numaserve.server.metrics.labels import Refusal
 
 
+@dataclass(frozen=True)
+class Overflow:
+    """A prompt that is too long: its tokens, or as many as were counted, and the tokens it may have."""
+
+    tokens: int
+    maximum: int
+
+
 class ApiError(HTTPException):
     """An answer other than 2xx. `refusal` is the reason it is counted under, None for one that is not counted.
+
+    `overflow` is set where the prompt alone is too long: a surface may say so in words of its own.
 
     It is an `HTTPException` because FastAPI turns any other exception that reading the body raises into a 400.
     """
@@ -33,6 +44,7 @@ class ApiError(HTTPException):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
         refusal: Refusal | None = "invalid",
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(status, message, dict(headers) if headers else None)
         self.message = _utf8(message)
@@ -40,6 +52,7 @@ class ApiError(HTTPException):
         self.param = None if param is None else _utf8(param)
         self.code = code
         self.refusal = refusal
+        self.overflow = overflow
 
 
 def _utf8(text: str) -> str:
@@ -52,9 +65,10 @@ def bad_request(message: str, param: str | None, code: str | None = None) -> Api
     return ApiError(400, message, param=param, code=code)
 
 
-def context_length_exceeded(message: str, param: str | None) -> ApiError:
+def context_length_exceeded(message: str, param: str | None, overflow: Overflow | None = None) -> ApiError:
     """Prompt and output do not fit."""
-    return ApiError(400, message, param=param, code="context_length_exceeded", refusal="too_long")
+    code = "context_length_exceeded"
+    return ApiError(400, message, param=param, code=code, refusal="too_long", overflow=overflow)
 
 
 def tokenizer_failed() -> ApiError:

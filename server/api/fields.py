@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from numaserve.server.api.json_data import data
 from numaserve.server.api.limits import ApiLimits
@@ -157,5 +157,7 @@ TemplateArguments = Annotated[
     ],
     Field(max_length=32),
 ]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]

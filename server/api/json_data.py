@@ -48,6 +48,19 @@ def object_of(text: str) -> dict[str, Any]:
     return data(value)
 
 
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments of a call in a conversation; text that is no object, such as that of a call which a limit has cut
+    off, becomes `{"arguments": text}`.
+
+    An object in any case: many templates iterate over it. Refusing such text was rejected, as the model wrote it, and
+    clients send what it wrote.
+    """
+    try:
+        return object_of(text)
+    except ValueError:
+        return {"arguments": text}
+
+
 def raw_object(text: str, otherwise: str) -> msgspec.Raw:
     """The object that a model has written, as it is; what is none, as an object with the text under `otherwise`."""
     try:

@@ -1,6 +1,7 @@
 """The shapes of what the server tells of itself, for the OpenAPI document; none of it is checked against these.
 
-OpenAI's reference for /v1/models, SGLang's for /v1/loads and /model_info, vLLM's for /load and /tokenizer_info.
+OpenAI's and Anthropic's references for /v1/models, SGLang's for /v1/loads and /model_info, vLLM's for /load and
+/tokenizer_info.
 """
 
 from typing import Any, Literal
@@ -26,6 +27,24 @@ class ModelList(BaseModel):
 
     object: Literal["list"]
     data: list[Model]
+
+
+class AnthropicModel(BaseModel):
+    """A name that requests may have, in Anthropic's shape."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+
+
+class AnthropicModelList(BaseModel):
+    """The names that requests may have, in Anthropic's shape."""
+
+    data: list[AnthropicModel]
+    has_more: Literal[False]
+    first_id: str
+    last_id: str
 
 
 class Status(BaseModel):

@@ -15,6 +15,10 @@ Turn = dict[str, Any]
 _THOUGHT = ("reasoning_content", "thinking")  # the second one is the name in gpt-oss' template
 
 
+# In place of an image that a tool has returned. A refusal would end the conversation, whose history keeps the image.
+IMAGE_LEFT_OUT = "[An image, which this server does not show to the model.]"
+
+
 class TextPart(Protocol):
     """A part of a content that is text, as each surface has it."""
 

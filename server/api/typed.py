@@ -43,6 +43,13 @@ def text_or_list(value: object) -> str:
     return "[list]" if isinstance(value, list) else "[text]"
 
 
+def word_or_type(value: object) -> str:
+    """The tag of a word, or of an object that says in `type` what it is; a function unless it is another one."""
+    if not isinstance(value, Mapping):
+        return "[word]"
+    return "[allowed_tools]" if value.get("type") == "allowed_tools" else "[function]"
+
+
 def word_or_object(value: object) -> str:
     """The tag of a word or of an object, such as a choice of tools."""
     return "[object]" if isinstance(value, dict) else "[word]"

@@ -45,6 +45,17 @@ class UnknownFields:
                 self.names.append(name)
         self.count += len(unknown)
 
+    def note_type(self, field: str, kind: str, known: Iterable[str]) -> None:
+        """Take in the type of an object of `field` that is left out. Raises `PydanticCustomError` for one that is
+        refused."""
+        meant = _meant(kind, known) if self.count < _MAX_LOOKED_UP else None
+        if self.refused or meant is not None:
+            raise PydanticCustomError("unknown_field", "unknown type", {"name": "type", "meant": meant})
+        name = f"{field}.{kind}"
+        if len(self.names) < MAX_NAMES and _can_be_shown(name) and name not in self.names:
+            self.names.append(name)
+        self.count += 1
+
     def header(self) -> str:
         """The header's value, an RFC 9651 list: how many fields were ignored, then the names of some of them."""
         return ", ".join((str(self.count), *(name if _TOKEN.fullmatch(name) else _quoted(name) for name in self.names)))

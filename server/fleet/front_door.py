@@ -15,6 +15,7 @@ from numaserve.server.api.errors import ApiError, from_engine, from_http, from_p
 from numaserve.server.api.middleware.request_timeout import TIMEOUT_HEADER
 from numaserve.server.api.passed_clients import PASSED_HEADER, passed_header
 from numaserve.server.api.peers import client_at
+from numaserve.server.api.served_names import LATEST
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.engine.types import EngineError
 from numaserve.server.fleet.asking import Ask, Question, first_that_knows, gathered, summed
@@ -26,7 +27,6 @@ from starlette.types import Receive, Scope, Send
 
 _log = logging.getLogger("numaserve.api")
 
-_LATEST = ":latest"  # Ollama's tag of whatever has none
 INLINE_BYTES = 1 << 20  # which take a millisecond or two: nothing but one name is kept of them
 _LEAST_S = 0.001  # where a request's time has passed: its server says so
 _RESPONSES = "/v1/responses/"
@@ -116,8 +116,7 @@ class FrontDoor:
         if given is None:
             return self.default
         names = self.routes.names
-        is_tagged = request.scope["path"].startswith("/api/") and given not in names
-        name = names.get(given.removesuffix(_LATEST) if is_tagged else given)
+        name = names.get(given) or names.get(given.removesuffix(LATEST))
         if name is None:
             raise model_not_found(given)
         return name

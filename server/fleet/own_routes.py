@@ -12,6 +12,8 @@ from fastapi.responses import Response
 from numaserve.server.api.auth import Callers
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, from_http, model_not_found, not_ready
+from numaserve.server.api.model_list import model_answer, models_answer
+from numaserve.server.api.ollama.greeting import OLLAMA_VERSION, greeting
 from numaserve.server.api.streaming import json_response
 from numaserve.server.api.ui_files import ui_answer, ui_files
 from numaserve.server.fleet.asking import Question, answers
@@ -77,6 +79,8 @@ class OwnRoutes:
         if path in ui_files():
             return "GET", self._page
         return {
+            "/": ("GET", self._root),
+            "/api/version": ("GET", self._ollama_version),
             "/health": ("GET", self._readyz),
             "/readyz": ("GET", self._readyz),
             "/livez": ("GET", self._livez),
@@ -123,11 +127,17 @@ class OwnRoutes:
         has_keys = self.keys is not None
         return json_response(described(documents, _OF_ALL, has_keys=has_keys, root_path=self.root_path))
 
-    async def _list(self, _: Request) -> Response:
-        return json_response({"object": "list", "data": [self._described(name) for name in self.names]})
+    async def _root(self, request: Request) -> Response:
+        return greeting(request)
+
+    async def _ollama_version(self, _: Request) -> Response:
+        return json_response({"version": OLLAMA_VERSION})
+
+    async def _list(self, request: Request) -> Response:
+        return models_answer(request, [self._described(name) for name in self.names])
 
     async def _model(self, request: Request) -> Response:
-        return json_response(self._described(self._known(request.scope["path"].removeprefix(_ONE_MODEL))))
+        return model_answer(request, self._described(self._known(request.scope["path"].removeprefix(_ONE_MODEL))))
 
     async def _load(self, request: Request) -> Response:
         name = await self._ordered(request)

@@ -9,6 +9,7 @@ from numaserve.server.text.lane import Lane
 from numaserve.server.tokenizer.types import TokenizerProtocol
 
 SMALL_CHARACTERS = 16 * 1024  # some milliseconds of work
+_CUT_TOKENS = 256  # more than a cut through a text changes
 PIECE_CHARACTERS = 64 * 1024  # some tens of milliseconds
 
 T = TypeVar("T")
@@ -44,6 +45,16 @@ class Turns:
         if len(text) > PIECE_CHARACTERS:
             await self._count(text, max_tokens)
         return await self.run(partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens))
+
+    async def encode_beginning(self, text: str, *, at_least: int) -> list[int]:
+        """Token ids of the whole of `text`, or of so much of a long one that they are more than `at_least`."""
+        end, tokens = 0, 0
+        while end < len(text) and tokens <= at_least + _CUT_TOKENS:
+            piece = text[end : end + PIECE_CHARACTERS]
+            end += len(piece)
+            if end < len(text) or tokens:  # a short text is encoded once
+                tokens += len(await self.run(partial(self._tokenizer.encode, piece, add_special_tokens=False)))
+        return await self.run(partial(self._tokenizer.encode, text[:end]))
 
     async def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Text of `token_ids`."""

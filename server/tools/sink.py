@@ -68,6 +68,7 @@ class Sink:
         self._content = _Text()
         self._reasoning = _Text(skip=SPACE)
         self._calls: list[_Delta] = []
+        self._ends_thought = False
         self._begun = -1  # number of the call that has begun last
 
     def content(self, text: str) -> None:
@@ -80,6 +81,7 @@ class Sink:
 
     def end_thought(self) -> None:
         """Say that the thought is over."""
+        self._ends_thought = True
         self._reasoning.trim(skip=SPACE, before="\n")
         self._content.skip = "\n"
 
@@ -110,4 +112,5 @@ class Sink:
         """What has come since the last time."""
         calls = tuple(ToolCallDelta(each.call, each.id, each.name, "".join(each.arguments)) for each in self._calls)
         self._calls.clear()
-        return Parsed(self._content.take(), self._reasoning.take(), calls)
+        ends_thought, self._ends_thought = self._ends_thought, False
+        return Parsed(self._content.take(), self._reasoning.take(), calls, ends_thought)

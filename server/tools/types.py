@@ -1,6 +1,6 @@
 """What callers give to the parsers of output, and what they get."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -35,6 +35,7 @@ class Parsed:
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
+    ends_thought: bool = field(default=False, compare=False)
 
 
 class OutputParser(Protocol):

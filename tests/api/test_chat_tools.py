@@ -141,6 +141,13 @@ def test_the_thought_is_told_apart_and_counted(thinker: TestClient, engine: Fake
     assert len("Let me see.") <= tokens < len("<think>\nLet me see.\n</think>\n\n") + 2
 
 
+def test_a_call_behind_a_thought_is_not_counted_as_one(thinker: TestClient, engine: FakeEngine) -> None:
+    thought = "Let me see.\n</think>"
+    engine.reply = f"<think>\n{thought}\n\n{CALL}"
+    usage = thinker.post(CHAT, json={"messages": [USER], "tools": TOOLS}).json()["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == len(thought)
+
+
 def test_the_thought_may_be_left_out_or_left_in(thinker: TestClient, engine: FakeEngine) -> None:
     engine.reply = "<think>hm</think>Yes."
     assert ask(thinker, include_reasoning=False)["message"] == {"role": "assistant", "content": "Yes.", "refusal": None}
@@ -254,3 +261,44 @@ def test_without_tools_there_is_no_constraint(thinker: TestClient, engine: FakeE
     ask(thinker)
     ask(thinker, tools=TOOLS, tool_choice="none")
     assert [request.matcher for request in engine.admitted] == [None, None]
+
+
+def test_a_named_tool_is_called_once(thinker: TestClient, engine: FakeEngine) -> None:
+    engine.reply = f"{CALL}\n{CALL}\n{CALL}"
+    chosen = {"type": "function", "function": {"name": "weather"}}
+    assert len(ask(thinker, tools=TOOLS, tool_choice=chosen)["message"]["tool_calls"]) == 1
+    once = BEGIN + b'weather", "arguments": {"city": "x"}}\n</tool_call>'
+    assert allows(constraint_of(engine), once)
+    assert not allows(constraint_of(engine), once + b"\n<tool_call>")
+    assert len(ask(thinker, tools=TOOLS, tool_choice="required")["message"]["tool_calls"]) == 3
+
+
+def test_allowed_tools_are_the_only_ones_that_are_called_of_those_that_the_model_is_told_of(
+    thinker: TestClient, engine: FakeEngine, template: Template
+) -> None:
+    some = [{"type": "function", "function": {"name": "clock"}}]
+    for mode, is_free in (("auto", True), ("required", False)):
+        ask(thinker, tools=TOOLS, tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": some}})
+        assert len(template.tools) == 2
+        assert allows(constraint_of(engine), BEGIN + b"clock")
+        assert not allows(constraint_of(engine), BEGIN + b"weather")
+        assert allows(constraint_of(engine), b"No.") == is_free
+
+
+def test_tools_of_other_types_are_left_out_and_named(thinker: TestClient, template: Template) -> None:
+    patch = {"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}}
+    answer = thinker.post(CHAT, json={"messages": [USER], "tools": [patch, *TOOLS]})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Numaserve-Ignored"] == "1, tools.custom"
+    assert [tool["function"]["name"] for tool in template.tools] == ["weather", "clock"]
+    refused = thinker.post(CHAT, json={"messages": [USER], "tools": [{"type": "functoin"}]})
+    assert refused.json()["error"]["message"] == "Unknown field: tools[0].type; did you mean 'function'?"
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Par', "[1]", "no"])
+def test_a_call_that_was_cut_off_is_taken_back(thinker: TestClient, template: Template, arguments: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    turn = {"role": "assistant", "content": None, "tool_calls": [call], "refusal": "no", "annotations": [{"a": 1}]}
+    ask(thinker, messages=[USER, turn, {"role": "tool", "tool_call_id": "1", "content": "?"}])
+    (told,) = template.messages[1]["tool_calls"]  # type: ignore[misc]
+    assert told["function"]["arguments"] == {"arguments": arguments}

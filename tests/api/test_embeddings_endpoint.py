@@ -144,3 +144,20 @@ def test_ollama_s_clients_are_refused_in_ollama_s_form(client: TestClient, embed
     answer = client.post("/api/embed", json={"model": MODEL, "input": "a"})
     assert (answer.status_code, list(answer.json())) == (400, ["error"])
     assert embedder.post("/api/embed", json={"model": "other", "input": "a"}).status_code == 404
+
+
+def test_ollama_s_older_route_gives_one_embedding(embedder: TestClient, engine: FakeEngine) -> None:
+    answer = embedder.post("/api/embeddings", json={"model": f"{MODEL}:latest", "prompt": "abc"})
+    assert answer.json() == {"embedding": [3, 4, 4, 4]}
+    assert engine.admitted[0].prompt == [BOS, *b"abc"]
+    assert embedder.post("/api/embeddings", json={"model": "other", "prompt": "a"}).status_code == 404
+
+
+@pytest.mark.parametrize("length", [CONTEXT, 3 * CONTEXT, 300 * CONTEXT])
+def test_ollama_s_inputs_are_cut_to_what_fits(embedder: TestClient, engine: FakeEngine, length: int) -> None:
+    body = {"model": MODEL, "input": ["a" * length, "b"]}
+    assert embedder.post("/api/embed", json=body).status_code == 200
+    assert [request.prompt for request in engine.admitted] == [[BOS, *b"a" * (CONTEXT - 1)], [BOS, *b"b"]]
+    assert embedder.post("/api/embed", json={**body, "truncate": False}).status_code == 400
+    assert embedder.post("/api/embeddings", json={"model": MODEL, "prompt": "a" * length}).status_code == 200
+    assert engine.admitted[-1].prompt == engine.admitted[0].prompt

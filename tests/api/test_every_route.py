@@ -150,13 +150,16 @@ def test_garbage_is_the_client_s_error(
 @pytest.mark.parametrize(("method", "path"), BODIES)
 @pytest.mark.parametrize("content_type", ["", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])
 def test_a_body_that_is_not_called_json_is_refused(
-    renewed_client: TestClient, method: str, path: str, content_type: str
+    renewed_client: TestClient, renewed_engine: FakeEngine, method: str, path: str, content_type: str
 ) -> None:
     # A page in a browser may send these across origins without asking.
     content = b'{"model": "%s", "prompt": "x", "tokens": [1]}' % MODEL.encode()
-    answer = renewed_client.request(method, path, content=content, headers={"Content-Type": content_type})
-    assert answer.status_code == 400
-    error_message(answer)
+    pages = [{"Origin": "http://testserver"}, {"Sec-Fetch-Site": "same-origin"}]
+    for page in pages if path.startswith("/api/") else [{}, *pages]:
+        answer = renewed_client.request(method, path, content=content, headers={"Content-Type": content_type, **page})
+        assert answer.status_code == 400
+        error_message(answer)
+    assert renewed_engine.admitted == []
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)

@@ -24,6 +24,13 @@ def messages(*turns: list[dict[str, Any]]) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)]}
 
 
+FOUND = {"type": "search_result", "source": "u", "title": "f"}
+
+
+def document_of(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "document", "source": {"type": "content", "content": blocks}}
+
+
 # What has the list, by the name of its description and its field's; and a body with that list.
 LISTS: dict[tuple[str, str], tuple[str, Callable[[int], dict[str, Any]]]] = {
     ("InputMessage", "content"): (MESSAGES, lambda n: messages([TEXT] * n)),
@@ -31,6 +38,8 @@ LISTS: dict[tuple[str, str], tuple[str, Callable[[int], dict[str, Any]]]] = {
         MESSAGES,
         lambda n: messages([TEXT], [CALL], [{"type": "tool_result", "tool_use_id": "a", "content": [TEXT] * n}]),
     ),
+    ("ContentSource", "content"): (MESSAGES, lambda n: messages([document_of([TEXT] * n)])),
+    ("SearchResultBlock", "content"): (MESSAGES, lambda n: messages([{**FOUND, "content": [TEXT] * n}])),
     ("MessageItem", "content"): (RESPONSES, lambda n: {"input": [{**QUESTION, "content": [TEXT] * n}]}),
     ("FunctionOutputItem", "output"): (
         RESPONSES,

@@ -1,4 +1,5 @@
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from tests.support.api_fakes import CONTEXT, MODEL, REPLY, TURN, FakeEngine, mak
 from tests.support.error_forms import error_message
 
 USER = [{"role": "user", "content": "hi"}]
+CALLED = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 PROMPT = [TURN, *b"user\nhi", TURN]
 GENERATED = len(REPLY.encode()) + 1
 
@@ -163,13 +166,89 @@ def test_tool_calls_and_results_are_turns_for_templates_that_know_them() -> None
     ]
 
 
-@pytest.mark.parametrize("kind", ["image", "document"])
-def test_images_and_documents_are_refused_by_name(client: TestClient, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "where", "what"), [("image", "", "images"), ("document", ".source", "documents other than text")]
+)
+def test_images_and_documents_are_refused_by_name(client: TestClient, kind: str, where: str, what: str) -> None:
     block = {"type": kind, "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     message = refusal(client, messages=[{"role": "user", "content": [block]}])
-    assert message == f"Invalid value for 'messages[0].content[0]': {kind}s are not supported by this server."
-    result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
-    assert f"{kind}s are not supported" in refusal(client, messages=[{"role": "user", "content": [result]}])
+    assert message == f"Invalid value for 'messages[0].content[0]{where}': {what} are not supported by this server."
+
+
+def test_an_image_that_a_tool_has_returned_is_told_of(client: TestClient, engine: FakeEngine) -> None:
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [block, {"type": "text", "text": "b"}]}
+    turns = [*USER, {"role": "assistant", "content": [CALLED]}, {"role": "user", "content": [result]}]
+    prompt = prompt_of(client, engine, turns)
+    assert "An image, which this server does not show to the model.]\nb" in prompt
+
+
+NOTE = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "n"}, "title": "t"}
+QUOTE = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "q"}]}, "context": "c"}
+FOUND = {"type": "search_result", "source": "u", "title": "f", "content": [{"type": "text", "text": "r"}]}
+REFERENCE = {"type": "tool_reference", "tool_name": "look"}
+
+
+def test_documents_and_search_results_are_given_to_the_model_as_text(client: TestClient, engine: FakeEngine) -> None:
+    citing = {**NOTE, "citations": {"enabled": True}, "cache_control": {"type": "ephemeral"}}
+    prompt = prompt_of(client, engine, [{"role": "user", "content": [citing, QUOTE, FOUND]}])
+    assert prompt == "<t>user\nt\nn\nc\nq\nf\nu\nr<t>"
+
+
+def test_results_of_tools_have_documents_and_the_names_of_tools() -> None:
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [NOTE, FOUND, REFERENCE]}
+    messages = [*USER, {"role": "assistant", "content": [CALLED]}, {"role": "user", "content": [result]}]
+    body = MessagesRequest.model_validate({"messages": messages, "max_tokens": 1})
+    assert body.messages.messages[-1]["content"] == "t\nn\nf\nu\nr\nlook"
+
+
+def test_a_turn_of_the_system_may_come_late(client: TestClient, engine: FakeEngine) -> None:
+    late = [*USER, {"role": "system", "content": "be kind"}, {"role": "assistant", "content": "a"}, *USER]
+    assert prompt_of(client, engine, late) == "<t>user\nhi<t>system\nbe kind<t>assistant\na<t>user\nhi<t>"
+    counted = client.post("/v1/messages/count_tokens", json={"messages": late, "system": "x"})
+    assert counted.json()["input_tokens"] == len(engine.admitted[-1].prompt) + len("<system\nx")
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1; cch=0f1e2;"
+
+
+@pytest.mark.parametrize(
+    ("system", "begin"),
+    [
+        ([{"type": "text", "text": BILLING}, {"type": "text", "text": "be kind"}], "system\nbe kind<t>"),
+        (f"{BILLING}\nbe kind\n{BILLING}", f"system\nbe kind\n{BILLING}<t>"),
+        (BILLING, ""),
+        (f" {BILLING}", f"system\n {BILLING}<t>"),
+        ([{"type": "text", "text": f"be kind\n{BILLING}"}], f"system\nbe kind\n{BILLING}<t>"),
+    ],
+)
+def test_a_billing_header_is_left_out_of_the_system_s_text_alone(
+    client: TestClient, engine: FakeEngine, system: object, begin: str
+) -> None:
+    said = [{"role": "user", "content": BILLING}]
+    assert prompt_of(client, engine, said, system=system) == f"<t>{begin}user\n{BILLING}<t>"
+    counted = client.post("/v1/messages/count_tokens", json={"messages": said, "system": system})
+    assert counted.json()["input_tokens"] == len(engine.admitted[-1].prompt)
+
+
+@pytest.mark.parametrize("length", [CONTEXT - len(PROMPT) + 2, CONTEXT, 5 * CONTEXT, 300 * CONTEXT])
+def test_a_conversation_that_is_too_long_is_refused_in_anthropic_s_words(client: TestClient, length: int) -> None:
+    answer = ask(client, messages=[{"role": "user", "content": "x" * length}])
+    assert (answer.status_code, kind_of(answer)) == (400, "invalid_request_error")
+    found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error_message(answer))
+    assert found is not None
+    assert int(found[1]) > int(found[2])
+    assert int(found[2]) in {CONTEXT - 1, CONTEXT}
+
+
+@pytest.mark.parametrize("wanted", [{"output_format": FORMAT}, {"output_config": {"format": FORMAT}}])
+def test_an_output_format_is_enforced(client: TestClient, engine: FakeEngine, wanted: dict[str, Any]) -> None:
+    assert ask(client, **wanted).status_code == 200
+    assert engine.admitted[-1].matcher is not None
+
+
+def test_thinking_between_tools_is_thinking(client: TestClient, engine: FakeEngine) -> None:
+    assert prompt_of(client, engine, USER, thinking={"type": "between_tools"}).startswith("T<t>")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +257,8 @@ def test_images_and_documents_are_refused_by_name(client: TestClient, kind: str)
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "system", "content": [CALLED]}]}, "of this role"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "x" * 99}]}]}, "and no other"),
         ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, "of this role"),
@@ -187,6 +267,8 @@ def test_images_and_documents_are_refused_by_name(client: TestClient, kind: str)
         ({"temperature": 3}, "temperature"),
         ({"max_token": 3}, "did you mean 'max_tokens'?"),
         ({"container": "x"}, "container"),
+        ({"output_format": {"type": "json_schema"}}, "needs a 'schema'"),
+        ({"output_format": FORMAT, "output_config": {"format": FORMAT}}, "set only one of them"),
     ],
 )
 def test_what_is_refused_says_which_field_it_is_about(client: TestClient, fields: dict[str, Any], words: str) -> None:

@@ -50,6 +50,8 @@ def streamed(thinker: TestClient, **fields: Any) -> dict[str, Any]:
                         block["text"] += delta["text"]
                     case "thinking_delta":
                         block["thinking"] += delta["thinking"]
+                    case "signature_delta":
+                        block["signature"] = delta["signature"]
                     case "input_json_delta":
                         inputs[event["index"]] = inputs.get(event["index"], "") + delta["partial_json"]
             case "content_block_stop":
@@ -171,10 +173,52 @@ def test_tools_that_cannot_fit_the_context_are_refused(thinker: TestClient, temp
         ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "'name' is for the type 'tool'"),
         ({"tools": TOOLS, "tool_choice": {"type": "auto", "name": "clock"}}, "'name' is for the type 'tool'"),
         ({"tools": [*TOOLS, TOOLS[0]]}, "the same name"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "no tools of its own"),
+        ({"tools": [{"type": "customs", "name": "a", "input_schema": {}}]}, "did you mean 'custom'?"),
+        ({"tools": [{"type": "web_search_20250305", "name": "w"}], "tool_choice": {"type": "any"}}, "no tools"),
+        ({"tools": [{"type": "bash_20250124", "name": "a b"}]}, "tools[0].name"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(thinker: TestClient, fields: dict[str, Any], words: str) -> None:
     assert words in refusal(thinker, **fields)
+
+
+def test_a_tool_of_the_vendor_s_servers_is_left_out_and_named(thinker: TestClient, template: Template) -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    answer = thinker.post("/v1/messages", json={"messages": [USER], "max_tokens": 9, "tools": [search, *TOOLS]})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Numaserve-Ignored"] == "1, tools.web_search_20250305"
+    assert [tool["function"]["name"] for tool in template.tools] == ["weather", "clock"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "inputs"),
+    [
+        ({"type": "bash_20250124", "name": "bash"}, {"command", "restart"}),
+        (
+            {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 10_000},
+            {"command", "path", "view_range", "file_text", "old_str", "new_str", "insert_line", "insert_text"},
+        ),
+        (
+            {"type": "memory_20250818", "name": "memory", "cache_control": {"type": "ephemeral"}},
+            {"command", "path", "view_range", "file_text", "old_str", "new_str", "insert_line", "insert_text"}
+            | {"old_path", "new_path"},
+        ),
+    ],
+)
+def test_the_model_is_told_of_tools_that_the_client_runs(
+    thinker: TestClient, template: Template, tool: dict[str, Any], inputs: set[str]
+) -> None:
+    ask(thinker, tools=[tool])
+    (told,) = template.tools
+    assert told["function"]["name"] == tool["name"]
+    assert told["function"]["parameters"]["properties"].keys() == inputs
+    assert told["function"]["description"]
+
+
+def test_a_named_tool_is_called_once(thinker: TestClient, engine: FakeEngine) -> None:
+    engine.reply = f"{CALL}\n{CALL}\n{CALL}"
+    message = ask(thinker, tools=TOOLS, tool_choice={"type": "tool", "name": "weather"})
+    assert [block["type"] for block in message["content"]] == ["tool_use"]
+    assert len(ask(thinker, tools=TOOLS, tool_choice={"type": "any"})["content"]) == 3

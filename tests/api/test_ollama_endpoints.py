@@ -235,4 +235,41 @@ def test_a_model_is_shown_with_its_context(client: TestClient, field: str) -> No
     assert shown["model_info"][f"{architecture}.context_length"] == CONTEXT
     assert shown["capabilities"] == ["completion"]
     assert client.post("/api/show", json={field: "other"}).status_code == 404
-    assert client.get("/api/version").json() == {"version": "1.2.3"}
+    assert shown["model_info"]["general.basename"] == MODEL.rpartition("/")[2]
+
+
+def test_clients_are_told_a_version_of_ollama_s_api(client: TestClient) -> None:
+    version = client.get("/api/version").json()["version"]
+    assert [int(part) for part in version.split(".")] >= [0, 13, 4]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Accept": "*/*"}, {"Accept": "application/json"}])
+def test_the_root_says_what_clients_of_ollama_look_for(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.get("/", headers=headers).text == "Ollama is running"
+    assert client.head("/", headers=headers).status_code == 200
+
+
+def test_the_root_is_no_page(client: TestClient) -> None:
+    assert client.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}).status_code == 404
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "application/octet-stream"])
+def test_a_body_is_json_whatever_its_header_says(client: TestClient, kind: str) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "hi", "stream": False})
+    answer = client.post("/api/generate", content=body, headers={"Content-Type": kind})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["response"]
+
+
+def test_a_model_that_is_served_need_not_be_fetched(client: TestClient) -> None:
+    assert client.post("/api/pull", json={"name": MODEL, "stream": False}).json() == {"status": "success"}
+    streamed = client.post("/api/pull", json={"model": f"{MODEL}:latest"})
+    assert [json.loads(line) for line in streamed.text.splitlines()] == [{"status": "success"}]
+    assert client.post("/api/pull", json={"model": "other"}).status_code == 404
+    assert client.post("/api/pull", json={}).status_code == 400
+
+
+def test_the_tag_is_taken_on_other_routes_too(client: TestClient) -> None:
+    body = {"model": f"{MODEL}:latest", "messages": [{"role": "user", "content": "hi"}]}
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    assert client.post("/v1/chat/completions", json={**body, "model": f"{MODEL}:8b"}).status_code == 404

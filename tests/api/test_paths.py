@@ -48,6 +48,9 @@ def test_head_is_get_without_a_body(guarded: TestClient, path: str) -> None:
 @pytest.mark.parametrize("path", POSTS)
 def test_head_of_a_route_without_get_says_what_it_has(guarded: TestClient, path: str) -> None:
     answer = guarded.head(path)
+    if path == "/v1/responses/input_tokens":  # may be the id of a response
+        assert (answer.status_code, answer.content) == (404, b"")
+        return
     assert (answer.status_code, answer.headers["allow"], answer.content) == (405, "POST", b"")
 
 

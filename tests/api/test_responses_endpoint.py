@@ -195,7 +195,8 @@ def test_a_failure_in_mid_stream_is_an_event(client: TestClient, engine: FakeEng
         (f"{CALL}\n{SECOND}", ["function_call", "function_call"]),
         (f"{THOUGHT}So:{CALL}", ["reasoning", "message", "function_call"]),
         (f"{THOUGHT}Yes.", ["reasoning", "message"]),
-        ("", []),
+        (f"{THOUGHT}", ["reasoning", "message"]),
+        ("", ["message"]),
     ],
 )
 def test_thoughts_and_calls_are_items_streamed_and_whole(
@@ -414,12 +415,9 @@ def test_items_of_stored_answers_may_be_referred_to(
     assert refusal(thinker, input=[USER, *references])["param"] == "input[1]"
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "neutral"), [("background", True, "null, false"), ("truncation", "auto", 'null, "disabled"')]
-)
-def test_a_refusal_tells_what_may_be_sent_instead(client: TestClient, field: str, value: object, neutral: str) -> None:
-    message = f"Invalid value for '{field}': this server does not support it; leave it out or use {neutral}."
-    assert refusal(client, **{field: value})["message"] == message
+def test_a_refusal_tells_what_may_be_sent_instead(client: TestClient) -> None:
+    message = "Invalid value for 'background': this server does not support it; leave it out or use null, false."
+    assert refusal(client, background=True)["message"] == message
 
 
 @pytest.mark.parametrize(
@@ -433,17 +431,14 @@ def test_a_refusal_tells_what_may_be_sent_instead(client: TestClient, field: str
         ({"input": [USER, {"type": "function_call_output", "call_id": 1, "output": ""}]}, "input[1].call_id"),
         ({"input": [USER, {"type": "item_reference"}]}, "input[1].id"),
         ({"input": [USER, {"type": "x" * 99}]}, "input[1]"),
-        (
-            {"input": [USER, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]},
-            "input[1].arguments",
-        ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "functions"}]}, "tools[0].type"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "functional"}]}]}, "tools[0].tools[0].type"),
         ({"tools": TOOLS * 2}, "tools.name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
         ({"include": ["message.output_text.texts"]}, "include[0]"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"max_output_token": 9}, "max_output_token"),
@@ -454,3 +449,93 @@ def test_what_is_refused_says_which_field_it_is_about(client: TestClient, fields
     error = refusal(client, **fields)
     assert error["param"] == param
     assert "[text]" not in error["message"]
+
+
+MCP = {
+    "type": "namespace",
+    "name": "mcp__atlas",
+    "description": "Maps.",
+    "tools": [{"type": "function", **WEATHER}, {"type": "custom", "name": "patch"}],
+}
+
+
+def test_functions_of_a_namespace_are_known_by_both_names(
+    thinker: TestClient, engine: FakeEngine, template: Template
+) -> None:
+    engine.reply = CALL.replace("weather", "mcp__atlas__weather")
+    tools = [MCP, *TOOLS, {"type": "web_search"}]
+    answer = thinker.post(PATH, json={"input": "hi", "tools": tools})
+    assert answer.headers["X-Numaserve-Ignored"] == "2, tools.custom, tools.web_search"
+    assert [tool["function"]["name"] for tool in template.tools] == ["mcp__atlas__weather", "weather", "clock"]
+    response = answer.json()
+    (call,) = response["output"]
+    assert (call["namespace"], call["name"]) == ("mcp__atlas", "weather")
+    assert response["tools"][0] == {**MCP, "tools": [response["tools"][1]]}
+    assert [event["item"]["namespace"] for event in events(thinker, tools=tools) if "item" in event] == [
+        "mcp__atlas",
+        "mcp__atlas",
+    ]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "12"}
+    ask(thinker, [USER, call, result], tools=tools)
+    told = template.messages
+    ask(thinker, [result], tools=tools, previous_response_id=response["id"])
+    assert told == template.messages
+    (in_history,) = told[1]["tool_calls"]  # type: ignore[misc]
+    assert in_history["function"]["name"] == "mcp__atlas__weather"
+
+
+def test_a_function_of_a_namespace_is_chosen_by_both_names(thinker: TestClient) -> None:
+    chosen = {"type": "function", "namespace": "mcp__atlas", "name": "weather"}
+    assert ask(thinker, tools=[MCP], tool_choice=chosen)["tool_choice"] == chosen
+    some = {"type": "allowed_tools", "mode": "required", "tools": [chosen]}
+    assert ask(thinker, tools=[MCP, *TOOLS], tool_choice=some)["tool_choice"] == some
+    assert refusal(thinker, tools=[MCP], tool_choice={"type": "function", "name": "weather"})["param"] == "tool_choice"
+
+
+def test_namespaces_have_no_two_functions_of_one_name_and_not_too_many(thinker: TestClient) -> None:
+    same = {**MCP, "name": "mcp"}, {"type": "function", "name": "mcp__weather"}
+    assert refusal(thinker, tools=same)["param"] == "tools.name"
+    many = [{"type": "function", "name": f"f{index}"} for index in range(256)]
+    tools = [{"type": "namespace", "name": f"n{index}", "tools": many} for index in range(5)]
+    assert refusal(thinker, tools=tools)["param"] == "tools"
+    assert ask(thinker, tools=tools[:4])["output"]
+
+
+def test_the_tokens_of_an_input_are_counted(thinker: TestClient, engine: FakeEngine) -> None:
+    first = ask(thinker, tools=TOOLS)
+    more = {"input": "and?", "instructions": "be", "tools": TOOLS, "previous_response_id": first["id"]}
+    counted = thinker.post(f"{PATH}/input_tokens", json=more).json()
+    assert counted == {"object": "response.input_tokens", "input_tokens": len(engine.admitted[-1].prompt)}
+    assert thinker.post(f"{PATH}/input_tokens", json={"input": "x", "model": "other"}).status_code == 404
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Par', "[1]", "no"])
+def test_a_call_that_was_cut_off_is_taken_back(thinker: TestClient, template: Template, arguments: str) -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": arguments}
+    response = ask(thinker, [USER, call, {"type": "function_call_output", "call_id": "1", "output": "?"}])
+    (told,) = template.messages[1]["tool_calls"]  # type: ignore[misc]
+    assert told["function"]["arguments"] == {"arguments": arguments}
+    listed = thinker.get(f"{PATH}/{response['id']}/input_items", params={"order": "asc"}).json()["data"]
+    assert listed[1]["arguments"] == arguments
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"truncation": "auto"},
+        {"service_tier": "priority"},
+        {"reasoning": {"effort": "max"}},
+        {"text": {"verbosity": "low"}},
+    ],
+)
+def test_fields_that_change_nothing_are_taken(thinker: TestClient, fields: dict[str, Any]) -> None:
+    assert ask(thinker, **fields)["truncation"] == "disabled"
+
+
+def test_an_image_that_a_function_has_returned_is_told_of(thinker: TestClient, template: Template) -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    response = ask(thinker, [USER, call, {"type": "function_call_output", "call_id": "1", "output": [image, TEXT]}])
+    assert template.messages[-1]["content"] == "[An image, which this server does not show to the model.]\nhi"
+    more = ask(thinker, [USER], previous_response_id=response["id"])
+    assert more["output"]

@@ -78,8 +78,6 @@ def test_the_probes_are_open_with_and_without_the_prefix(guarded: TestClient, pa
 @pytest.mark.parametrize(
     "path",
     [
-        PREFIX,
-        f"{PREFIX}/",
         f"{PREFIX}health",
         f"{PREFIX}//health",
         f"/{PREFIX}/health",
@@ -98,7 +96,7 @@ def test_a_path_that_only_looks_like_a_probe_is_guarded(guarded: TestClient, pat
     assert guarded.get(f"http://testserver{path}").status_code == 401
 
 
-@pytest.mark.parametrize("prefix", [*sorted(OPEN_PATHS), "/v1"])
+@pytest.mark.parametrize("prefix", [*sorted(OPEN_PATHS - {"/"}), "/v1"])
 def test_no_prefix_opens_a_guarded_route(prefix: str) -> None:
     with client_under(prefix, "key-of-a-test") as client:
         for method, path in GUARDED:

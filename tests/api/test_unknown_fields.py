@@ -124,3 +124,19 @@ def test_the_log_names_a_field_once_and_not_without_end(client: TestClient, capl
                 post(client, "/detokenize", {f"unheard_of_{index}": 1})
     named = [record.fields["field"] for record in caplog.records if hasattr(record, "fields")]  # type: ignore[attr-defined]
     assert named == [f"unheard_of_{index}" for index in range(256)]
+
+
+def test_types_of_tools_are_named_as_fields_are(client: TestClient) -> None:
+    strange = ["ä", "a\r\nX-Evil: 1", "x" * 65, "sp ace", "web_search"]
+    tools = [{"type": kind} for kind in [*strange, *(f"kind_{index}" for index in range(100))]]
+    count, *names = post(client, "/v1/chat/completions", {"tools": tools}).headers[HEADER].split(", ")
+    assert int(count) == len(tools)
+    assert names[:2] == ['"tools.sp ace"', "tools.web_search"]
+    assert len(names) == 16
+
+
+def test_types_of_tools_are_refused_where_unknown_fields_are(engine: FakeEngine) -> None:
+    with TestClient(app_over(make_context(engine, strict_fields=True))) as strict:
+        answer = post(strict, "/v1/chat/completions", {"tools": [{"type": "web_search"}]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "tools[0].type"

@@ -88,7 +88,23 @@ def post(client: TestClient, place: str, value: str, is_long: bool) -> Any:
     return client.post(path, content=content, headers={"Content-Type": "application/json"})
 
 
-@pytest.mark.parametrize("place", PLACES)
+# What stands in a text was written by a model, and is taken as it is.
+TEXTS = [place for place, (_, body) in PLACES.items() if json.dumps(TEXT) in json.dumps(body)]
+
+
+@pytest.mark.parametrize("place", TEXTS)
+@pytest.mark.parametrize("value", VALUES)
+@LONG
+def test_what_cannot_be_written_again_is_taken_as_a_text(place: str, value: str, is_long: bool) -> None:
+    template = Template()
+    with thinking_client(FakeEngine(), template) as client:
+        answer = post(client, place, VALUES[value], is_long)
+    assert answer.status_code == 200, answer.text
+    (call,) = next(message["tool_calls"] for message in template.messages if "tool_calls" in message)
+    assert call["function"]["arguments"] == {"arguments": f'{{"a": {VALUES[value]}}}'}
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place not in TEXTS])
 @pytest.mark.parametrize("value", VALUES)
 @LONG
 def test_what_cannot_be_written_again_is_the_client_s_error(

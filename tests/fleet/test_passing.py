@@ -10,6 +10,7 @@ import pytest
 from fake_member import BLOB
 from fleet_door import Open, Opened, kill, started
 from numaserve.server.api.key_file import ApiKey
+from numaserve.server.api.ollama.greeting import OLLAMA_VERSION
 from numaserve.server.api.passed_clients import PassedClient
 from numaserve.server.api.quota import KeyLimits
 from numaserve.server.api.ui_files import ui_files
@@ -80,6 +81,18 @@ async def test_the_page_is_open_to_those_who_read_it_and_loads_no_model(opened: 
     async with opened({"a": {"load": "request"}}, ui=False) as door:
         assert (await door.client.get("/openapi.json")).status_code == 503  # nobody describes a model's routes
         assert (await door.client.get("/ui")).status_code == 404
+
+
+async def test_clients_of_other_apis_find_what_they_look_for(opened: Open) -> None:
+    async with opened({"a": {"load": "request"}}, keys=[ApiKey("secret", "alice")]) as door:
+        assert (await door.client.get("/")).text == "Ollama is running"
+        assert (await door.client.get("/", headers={"Accept": "text/html"})).status_code == 404
+        headers = {"Authorization": "Bearer secret", "anthropic-version": "2023-06-01"}
+        assert (await door.client.get("/api/version", headers=headers)).json() == {"version": OLLAMA_VERSION}
+        listed = (await door.client.get("/v1/models", headers=headers)).json()
+        assert [(model["type"], model["id"]) for model in listed["data"]] == [("model", "a")]
+        assert (await door.client.get("/v1/models/a", headers=headers)).json() == listed["data"][0]
+        assert door.fleet.state("a") == "unloaded"
 
 
 async def test_without_keys_a_server_hears_the_address(opened: Open) -> None:

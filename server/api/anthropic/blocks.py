@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from numaserve.server.api.fields import Data, ShortText, Strict, Text, Unused
+from numaserve.server.api.turns import IMAGE_LEFT_OUT, text_of
 from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_BLOCKS = 16384
-_UNSERVED = {"image": "images", "document": "documents", "search_result": "search results"}
+_UNSERVED = {"image": "images"}
+_UNSERVED_SOURCES = dict.fromkeys(("base64", "file", "url"), "documents other than text")
 
 
 class TextBlock(Strict):
@@ -24,6 +26,109 @@ class TextBlock(Strict):
 _Text = Annotated[TextBlock, only_types(("text",), _UNSERVED)]
 Texts = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_Text], Field(max_length=_MAX_BLOCKS), Tag("[list]")],
+    Discriminator(text_or_list),
+]
+
+
+class TextSource(Strict):
+    """A document that is a text."""
+
+    type: Literal["text"]
+    media_type: Literal["text/plain"] | None = None
+    data: Text
+
+    @property
+    def text(self) -> str:
+        """The document's text."""
+        return self.data
+
+
+class ContentSource(Strict):
+    """A document that is made of blocks."""
+
+    type: Literal["content"]
+    content: Texts
+
+    @property
+    def text(self) -> str:
+        """The document's text."""
+        return text_of(self.content)
+
+
+class DocumentBlock(Strict):
+    """A document, whose title and text are given to the model as text."""
+
+    type: Literal["document"]
+    source: Annotated[
+        Annotated[TextSource, Tag("[text]")] | Annotated[ContentSource, Tag("[content]")],
+        Discriminator(tag_of()),
+        only_types(("text", "content"), _UNSERVED_SOURCES),
+    ]
+    title: Text | None = None
+    context: Text | None = None
+    cache_control: Unused = None
+    citations: Unused = None
+
+    @property
+    def text(self) -> str:
+        """What the model is given."""
+        return "\n".join(filter(None, (self.title, self.context, self.source.text)))
+
+
+class SearchResultBlock(Strict):
+    """What a search has found, as text for the model."""
+
+    type: Literal["search_result"]
+    source: Text
+    title: Text
+    content: Annotated[list[_Text], Field(max_length=_MAX_BLOCKS)]
+    cache_control: Unused = None
+    citations: Unused = None
+
+    @property
+    def text(self) -> str:
+        """What the model is given."""
+        return "\n".join((self.title, self.source, text_of(self.content)))
+
+
+class ToolReferenceBlock(Strict):
+    """A tool that a search for tools has found; the model is told of all tools of a request, and here of the name."""
+
+    type: Literal["tool_reference"]
+    tool_name: ShortText
+    cache_control: Unused = None
+
+    @property
+    def text(self) -> str:
+        """What the model is given."""
+        return self.tool_name
+
+
+class ResultImageBlock(Strict):
+    """An image that a tool has returned, of which the model is told."""
+
+    type: Literal["image"]
+    source: Unused = None
+    cache_control: Unused = None
+
+    @property
+    def text(self) -> str:
+        """What the model is given."""
+        return IMAGE_LEFT_OUT
+
+
+_InputText = (
+    Annotated[TextBlock, Tag("[text]")]
+    | Annotated[DocumentBlock, Tag("[document]")]
+    | Annotated[SearchResultBlock, Tag("[search_result]")]
+)
+_ResultBlock = Annotated[
+    _InputText | Annotated[ToolReferenceBlock, Tag("[tool_reference]")] | Annotated[ResultImageBlock, Tag("[image]")],
+    Discriminator(tag_of()),
+    only_types(("text", "document", "search_result", "tool_reference", "image"), {}),
+]
+_Result = Annotated[
+    Annotated[Text, Tag("[text]")] | Annotated[list[_ResultBlock], Field(max_length=_MAX_BLOCKS), Tag("[list]")],
     Discriminator(text_or_list),
 ]
 
@@ -61,20 +166,22 @@ class ToolResultBlock(Strict):
 
     type: Literal["tool_result"]
     tool_use_id: ShortText
-    content: Texts | None = None
+    content: _Result | None = None
     is_error: bool | None = None
     """Without effect: chat templates have no word for it."""
     cache_control: Unused = None
 
 
 Block = Annotated[
-    Annotated[TextBlock, Tag("[text]")]
+    _InputText
     | Annotated[ThinkingBlock, Tag("[thinking]")]
     | Annotated[RedactedThinkingBlock, Tag("[redacted_thinking]")]
     | Annotated[ToolUseBlock, Tag("[tool_use]")]
     | Annotated[ToolResultBlock, Tag("[tool_result]")],
     Discriminator(tag_of()),
-    only_types(("text", "thinking", "redacted_thinking", "tool_use", "tool_result"), _UNSERVED),
+    only_types(
+        ("text", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result"), _UNSERVED
+    ),
 ]
 Blocks = Annotated[list[Block], Field(min_length=1, max_length=_MAX_BLOCKS)]
 Content = Annotated[

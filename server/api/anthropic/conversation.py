@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from numaserve.server.api.anthropic.blocks import (
     Blocks,
     Content,
+    DocumentBlock,
+    SearchResultBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -18,23 +20,26 @@ from numaserve.server.api.fields import Strict, conflict, made_of
 from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours, text_of
 from pydantic import Field, model_validator
 
-_OF_A_USER = frozenset({"text", "tool_result"})
-_OF_THE_ASSISTANT = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
+_BLOCKS = {
+    "user": frozenset({"text", "document", "search_result", "tool_result"}),
+    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+    "system": frozenset({"text"}),
+}
 
 
 class InputMessage(Strict):
     """One message."""
 
-    role: Literal["user", "assistant"]
-    """Who speaks."""
+    role: Literal["user", "assistant", "system"]
+    """Who speaks; `system` tells the model something in the middle of the conversation."""
     content: Content
-    """A text, or a list of blocks: `text`; of the user `tool_result`; of the assistant `thinking` and `tool_use`."""
+    """A text, or a list of blocks: `text`; of the user `document` and `search_result`, which are text, and
+    `tool_result`; of the assistant `thinking` and `tool_use`."""
 
     @model_validator(mode="after")
     def _blocks_fit_the_role(self) -> InputMessage:
-        allowed = _OF_A_USER if self.role == "user" else _OF_THE_ASSISTANT
         for block in self.blocks:
-            if block.type not in allowed:
+            if block.type not in _BLOCKS[self.role]:
                 raise conflict("content", "a message of this role has no blocks of the type '" + block.type + "'")
         return self
 
@@ -48,21 +53,21 @@ def _conversation(messages: list[InputMessage]) -> Conversation:
     """The conversation; neighbours of one role are one turn, as Anthropic takes them."""
     names = {block.id: block.name for message in messages for block in message.blocks if block.type == "tool_use"}
     turns = (turn for message in messages for turn in _turns(message, names))
-    return conversation_from(join_neighbours(turns, {"user", "assistant"}))
+    return conversation_from(join_neighbours(turns, {"user", "assistant", "system"}))
 
 
 def _turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
-    return _assistant_turns(message) if message.role == "assistant" else _user_turns(message, names)
+    return _assistant_turns(message) if message.role == "assistant" else _input_turns(message, names)
 
 
-def _user_turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
+def _input_turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
     for block in message.blocks:
         if isinstance(block, ToolResultBlock):
             result = {"role": "tool", "content": text_of(block.content), "tool_call_id": block.tool_use_id}
             name = names.get(block.tool_use_id)
             yield result if name is None else {**result, "name": name}
-        elif isinstance(block, TextBlock):
-            yield {"role": "user", "content": block.text}
+        elif isinstance(block, TextBlock | DocumentBlock | SearchResultBlock):
+            yield {"role": message.role, "content": block.text}
 
 
 def _assistant_turns(message: InputMessage) -> Iterator[Turn]:

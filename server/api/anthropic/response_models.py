@@ -41,7 +41,7 @@ class AnthropicThinking(BaseModel):
 
     type: Literal["thinking"]
     thinking: str
-    signature: Literal[""]
+    signature: Literal["unsigned"]
 
 
 class AnthropicToolUse(BaseModel):

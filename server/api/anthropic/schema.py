@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from numaserve.server.api.answer_format import AnswerFormat, constrained_to
-from numaserve.server.api.anthropic.blocks import Texts
+from numaserve.server.api.anthropic.blocks import TextBlock, Texts
 from numaserve.server.api.anthropic.conversation import Messages
-from numaserve.server.api.anthropic.tools_schema import ToolChoice, Tools, tool_use
+from numaserve.server.api.anthropic.tools_schema import ToolChoice, Tools
 from numaserve.server.api.fields import (
     MAX_INT,
     Neutral,
@@ -20,21 +20,31 @@ from numaserve.server.api.fields import (
     neutral,
     no_overflow,
 )
-from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse
+from numaserve.server.api.generation.asked import Asked, Chat, Constrained, Reasoning, ToolUse, effort_arguments
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.api.tool_fields import tool_use
 from numaserve.server.api.turns import text_of, with_system
 from pydantic import Field, model_validator
+
+_BILLING = "x-anthropic-billing-header:"
+
+
+def _instructions(content: str | list[TextBlock]) -> str:
+    """The text of `system`, without what Claude Code says there about itself."""
+    if isinstance(content, str):
+        return content.partition("\n")[2] if content.startswith(_BILLING) else content
+    return text_of([block for block in content if not block.text.startswith(_BILLING)])
 
 
 class Thinking(Strict):
     """Whether the model thinks before it answers."""
 
-    type: Literal["enabled", "adaptive", "disabled"]
-    """Whether it does; `adaptive` is `enabled` here."""
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    """Whether it does; `adaptive` and `between_tools` are `enabled` here."""
     budget_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Tokens after which the thought is closed."""
-    display: Literal["summarized", "omitted"] | None = None
-    """Whether the thought is in the answer; it is never summarized."""
+    display: Literal["summarized", "updates", "omitted"] | None = None
+    """Whether the thought is in the answer, as it is: it is never summarized."""
 
 
 class OutputConfig(Strict):
@@ -60,8 +70,10 @@ class CountTokensRequest(Strict):
     """A served name; another one is a 404."""
     messages: Messages
     """The turns so far, which end with one of the user."""
-    system: Annotated[str, made_of(Texts, text_of)] | None = None
-    """What the model is told first: a text, or a list of blocks that are text."""
+    system: Annotated[str, made_of(Texts, _instructions)] | None = None
+    """What the model is told first: a text, or a list of blocks that are text. A block, or the first line of a text,
+    that begins with `x-anthropic-billing-header:` is left out: it differs from conversation to conversation, and no
+    other one could use what was computed for its prompt."""
     thinking: Thinking | None = None
     """Whether the model thinks before it answers, where it can; disabled unless set."""
     tools: Tools | None = None
@@ -70,16 +82,18 @@ class CountTokensRequest(Strict):
     """Which of them an answer calls; `auto` unless set."""
     output_config: OutputConfig | None = None
     """How the model answers."""
+    output_format: AnswerFormat | None = None
+    """The older `output_config.format`."""
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> CountTokensRequest:
         if self.messages.messages[-1]["role"] == "assistant":
             raise conflict("messages", "the last message must be one of the user: answers are not begun for the model")
-        choice = self.tool_choice
-        if choice is not None and choice.demands and not self.tools:
-            raise conflict("tool_choice", "'tool_choice' demands a call, but there are no tools")
-        if choice is not None and choice.name is not None and choice.name not in {t["name"] for t in self.tools or ()}:
-            raise conflict("tool_choice", "'tool_choice' names a tool that is not among the tools")
+        if self.tool_choice is not None:
+            self.tool_choice.meant.check(self.tools or (), "tool_choice")
+        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
+            message = "'output_format' is the older name of 'output_config.format'; set only one of them"
+            raise conflict("output_format", message)
         return self
 
     @property
@@ -92,13 +106,11 @@ class CountTokensRequest(Strict):
         # Templates have one of these variables, or none.
         arguments: dict[str, object] = {"enable_thinking": self.thinks, "thinking": self.thinks}
         effort = None if self.output_config is None else self.output_config.effort
-        if effort is not None:
-            arguments["reasoning_effort"] = "xhigh" if effort == "max" else effort
-        return Chat(with_system(self.system, self.messages), arguments)
+        return Chat(with_system(self.system, self.messages), arguments | effort_arguments(effort))
 
     def tool_use(self) -> ToolUse | None:
         """The tools, and which of them the answer calls."""
-        return tool_use(self.tools, self.tool_choice) if self.tools else None
+        return tool_use(self.tools or (), None if self.tool_choice is None else self.tool_choice.meant)
 
 
 class MessagesRequest(CountTokensRequest):
@@ -113,7 +125,7 @@ class MessagesRequest(CountTokensRequest):
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
     """0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """1 unless set."""
+    """Sample from the likeliest tokens that have so much probability together; 0: from the likeliest; 1 unless set."""
     top_k: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
     """Sample from so many tokens; 0, the default, from all."""
     metadata: RequestMetadata | None = None
@@ -135,10 +147,13 @@ class MessagesRequest(CountTokensRequest):
             default_max_tokens=self.max_tokens,
             tools=self.tool_use(),
             reasoning=self._reasoning(),
-            constrained=constrained_to(self.output_config.format, "output_config.format")
-            if self.output_config
-            else None,
+            constrained=self._constrained(),
         )
+
+    def _constrained(self) -> Constrained | None:
+        if self.output_format is not None:
+            return constrained_to(self.output_format, "output_format")
+        return None if self.output_config is None else constrained_to(self.output_config.format, "output_config.format")
 
     def _reasoning(self) -> Reasoning:
         thinking = self.thinking

@@ -13,9 +13,12 @@ from numaserve.server.api.generation.reading import Chunk
 from numaserve.server.api.json_data import raw_object
 
 Event = dict[str, Any]
+# Nothing is signed, but clients leave out thoughts without a signature when they send an answer back.
+_SIGNATURE = "unsigned"
 _NO_OBJECT = "INVALID_JSON"  # under which Anthropic's clients find an input that is none
 # Where the deltas of blocks have their pieces.
 _FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_THINKING = "thinking"
 
 
 def _error_event(error: ApiError) -> bytes:
@@ -35,7 +38,7 @@ class BlockEvents:
     def of(self, chunk: Chunk) -> Iterator[Event]:
         """The events of a piece of the answer."""
         if chunk.reasoning:
-            yield from self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield from self._begin(_THINKING, {"type": "thinking", "thinking": "", "signature": ""})
             yield self._delta({"type": "thinking_delta", "thinking": chunk.reasoning})
         if chunk.text:
             yield from self._begin("text", {"type": "text", "text": ""})
@@ -49,6 +52,8 @@ class BlockEvents:
     def end(self) -> Iterator[Event]:
         """The end of the block that is open."""
         if self._open is not None:
+            if self._open == _THINKING:
+                yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
             self._open = None
             yield {"type": "content_block_stop", "index": self._index}
 
@@ -75,6 +80,8 @@ async def message_of(events: AsyncIterator[Event]) -> dict[str, Any]:
             case "content_block_start":
                 message["content"].append(event["content_block"])
                 pieces.append([])
+            case "content_block_delta" if event["delta"]["type"] == "signature_delta":
+                message["content"][-1]["signature"] = event["delta"]["signature"]
             case "content_block_delta":
                 pieces[-1].append(event["delta"][_FIELDS[event["delta"]["type"]]])
             case "message_delta":

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+from numaserve.server.api.anthropic.client_tools import CLIENT_TOOLS, client_tool
 from numaserve.server.api.fields import Data, Strict, Text, Unused, conflict, made_of
-from numaserve.server.api.generation.asked import ToolUse
-from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, tool_data
-from numaserve.server.tools.types import Tool
-from pydantic import BeforeValidator, Field, model_validator
+from numaserve.server.api.tool_fields import MAX_TOOLS, Choice, ToolName, distinct, kept, left_out_unless, tool_data
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 _MAX_EXAMPLES = 64
 
 
-def _is_ours(value: object) -> object:
-    if isinstance(value, dict) and value.get("type") not in (None, "custom"):
-        raise ValueError("the server has no tools of its own; the only type is 'custom'")
-    return value
+_OURS, _THEIRS = "[custom]", "[client]"
+
+
+def _tag(value: object) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return _OURS if kind in (None, "custom") else _THEIRS
 
 
 class InputTool(Strict):
@@ -44,6 +45,25 @@ class InputTool(Strict):
         return tool_data(self.name, self.description, self.input_schema, self.strict)
 
 
+class ClientTool(Strict):
+    """One of Anthropic's tools that the client runs: bash, the text editor, memory."""
+
+    type: Annotated[str, StringConstraints(max_length=64)]
+    """`bash_…`, `text_editor_…` or `memory_…`, with the date of a version."""
+    name: ToolName
+    """The name that Anthropic gives it."""
+    max_characters: Unused = None
+    cache_control: Unused = None
+    defer_loading: Unused = None
+    allowed_callers: Unused = None
+    input_examples: Unused = None
+    strict: Unused = None
+
+    def data(self) -> dict[str, Any]:
+        """The function as the data of a `Tool`."""
+        return tool_data(self.name, *client_tool(self.type), strict=False)
+
+
 class ToolChoice(Strict):
     """Which tools an answer calls."""
 
@@ -61,25 +81,26 @@ class ToolChoice(Strict):
         return self
 
     @property
-    def demands(self) -> bool:
-        """Whether there must be a call."""
-        return self.type in {"any", "tool"}
+    def meant(self) -> Choice:
+        """The choice in every surface's words."""
+        one = self.disable_parallel_tool_use is True
+        match self.type:
+            case "tool":
+                return Choice.named(self.name or "")
+            case "any":
+                return Choice("required", one=one)
+            case _:
+                return Choice(self.type, one=one)
 
 
-def _tools(given: Sequence[InputTool]) -> list[dict[str, Any]]:
-    return distinct([each.data() for each in given])
+def _tools(given: Sequence[InputTool | ClientTool | None]) -> list[dict[str, Any]]:
+    tools: list[InputTool | ClientTool] = kept(given)
+    return distinct([each.data() for each in tools])
 
 
-Tools = Annotated[
-    list[dict[str, Any]],
-    made_of(Annotated[list[Annotated[InputTool, BeforeValidator(_is_ours)]], Field(max_length=MAX_TOOLS)], _tools),
+_Tool = Annotated[
+    Annotated[InputTool, Tag(_OURS)] | Annotated[ClientTool, Tag(_THEIRS)],
+    Discriminator(_tag),
+    left_out_unless("custom", prefixes=CLIENT_TOOLS, default="custom"),
 ]
-
-
-def tool_use(tools: Sequence[dict[str, Any]], choice: ToolChoice | None) -> ToolUse:
-    """What is asked of tools, by fields that were checked."""
-    given = tuple(Tool(**each) for each in tools)
-    if choice is None:
-        return ToolUse(given)
-    word: Literal["auto", "none", "required"] = "required" if choice.demands else choice.type  # type: ignore[assignment]
-    return ToolUse(given, word, choice.name, parallel=choice.disable_parallel_tool_use is not True)
+Tools = Annotated[list[dict[str, Any]], made_of(Annotated[list[_Tool], Field(max_length=MAX_TOOLS)], _tools)]

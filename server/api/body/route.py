@@ -14,10 +14,13 @@ from numaserve.server.api.errors import from_problem, too_large
 from numaserve.server.api.fields import Strict
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.unknown_fields import IgnoredFieldsLog, UnknownFields
+from starlette.types import Scope
 
 # Up to here decoding takes a few milliseconds, whatever the body is; passing it to the process takes about one.
 INLINE_BYTES = 1 << 17
 INLINE_VALUES = 1 << 12
+
+_PAGES = frozenset({"origin", "sec-fetch-site"})  # headers that browsers send, and that pages cannot leave out
 
 _BEYOND_NEED = "The body has more than {}, which is more than the longest context needs."
 
@@ -63,10 +66,12 @@ class Bodies:
         return from_data(model, decoded.fields)
 
 
-def body_route(bodies: Bodies) -> type[APIRoute]:
+def body_route(bodies: Bodies, *, any_content_type: bool = False) -> type[APIRoute]:
     """The class of routes that take their bodies from `bodies`.
 
-    FastAPI then finds an instance of the body's class where it expects decoded JSON, and takes it as it is.
+    FastAPI then finds an instance of the body's class where it expects decoded JSON, and takes it as it is. With
+    `any_content_type` a body is JSON whatever its header says, but not that of a page in a browser: pages may send
+    other types to foreign servers unasked (https://fetch.spec.whatwg.org/#simple-header).
     """
 
     class BodyRoute(APIRoute):
@@ -77,16 +82,22 @@ def body_route(bodies: Bodies) -> type[APIRoute]:
                 return handle
 
             async def handle_with_body(request: Request) -> Response:
-                return await handle(_BodyRequest(request, bodies, model))
+                as_json = any_content_type and not _PAGES.intersection(request.headers)
+                return await handle(_BodyRequest(request, bodies, model, as_json=as_json))
 
             return handle_with_body
 
     return BodyRoute
 
 
+def _as_json(scope: Scope) -> Scope:
+    others = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+    return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
+
+
 class _BodyRequest(Request):
-    def __init__(self, request: Request, bodies: Bodies, model: type[Strict]) -> None:
-        super().__init__(request.scope, request.receive, request._send)
+    def __init__(self, request: Request, bodies: Bodies, model: type[Strict], *, as_json: bool) -> None:
+        super().__init__(_as_json(request.scope) if as_json else request.scope, request.receive, request._send)
         self._bodies = bodies
         self._model = model
 

@@ -33,6 +33,7 @@ class Texts:
 
     prompts: Sequence[str] | Sequence[list[int]]
     echo: bool = False  # answers repeat their prompts
+    truncate: bool = False  # a text that does not fit is cut to what fits
     suffix: str = ""  # what follows the answer; there is one prompt then, which is a text
     param: str = "prompt"
 
@@ -43,13 +44,18 @@ class ToolUse:
 
     tools: tuple[Tool, ...]
     choice: Literal["auto", "none", "required"] = "auto"
-    named: str | None = None  # the tool that has to be called; `choice` is required then
+    allowed: tuple[str, ...] = ()  # the names of the tools that may be called; all of them where it is empty
     parallel: bool = True  # several calls in an answer
 
     @property
     def offered(self) -> tuple[Tool, ...]:
         """The tools that the model is told of."""
         return () if self.choice == "none" else self.tools
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """The tools that the answer may call."""
+        return tuple(tool for tool in self.offered if not self.allowed or tool.name in self.allowed)
 
     @cached_property
     def characters(self) -> int:
@@ -70,7 +76,9 @@ def effort_arguments(effort: str | None) -> dict[str, Any]:
     """The variables of chat templates that say how long to think; a template has one of them, or none."""
     if effort is None:
         return {}
-    return {"enable_thinking": False, "thinking": False} if effort == "none" else {"reasoning_effort": effort}
+    if effort == "none":
+        return {"enable_thinking": False, "thinking": False}
+    return {"reasoning_effort": "xhigh" if effort == "max" else effort}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numaserve.server.tools.types import Tool
 
 def with_calls(calls: ToolFormat, use: ToolUse, answer: Constrained | None) -> Constrained | None:
     """The constraint of answers that call tools as `use` says, or else match `answer`; None where anything goes."""
-    tools = [tool for tool in use.offered if use.named in {None, tool.name}]
+    tools = use.callable
     if use.choice == "required":
         return _constrained(calls.grammar(tools, True, use.parallel))
     if answer is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from itertools import takewhile
 
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import ApiError, bad_request, context_length_exceeded, template_unavailable
+from numaserve.server.api.errors import ApiError, Overflow, bad_request, context_length_exceeded, template_unavailable
 from numaserve.server.api.generation.asked import Asked, Chat, Prompt, Texts, ToolUse
 from numaserve.server.api.generation.fill_in import fill_in_of
 from numaserve.server.api.generation.plain_tools import described, in_plain_text
@@ -34,7 +35,8 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
     skip = asked.sampling.skip_special_tokens
     for given in texts.prompts:
         if isinstance(given, str):
-            check_text_length(context, len(given), texts.param)
+            if not texts.truncate:
+                check_text_length(context, len(given), texts.param)
         elif not asked.pool:  # which needs no room for output
             output_limit(len(given), None, None, context.limits.context_length, texts.param)
     check_text_length(context, len(texts.suffix), "suffix")
@@ -58,8 +60,9 @@ async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, pr
     def write() -> str:
         if use:
             check_text_length(context, use.characters, "tools")
+        messages = context.late_system.folded(conversation.messages)
         return context.tokenizer.render_chat(
-            in_plain_text(conversation.messages, tools, calls) if in_text else conversation.messages,
+            in_plain_text(messages, tools, calls) if in_text else messages,
             tools=() if in_text else [described(tool) for tool in tools],
             add_generation_prompt=chat.add_generation_prompt,
             arguments=chat.template_arguments,
@@ -112,7 +115,9 @@ def check_text_length(context: ApiContext, characters: int, param: str) -> None:
     limit = context.limits.context_length
     if characters > limit * _MAX_CHARACTERS_PER_TOKEN:
         raise context_length_exceeded(
-            f"This model's maximum context length is {limit} tokens; {characters} characters are more than fit.", param
+            f"This model's maximum context length is {limit} tokens; {characters} characters are more than fit.",
+            param,
+            Overflow(characters // _MAX_CHARACTERS_PER_TOKEN + 1, limit),
         )
 
 
@@ -122,10 +127,22 @@ async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], tur
     if isinstance(given, str):
         bos = context.tokenizer.bos_token_id
         hidden = frozenset[int]() if bos is None else frozenset((bos,))
+        if asked.truncate:
+            return Prompt(await _beginning(context, turns, given), given, hidden)
         return Prompt(await encode(context, turns, given, asked.param), given, hidden)
     await turns.run(partial(check_token_ids, given, context.vocab_size, asked.param))
     text = await turns.decode(given, skip_special_tokens=skip) if asked.echo else ""
     return Prompt(given, text, hidden_tokens(context, skip_special_tokens=skip))
+
+
+async def _beginning(context: ApiContext, turns: Turns, text: str) -> list[int]:
+    """As many tokens of the text as fit, with those that the tokenizer adds behind each text."""
+    limit, special = context.limits.context_length, context.tokenizer.special_token_ids
+    tokens = await turns.encode_beginning(text, at_least=limit)
+    if len(tokens) <= limit:
+        return tokens
+    behind = [*takewhile(special.__contains__, reversed(tokens))][::-1]
+    return [*tokens[: limit - len(behind)], *behind]
 
 
 async def _filled_in(context: ApiContext, asked: Texts, prefix: str, turns: Turns) -> Prompt:
@@ -153,7 +170,8 @@ async def encode(
         return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=add_special_tokens)
     except TextTooLong as error:
         most = f"This model's maximum context length is {limits.context_length} tokens"
-        raise context_length_exceeded(f"{most}, but {too_long.format(error.tokens)}", param) from error
+        overflow = Overflow(error.tokens, limits.context_length)
+        raise context_length_exceeded(f"{most}, but {too_long.format(error.tokens)}", param, overflow) from error
 
 
 def _template_refuses(message: str, chat: Chat) -> ApiError:

@@ -77,6 +77,7 @@ class AnswerReader:
         self._has_begun |= bool(parsed.content or parsed.calls)
         if not self._has_begun and self._thought:
             self.thought_tokens += len(chunk.token_ids)
+        self._has_begun |= parsed.ends_thought  # what follows may be held back until it is a call
         ends_in_call = self._has_called and chunk.finish_reason == "stop"
         reason: AnswerEnd | None = "tool_calls" if ends_in_call else chunk.finish_reason
         reasoning = parsed.reasoning if self._include else ""
@@ -98,7 +99,10 @@ def call_id(length: int | None) -> str:
 
 def _joined(first: Parsed, second: Parsed) -> Parsed:
     return Parsed(
-        first.content + second.content, first.reasoning + second.reasoning, _merged((*first.calls, *second.calls))
+        first.content + second.content,
+        first.reasoning + second.reasoning,
+        _merged((*first.calls, *second.calls)),
+        first.ends_thought or second.ends_thought,
     )
 
 

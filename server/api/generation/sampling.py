@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import bad_request, context_length_exceeded, token_unknown
+from numaserve.server.api.errors import Overflow, bad_request, context_length_exceeded, token_unknown
 from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.generation.asked import Asked, Chat, Prompt
 from numaserve.server.api.sampling import Sampling
@@ -33,6 +33,7 @@ def output_limit(prompt_tokens: int, asked: int | None, default: int | None, con
             f"This model's maximum context length is {context_length} tokens, at least one of them for output, "
             f"but the prompt has {prompt_tokens} tokens{output}. Shorten the prompt or ask for less output.",
             param,
+            Overflow(prompt_tokens, min(context_length, prompt_tokens - 1)) if room < 1 else None,
         )
     if asked is not None:
         return asked

@@ -65,7 +65,7 @@ async def _admitted(
 
 def check_model(context: ApiContext, model: str | None) -> None:
     """Raise `ApiError` 404 for another model than the one served; no model means that one."""
-    if model is not None and model not in context.model_names:
+    if model is not None and not context.serves(model):
         raise model_not_found(model)
 
 

@@ -20,7 +20,12 @@ class Paths:
             return
         path: str = scope["path"]
         # The path as it was sent: an escaped slash is a character of a name.
-        if len(path) > 1 and path.endswith("/") and scope.get("raw_path", b"/").endswith(b"/"):
+        if (
+            len(path) > 1
+            and path.endswith("/")
+            and not path.endswith("//")
+            and scope.get("raw_path", b"/").endswith(b"/")
+        ):
             scope["path"] = path[:-1]
         if scope["method"] != "HEAD":
             await self._app(scope, receive, send)

@@ -17,6 +17,6 @@ class StripRootPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        if scope["type"] == "http" and scope["path"].startswith(self._prefix + "/"):
-            scope = {**scope, "path": scope["path"].removeprefix(self._prefix)}
+        if scope["type"] == "http" and f"{scope['path']}/".startswith(self._prefix + "/"):
+            scope = {**scope, "path": scope["path"].removeprefix(self._prefix) or "/"}
         await self._app(scope, receive, send)

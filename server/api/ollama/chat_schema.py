@@ -8,7 +8,8 @@ from numaserve.server.api.conversation import Conversation, conversation_of
 from numaserve.server.api.fields import Data, Neutral, ShortText, Strict, Text, Unused, conflict, neutral
 from numaserve.server.api.generation.asked import Asked, Chat
 from numaserve.server.api.ollama.options import OllamaFields
-from numaserve.server.api.openai.tools_schema import Tools, tool_use
+from numaserve.server.api.openai.tools_schema import Tools
+from numaserve.server.api.tool_fields import tool_use
 from pydantic import Field, model_validator
 
 MAX_TOOL_CALLS = 128
@@ -94,5 +95,5 @@ class OllamaChatRequest(OllamaFields):
             default_max_tokens=options.most_output,
             logprobs=self.counted_logprobs,
             constrained=self.constrained,
-            tools=tool_use(self.tools, None, parallel=True) if self.tools else None,
+            tools=tool_use(self.tools or [], None),
         )

@@ -1,4 +1,4 @@
-"""POST /api/embed."""
+"""POST /api/embed, and /api/embeddings, which is older."""
 
 import asyncio
 import time
@@ -13,14 +13,15 @@ from numaserve.server.api.generation.embedding import check_embeds, embedding
 from numaserve.server.api.generation.many import Ends, ends_of
 from numaserve.server.api.generation.start import check_model
 from numaserve.server.api.large_json import pieces_response
-from numaserve.server.api.ollama.embed_schema import OllamaEmbedRequest
+from numaserve.server.api.ollama.embed_schema import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from numaserve.server.api.ollama.names import served_name
-from numaserve.server.api.ollama.responses import BODY_ERRORS, EmbedAnswer
+from numaserve.server.api.ollama.responses import BODY_ERRORS, EmbedAnswer, EmbeddingsAnswer
+from numaserve.server.api.streaming import json_response
 
 
 def ollama_embed_router(context: ApiContext) -> APIRouter:
-    """The route of this file."""
-    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies))
+    """The routes of this file."""
+    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
 
     @router.post("/api/embed", response_model=EmbedAnswer, responses=BODY_ERRORS)
     async def ollama_embed(body: OllamaEmbedRequest, request: Request) -> Response:
@@ -32,6 +33,16 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
         ends = await ends_of(context, request, body.asked(name), record_of(request).request_id)
         # A thread does it, as for /v1/embeddings.
         return await asyncio.to_thread(_answer, body, ends, began)
+
+    @router.post("/api/embeddings", response_model=EmbeddingsAnswer, responses=BODY_ERRORS)
+    async def ollama_embeddings(body: OllamaEmbeddingsRequest, request: Request) -> Response:
+        """The embedding of a text, in Ollama's older shape."""
+        name = served_name(context, body.model)
+        check_model(context, name)
+        check_embeds(context, None)
+        ends = await ends_of(context, request, body.asked(name), record_of(request).request_id)
+        values = embedding(ends.chunks[0].embedding, None, normalize=False)
+        return json_response({"embedding": values.tolist()})
 
     return router
 

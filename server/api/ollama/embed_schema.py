@@ -1,4 +1,4 @@
-"""The body of POST /api/embed."""
+"""The bodies of POST /api/embed and /api/embeddings."""
 
 from __future__ import annotations
 
@@ -31,10 +31,27 @@ class OllamaEmbedRequest(Strict):
     dimensions: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """The first so many numbers of each embedding; all unless set."""
 
-    truncate: Unused = None  # an input that does not fit is refused
+    truncate: bool | None = None
+    """Whether an input that does not fit is cut to what fits; true unless set."""
     keep_alive: Unused = None
     options: Unused = None
 
     def asked(self, model: str) -> Asked:
         """What the client asks for, of `model`."""
-        return Asked(Texts(self.input, param="input"), Sampling(), model=model, pool=True)
+        texts = Texts(self.input, param="input", truncate=self.truncate is not False)
+        return Asked(texts, Sampling(), model=model, pool=True)
+
+
+class OllamaEmbeddingsRequest(Strict):
+    """The body of POST /api/embeddings."""
+
+    model: ShortText
+    """A served name; `:latest` may stand behind it. Another one is a 404."""
+    prompt: Text
+    """A text; one that does not fit is cut to what fits."""
+    keep_alive: Unused = None
+    options: Unused = None
+
+    def asked(self, model: str) -> Asked:
+        """What the client asks for, of `model`."""
+        return Asked(Texts([self.prompt], truncate=True), Sampling(), model=model, pool=True)

@@ -24,7 +24,7 @@ _NO_OBJECT = "arguments"  # where arguments that the model wrote badly are a tex
 
 def ollama_generation_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
-    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies))
+    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
 
     @router.post("/api/chat", response_model=ChatAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
     async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:

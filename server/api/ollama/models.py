@@ -1,26 +1,29 @@
-"""GET /api/tags, /api/ps, /api/version and POST /api/show."""
+"""GET /api/tags, /api/ps, /api/version and POST /api/show and /api/pull."""
 
 import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.generation.fill_in import fill_in_of
 from numaserve.server.api.generation.start import check_model
+from numaserve.server.api.ollama.greeting import OLLAMA_VERSION, greeting
 from numaserve.server.api.ollama.names import served_name, tagged
 from numaserve.server.api.ollama.responses import (
     BODY_ERRORS,
     ERRORS,
+    LINES_OF_JSON,
     ApiVersion,
     ListedModels,
+    PullAnswer,
     RunningModels,
     ShownModel,
 )
-from numaserve.server.api.ollama.show_schema import OllamaShowRequest
+from numaserve.server.api.ollama.show_schema import OllamaPullRequest, OllamaShowRequest
 from numaserve.server.api.streaming import json_response
 
 _NEVER = "9999-12-31T23:59:59Z"
@@ -28,7 +31,7 @@ _NEVER = "9999-12-31T23:59:59Z"
 
 def ollama_models_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
-    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies))
+    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
     modified_at = datetime.fromtimestamp(context.created, UTC).isoformat().replace("+00:00", "Z")
     details = _details(context)
 
@@ -56,15 +59,27 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
     @router.post("/api/show", response_model=ShownModel, responses=BODY_ERRORS)
     async def ollama_show(body: OllamaShowRequest) -> Response:
         """The model's context length and what it can do, in Ollama's shape."""
-        check_model(context, served_name(context, body.model or body.name or ""))
+        check_model(context, served_name(context, body.named))
         answer: dict[str, object] = {"modelfile": "", "parameters": "", "template": "", "details": details}
         answer |= {"model_info": _info(context), "capabilities": _capabilities(context), "modified_at": modified_at}
         return json_response(answer)
 
+    @router.post("/api/pull", response_model=PullAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
+    async def ollama_pull(body: OllamaPullRequest) -> Response:
+        """Nothing is fetched: clients ask for a model before they use it, and the one that is served is there."""
+        check_model(context, served_name(context, body.named))
+        if body.stream is False:
+            return json_response({"status": "success"})
+        return Response(b'{"status":"success"}\n', media_type="application/x-ndjson")
+
+    @router.get("/", include_in_schema=False)
+    async def ollama_root(request: Request) -> Response:
+        return greeting(request)
+
     @router.get("/api/version", response_model=ApiVersion, responses=ERRORS)
     async def ollama_version() -> Response:
-        """The server's version, for clients of Ollama."""
-        return json_response({"version": context.version})
+        """The version of Ollama's API that clients may count on; the server's own is at /version."""
+        return json_response({"version": OLLAMA_VERSION})
 
     return router
 
@@ -88,7 +103,11 @@ def _digest(context: ApiContext, name: str) -> str:
 
 def _info(context: ApiContext) -> dict[str, object]:
     # Clients look for the key that ends so, behind the architecture's name.
-    return {"general.architecture": "numaserve", "numaserve.context_length": context.limits.context_length}
+    return {
+        "general.architecture": "numaserve",
+        "general.basename": context.model_name.rpartition("/")[2],
+        "numaserve.context_length": context.limits.context_length,
+    }
 
 
 def _capabilities(context: ApiContext) -> list[str]:

@@ -61,6 +61,12 @@ class EmbedAnswer(BaseModel):
     prompt_eval_count: int
 
 
+class EmbeddingsAnswer(BaseModel):
+    """The answer of /api/embeddings."""
+
+    embedding: list[float]
+
+
 class ModelDetails(BaseModel):
     """A model's file and weights; empty where the server does not know."""
 
@@ -120,8 +126,14 @@ class ShownModel(BaseModel):
     modified_at: str
 
 
+class PullAnswer(BaseModel):
+    """The answer of /api/pull."""
+
+    status: Literal["success"]
+
+
 class ApiVersion(BaseModel):
-    """The version of numaserve."""
+    """The version of Ollama's API."""
 
     version: str
 

@@ -1,25 +1,45 @@
-"""The body of POST /api/show."""
+"""The bodies of POST /api/show and /api/pull."""
 
 from __future__ import annotations
+
+from typing import Self
 
 from numaserve.server.api.fields import ShortText, Strict, Unused, conflict
 from pydantic import model_validator
 
 
-class OllamaShowRequest(Strict):
-    """The model to be shown."""
-
+class _NamedModel(Strict):
     model: ShortText | None = None
     """A served name; another one is a 404."""
     name: ShortText | None = None
     """The older name of `model`."""
+
+    @model_validator(mode="after")
+    def _a_model_is_named(self) -> Self:
+        if not (self.model or self.name):
+            raise conflict("model", "'model' is needed")
+        return self
+
+    @property
+    def named(self) -> str:
+        """The name, in either field."""
+        return self.model or self.name or ""
+
+
+class OllamaShowRequest(_NamedModel):
+    """The model to be shown."""
+
     verbose: Unused = None
     system: Unused = None
     template: Unused = None
     options: Unused = None
 
-    @model_validator(mode="after")
-    def _a_model_is_named(self) -> OllamaShowRequest:
-        if not (self.model or self.name):
-            raise conflict("model", "'model' is needed")
-        return self
+
+class OllamaPullRequest(_NamedModel):
+    """The model to be fetched, which has to be the one that is served."""
+
+    stream: bool | None = None
+    """Answer in lines of JSON; true unless set."""
+    insecure: Unused = None
+    username: Unused = None
+    password: Unused = None

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from numaserve.server.api.fields import MAX_INT, Neutral, Strict, TemplateArguments, TopLogprobs, conflict, neutral
+from numaserve.server.api.fields import (
+    MAX_INT,
+    Effort,
+    Neutral,
+    ShortText,
+    Strict,
+    TemplateArguments,
+    TopLogprobs,
+    Verbosity,
+    conflict,
+    neutral,
+)
 from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse, effort_arguments
 from numaserve.server.api.openai.constraint_fields import ConstraintFields
 from numaserve.server.api.openai.messages import Content, Messages
 from numaserve.server.api.openai.sampling_fields import SamplingFields
-from numaserve.server.api.openai.tools_schema import FunctionChoice, Functions, ToolChoice, Tools, tool_use
+from numaserve.server.api.openai.tools_schema import FunctionChoice, Functions, ToolChoice, Tools
+from numaserve.server.api.tool_fields import tool_use
 from numaserve.server.api.turns import text_of
 from pydantic import Field, model_validator
 
@@ -39,17 +50,19 @@ class ChatRequest(ConstraintFields, SamplingFields):
     """Values of variables that the model's chat template has and the server leaves open, such as `enable_thinking`."""
 
     tools: Tools | None = None
-    """Functions that the model may call."""
+    """Functions that the model may call; tools of other types are left out."""
     tool_choice: ToolChoice | None = None
-    """`auto`, the default: the model decides; `none`; `required`: it calls at least one; or the one to be called."""
+    """`auto`, the default: the model decides; `none`; `required`: it calls at least one; the one to be called, once; or
+    `allowed_tools`, of which it calls some."""
     parallel_tool_calls: bool | None = None
     """Whether an answer may have several calls; true unless set."""
     functions: Functions | None = None
     """OpenAI's older `tools`; the answer has `function_call` then."""
     function_call: FunctionChoice | None = None
     """OpenAI's older `tool_choice`."""
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    """How long the model thinks, where its template knows that; `none`: not at all, where it can be turned off."""
+    reasoning_effort: Effort | None = None
+    """How long the model thinks, where its template knows that; `none`: not at all, where it can be turned off; `max`
+    is `xhigh` here."""
     include_reasoning: bool | None = None
     """Whether the thought is in the answer, as `reasoning_content`; true unless set."""
     max_thinking_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
@@ -66,10 +79,13 @@ class ChatRequest(ConstraintFields, SamplingFields):
     """What the answer will probably be, such as the text that is to be edited: it comes faster where that is right."""
     modalities: Annotated[Neutral, neutral(["text"])] = None
     audio: Annotated[Neutral, neutral()] = None
-    verbosity: Annotated[Neutral, neutral("medium")] = None
+    verbosity: Verbosity | None = None
+    """Without effect."""
+    service_tier: ShortText | None = None
+    """Without effect: there is one tier."""
+    store: bool | None = None
+    """Without effect: chat completions are not kept."""
     web_search_options: Annotated[Neutral, neutral()] = None
-    service_tier: Annotated[Neutral, neutral("auto", "default")] = None
-    store: Annotated[Neutral, neutral(False)] = None
     add_special_tokens: Annotated[Neutral, neutral(False)] = None  # the template writes them
     best_of: Annotated[Neutral, neutral(1)] = None
     chat_template: Annotated[Neutral, neutral()] = None
@@ -124,23 +140,12 @@ class ChatRequest(ConstraintFields, SamplingFields):
     def _tool_use(self) -> ToolUse | None:
         if self.functions:
             return tool_use(self.functions, self.function_call, parallel=False)
-        if self.tools:
-            return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
-        return None
+        return tool_use(self.tools or [], self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
     def _check_tools(self) -> None:
         if self.tools and self.functions:
             raise conflict("functions", "'functions' is the older name of 'tools'; set only one of them")
-        for names, given, param in (
-            (self.tools, self.tool_choice, "tool_choice"),
-            (self.functions, self.function_call, "function_call"),
-        ):
-            if given == "required" or isinstance(given, dict):
-                self._check_choice(names or [], given, param)
-
-    @staticmethod
-    def _check_choice(tools: Sequence[Any], choice: Any, param: str) -> None:
-        if not tools:
-            raise conflict(param, f"'{param}' demands a call, but there are no tools")
-        if isinstance(choice, dict) and choice["name"] not in {tool["name"] for tool in tools}:
-            raise conflict(param, f"'{param}' names a tool that is not among the tools")
+        if self.tool_choice is not None:
+            self.tool_choice.check(self.tools or (), "tool_choice")
+        if self.function_call is not None:
+            self.function_call.check(self.functions or (), "function_call")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from numaserve.server.api.conversation import Conversation, conversation_of
-from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, made_of, neutral
-from numaserve.server.api.json_data import object_of
+from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.json_data import arguments_of
 from numaserve.server.api.turns import text_of
 from numaserve.server.api.typed import text_or_list
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
@@ -30,18 +30,12 @@ Content = Annotated[
 ]
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        return object_of(text)
-    except ValueError as error:
-        raise conflict("", f"'arguments' cannot be taken: {error}") from None
-
-
 class CalledFunction(Strict):
-    """The function that the model called; `arguments` is JSON."""
+    """The function that the model called."""
 
     name: ShortText
-    arguments: Annotated[dict[str, Any], made_of(Text, _arguments)]
+    arguments: Text
+    """JSON as the model wrote it; a template sees text that is no JSON object as `{"arguments": text}`."""
 
 
 class ToolCall(Strict):
@@ -54,7 +48,7 @@ class ToolCall(Strict):
 
     def for_template(self) -> dict[str, object]:
         """The call as templates know it: with its arguments as an object, as transformers documents it."""
-        function = {"name": self.function.name, "arguments": self.function.arguments}
+        function = {"name": self.function.name, "arguments": arguments_of(self.function.arguments)}
         call: dict[str, object] = {"type": self.type, "function": function}
         return call if self.id is None else {**call, "id": self.id}
 
@@ -73,7 +67,6 @@ class Message(Strict):
     """Calls that the assistant made, for templates that write them."""
     tool_call_id: ShortText | None = None
     """The id of the call that a tool's result answers."""
-    refusal: Annotated[Neutral, neutral()] = None
     function_call: CalledFunction | None = None
     """A call in OpenAI's older shape."""
     reasoning_content: Text | None = None
@@ -81,9 +74,10 @@ class Message(Strict):
     reasoning: Text | None = None
     """vLLM's newer name for `reasoning_content`."""
     audio: Annotated[Neutral, neutral()] = None
-    annotations: Annotated[Neutral, neutral([])] = None
     prefix: Annotated[Neutral, neutral(False)] = None  # an answer to be continued
 
+    refusal: Unused = None
+    annotations: Unused = None
     parsed: Unused = None
     provider_specific_fields: Unused = None
     id: Unused = None

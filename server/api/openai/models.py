@@ -1,12 +1,12 @@
 """GET /v1/models and /v1/models/{model}."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.generation.start import check_model
+from numaserve.server.api.model_list import model_answer, models_answer
 from numaserve.server.api.openapi import errors
-from numaserve.server.api.service_models import Model, ModelList
-from numaserve.server.api.streaming import json_response
+from numaserve.server.api.service_models import AnthropicModel, AnthropicModelList, Model, ModelList
 
 
 def models_router(context: ApiContext) -> APIRouter:
@@ -25,15 +25,15 @@ def models_router(context: ApiContext) -> APIRouter:
         for name in context.model_names
     }
 
-    @router.get("/v1/models", response_model=ModelList, responses=errors())
-    async def list_models() -> Response:
-        """The one model served, under each of its names."""
-        return json_response({"object": "list", "data": list(models.values())})
+    @router.get("/v1/models", response_model=ModelList | AnthropicModelList, responses=errors())
+    async def list_models(request: Request) -> Response:
+        """The one model served, under each of its names; in Anthropic's shape for requests with `anthropic-version`."""
+        return models_answer(request, list(models.values()))
 
-    @router.get("/v1/models/{name:path}", response_model=Model, responses=errors(404))
-    async def retrieve_model(name: str) -> Response:
-        """The model under one of its names."""
+    @router.get("/v1/models/{name:path}", response_model=Model | AnthropicModel, responses=errors(404))
+    async def retrieve_model(name: str, request: Request) -> Response:
+        """The model under one of its names; in Anthropic's shape for requests with `anthropic-version`."""
         check_model(context, name)
-        return json_response(models[name])
+        return model_answer(request, models[name])
 
     return router

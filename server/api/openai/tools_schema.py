@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.fields import Data, Strict, Text
-from numaserve.server.api.generation.asked import ToolUse
-from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, tool_data
-from numaserve.server.api.typed import word_or_object
-from numaserve.server.tools.types import Tool
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from numaserve.server.api.fields import Data, Strict, Text, made_of
+from numaserve.server.api.tool_fields import MAX_TOOLS, Choice, ToolName, distinct, kept, left_out_unless, tool_data
+from numaserve.server.api.typed import word_or_object, word_or_type
+from pydantic import Discriminator, Field, Tag
 
 
 class FunctionDefinition(Strict):
@@ -31,7 +29,7 @@ class FunctionDefinition(Strict):
 
 
 class FunctionTool(Strict):
-    """A tool; the only kind is a function."""
+    """A tool that is a function."""
 
     type: Literal["function"]
     function: FunctionDefinition
@@ -49,40 +47,62 @@ class NamedTool(Strict):
     type: Literal["function"]
     function: NamedFunction
 
+    def choice(self) -> Choice:
+        """The choice of this tool."""
+        return Choice.named(self.function.name)
 
-def _tools(given: Sequence[FunctionTool]) -> list[dict[str, Any]]:
-    return distinct([each.function.tool() for each in given])
+
+class AllowedTools(Strict):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    """Whether an answer has to call one of them."""
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    """The tools that it may call."""
+
+
+class AllowedToolsChoice(Strict):
+    """The choice of some tools, by their names: the model is told of all of them."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+    def choice(self) -> Choice:
+        """The choice of these tools."""
+        allowed = self.allowed_tools
+        return Choice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
+
+
+def _tools(given: Sequence[FunctionTool | None]) -> list[dict[str, Any]]:
+    return distinct([each.function.tool() for each in kept(given)])
 
 
 def _functions(given: Sequence[FunctionDefinition]) -> list[dict[str, Any]]:
     return distinct([each.tool() for each in given])
 
 
-def _named(choice: NamedTool) -> dict[str, str]:
-    return {"name": choice.function.name}
+def _choice(given: str | NamedTool | AllowedToolsChoice) -> Choice:
+    return Choice(given) if isinstance(given, str) else given.choice()  # type: ignore[arg-type]
 
 
-def _named_function(choice: NamedFunction) -> dict[str, str]:
-    return {"name": choice.name}
+def _function_choice(given: str | NamedFunction) -> Choice:
+    return Choice(given) if isinstance(given, str) else Choice.named(given.name)  # type: ignore[arg-type]
 
 
-Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), AfterValidator(_tools)]
-Functions = Annotated[list[FunctionDefinition], Field(max_length=MAX_TOOLS), AfterValidator(_functions)]
-ToolChoice = Annotated[
+_Tool = Annotated[FunctionTool, left_out_unless("function")]
+Tools = Annotated[list[dict[str, Any]], made_of(Annotated[list[_Tool], Field(max_length=MAX_TOOLS)], _tools)]
+Functions = Annotated[
+    list[dict[str, Any]], made_of(Annotated[list[FunctionDefinition], Field(max_length=MAX_TOOLS)], _functions)
+]
+_Choice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("[word]")]
-    | Annotated[NamedTool, AfterValidator(_named), Tag("[object]")],
+    | Annotated[NamedTool, Tag("[function]")]
+    | Annotated[AllowedToolsChoice, Tag("[allowed_tools]")],
+    Discriminator(word_or_type),
+]
+ToolChoice = Annotated[Choice, made_of(_Choice, _choice)]
+_FunctionChoice = Annotated[
+    Annotated[Literal["none", "auto"], Tag("[word]")] | Annotated[NamedFunction, Tag("[object]")],
     Discriminator(word_or_object),
 ]
-FunctionChoice = Annotated[
-    Annotated[Literal["none", "auto"], Tag("[word]")]
-    | Annotated[NamedFunction, AfterValidator(_named_function), Tag("[object]")],
-    Discriminator(word_or_object),
-]
-
-
-def tool_use(tools: Sequence[Any], choice: Any, *, parallel: bool) -> ToolUse:
-    """What is asked of tools, by fields that were checked."""
-    given = tuple(Tool(**each) for each in tools)
-    if isinstance(choice, dict):
-        return ToolUse(given, "required", choice["name"], parallel)
-    return ToolUse(given, choice or "auto", parallel=parallel)
+FunctionChoice = Annotated[Choice, made_of(_FunctionChoice, _function_choice)]

@@ -13,12 +13,13 @@ from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing, named_event
 from numaserve.server.api.generation.generation import Generation, Usage
 from numaserve.server.api.openai.logprobs import TokenNames
-from numaserve.server.api.openai.responses.entries import Entry, Ids, said
+from numaserve.server.api.openai.responses.entries import Entry, Ids, of_function, said
 from numaserve.server.api.openai.responses.logprobs import TextLogprobs
 from numaserve.server.api.openai.responses.output import Event, Output
 from numaserve.server.api.openai.responses.schema import ResponsesRequest
 from numaserve.server.api.openai.responses.store import Kept
 from numaserve.server.api.streaming import json_response
+from numaserve.server.api.tool_fields import Choice
 
 
 class ResponseAnswer:
@@ -37,7 +38,8 @@ class ResponseAnswer:
         self._given = given
         self._keep = keep if body.store is not False else None
         with_logprobs = body.logprobs >= 0
-        self._output = Output(ids, TextLogprobs(TokenNames(context.tokenizer)) if with_logprobs else None)
+        logprobs = TextLogprobs(TokenNames(context.tokenizer)) if with_logprobs else None
+        self._output = Output(ids, logprobs, body.tools.names if body.tools else None)
         self._frame = {
             "id": self.id,
             "object": "response",
@@ -72,7 +74,7 @@ class ResponseAnswer:
                     yield event
                 if chunk.finish_reason is not None:
                     status = "incomplete" if chunk.finish_reason == "length" else "completed"
-                    for event in output.end(status):
+                    for event in output.finish(status):
                         yield event
                     yield self._end(status, generation.usage())
 
@@ -98,7 +100,6 @@ def _echoed(body: ResponsesRequest) -> dict[str, object]:
     """What a response repeats of its request."""
     effort = None if body.reasoning is None else body.reasoning.effort
     summary = None if body.reasoning is None else body.reasoning.summary
-    choice = body.tool_choice
     return {
         "background": False,
         "instructions": body.instructions,
@@ -112,13 +113,25 @@ def _echoed(body: ResponsesRequest) -> dict[str, object]:
         "store": body.store is not False,
         "temperature": body.temperature,
         "text": {"format": body.text_format},
-        "tool_choice": {"type": "function", **choice} if isinstance(choice, dict) else choice or "auto",
-        "tools": [{"type": "function", **tool} for tool in body.tools or ()],
+        "tool_choice": _choice_body(body),
+        "tools": body.tools.listed if body.tools else [],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": "disabled",
         "user": body.user,
     }
+
+
+def _choice_body(body: ResponsesRequest) -> str | dict[str, object]:
+    choice = body.tool_choice or Choice()
+    if not choice.names:
+        return choice.mode
+    known = body.tools.names if body.tools else {}
+    split = [known.get(name, (None, name)) for name in choice.names]
+    functions = [{"type": "function", **of_function(name, namespace)} for namespace, name in split]
+    if choice.one:
+        return dict(functions[0])
+    return {"type": "allowed_tools", "mode": choice.mode, "tools": functions}
 
 
 def _usage_body(usage: Usage) -> dict[str, object]:

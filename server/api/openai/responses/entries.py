@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from numaserve.server.api.conversation import Conversation
-from numaserve.server.api.json_data import object_of
+from numaserve.server.api.json_data import arguments_of
 from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours
 
 REFERENCE = "item_reference"
@@ -80,7 +80,8 @@ def said(item: dict[str, Any]) -> Entry:
     """An item of an output, which later requests see without its log-probabilities."""
     nameless = {name: value for name, value in item.items() if name != "id"}
     if item["type"] == "function_call":
-        return Entry.of(nameless, call_turn(item["call_id"], item["name"], _arguments(item)), item["id"])
+        name = qualified(item["name"], item.get("namespace"))
+        return Entry.of(nameless, call_turn(item["call_id"], name, item["arguments"]), item["id"])
     text = item["content"][0]["text"]
     if item["type"] == "reasoning":
         return Entry.of(nameless, assistant_turn(thought=text), item["id"])
@@ -92,15 +93,17 @@ def conversation_of(entries: Iterable[Entry]) -> Conversation:
     return conversation_from(join_neighbours((entry.turn for entry in entries), {"assistant"}))
 
 
-def call_turn(call_id: str, name: str, arguments: dict[str, Any]) -> Turn:
-    """The turn of a call."""
-    function = {"name": name, "arguments": arguments}
+def call_turn(call_id: str, name: str, arguments: str) -> Turn:
+    """The turn of a call of the function that the model knows by `name`."""
+    function = {"name": name, "arguments": arguments_of(arguments)}
     return assistant_turn(calls=[{"id": call_id, "type": "function", "function": function}])
 
 
-def _arguments(item: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; none of those that the model wrote badly."""
-    try:
-        return object_of(item["arguments"])
-    except ValueError:
-        return {}
+def qualified(name: str, namespace: str | None) -> str:
+    """The name by which the model knows a function: clients join the two in the same way."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def of_function(name: str, namespace: str | None) -> dict[str, str]:
+    """The function of a call, as its item has it."""
+    return {"name": name, "namespace": namespace} if namespace else {"name": name}

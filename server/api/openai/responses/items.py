@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.conversation import MAX_MESSAGES
 from numaserve.server.api.fields import ShortText, Strict, Text, Unused, made_of
-from numaserve.server.api.json_data import json_text
 from numaserve.server.api.openai.messages import CalledFunction
 from numaserve.server.api.openai.responses.entries import (
     REFERENCE,
@@ -15,14 +14,24 @@ from numaserve.server.api.openai.responses.entries import (
     Given,
     call_turn,
     input_text,
+    of_function,
     output_text,
+    qualified,
 )
-from numaserve.server.api.turns import assistant_turn, text_of
+from numaserve.server.api.turns import IMAGE_LEFT_OUT, assistant_turn, text_of
 from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_PARTS = 16384
 _UNSERVED = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
+
+
+_UNSERVED_OUTPUTS = {name: kind for name, kind in _UNSERVED.items() if name != "input_image"}
+
+
+def _kind_of_part(value: object) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "[image]" if kind == "input_image" else "[text]"
 
 
 class TextContent(Strict):
@@ -37,6 +46,31 @@ class TextContent(Strict):
 _Part = Annotated[TextContent, only_types(("input_text", "output_text", "text"), _UNSERVED)]
 Texts = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_Part], Field(max_length=_MAX_PARTS), Tag("[list]")],
+    Discriminator(text_or_list),
+]
+
+
+class OutputImage(Strict):
+    """An image that a function has returned, of which the model is told."""
+
+    type: Literal["input_image"]
+    image_url: Unused = None
+    file_id: Unused = None
+    detail: Unused = None
+
+    @property
+    def text(self) -> str:
+        """What the model is given."""
+        return IMAGE_LEFT_OUT
+
+
+_OutputPart = Annotated[
+    Annotated[TextContent, Tag("[text]")] | Annotated[OutputImage, Tag("[image]")],
+    Discriminator(_kind_of_part),
+    only_types(("input_text", "output_text", "text", "input_image"), _UNSERVED_OUTPUTS),
+]
+_Outputs = Annotated[
+    Annotated[Text, Tag("[text]")] | Annotated[list[_OutputPart], Field(max_length=_MAX_PARTS), Tag("[list]")],
     Discriminator(text_or_list),
 ]
 
@@ -65,14 +99,17 @@ class FunctionCallItem(CalledFunction):
 
     type: Literal["function_call"]
     call_id: ShortText
+    namespace: ShortText | None = None
+    """The namespace of the function, where it has one."""
     id: Unused = None
     status: Unused = None
 
     def entry(self) -> Entry:
         """The item, and its turn."""
-        called = {"call_id": self.call_id, "name": self.name, "arguments": json_text(self.arguments)}
-        item = {"type": self.type, **called, "status": "completed"}
-        return Entry.of(item, call_turn(self.call_id, self.name, self.arguments))
+        function = of_function(self.name, self.namespace)
+        item = {"type": self.type, "call_id": self.call_id, **function, "arguments": self.arguments}
+        item["status"] = "completed"
+        return Entry.of(item, call_turn(self.call_id, qualified(self.name, self.namespace), self.arguments))
 
 
 class FunctionOutputItem(Strict):
@@ -80,7 +117,7 @@ class FunctionOutputItem(Strict):
 
     type: Literal["function_call_output"]
     call_id: ShortText
-    output: Texts
+    output: _Outputs
     id: Unused = None
     status: Unused = None
 

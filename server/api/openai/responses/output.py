@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numaserve.server.api.generation.reading import Chunk
-from numaserve.server.api.openai.responses.entries import Ids, output_text
+from numaserve.server.api.openai.responses.entries import Ids, of_function, output_text
 from numaserve.server.api.openai.responses.logprobs import TextLogprobs
 from numaserve.server.tools.types import ToolCallDelta
 
@@ -17,11 +17,15 @@ _THOUGHT, _TEXT = "reasoning_text", "output_text"
 class Output:
     """Items as they come, one open at a time. Each event has the number after that of the one before."""
 
-    def __init__(self, ids: Ids, logprobs: TextLogprobs | None = None) -> None:
-        """With `logprobs` the texts of messages have them."""
+    def __init__(
+        self, ids: Ids, logprobs: TextLogprobs | None = None, functions: Mapping[str, tuple[str, str]] | None = None
+    ) -> None:
+        """With `logprobs` the texts of messages have them. `functions` are namespaces and names of functions, by the
+        names that the model knows."""
         self.items: list[dict[str, Any]] = []
         self._ids = ids
         self._logprobs = logprobs
+        self._functions = functions or {}
         self._events = 0
         self._open: object = None  # what the open item is: the kind of its text, or the number of a call
         self._pieces: list[str] = []
@@ -44,6 +48,14 @@ class Output:
         for call in chunk.tool_calls:
             yield from self._call(call)
 
+    def finish(self, status: str) -> Iterator[Event]:
+        """The end of the answer, which has this status. One that says nothing has an empty message: clients take the
+        last item for the answer."""
+        only_thought = all(item["type"] == "reasoning" for item in self.items)
+        if not self.items or (only_thought and status == "completed"):
+            yield from self._begin_text(_TEXT)
+        yield from self.end(status)
+
     def end(self, status: str = "completed") -> Iterator[Event]:
         """The end of the item that is open, which has this status."""
         if self._open is None:
@@ -64,15 +76,18 @@ class Output:
 
     def _text(self, kind: str, piece: str) -> Iterator[Event]:
         if self._open != kind:
-            yield from self._begin(kind, self._thought_item() if kind == _THOUGHT else self._message_item())
-            yield self._of_item("content_part.added", content_index=0, part=_part(kind))
-            self.items[-1]["content"].append(_part(kind))
+            yield from self._begin_text(kind)
         self._pieces.append(piece)
         entries = [] if self._logprobs is None else self._logprobs.take(piece)
         more = {"logprobs": entries} if kind == _TEXT else {}
         if kind == _TEXT:
             self.items[-1]["content"][0]["logprobs"] += entries
         yield self._of_item(f"{kind}.delta", content_index=0, delta=piece, **more)
+
+    def _begin_text(self, kind: str) -> Iterator[Event]:
+        yield from self._begin(kind, self._thought_item() if kind == _THOUGHT else self._message_item())
+        yield self._of_item("content_part.added", content_index=0, part=_part(kind))
+        self.items[-1]["content"].append(_part(kind))
 
     def _call(self, call: ToolCallDelta) -> Iterator[Event]:
         # Only the first piece of a call has its id and its name, and only it begins an item.
@@ -102,7 +117,8 @@ class Output:
         return self._item("message", role="assistant", content=[])
 
     def _call_item(self, call: ToolCallDelta) -> dict[str, Any]:
-        return self._item("function_call", call_id=call.id, name=call.name, arguments="")
+        namespace, name = self._functions.get(call.name or "", (None, call.name or ""))
+        return self._item("function_call", call_id=call.id, **of_function(name, namespace), arguments="")
 
     def _item(self, kind: str, **fields: object) -> dict[str, Any]:
         return {"type": kind, "id": self._ids.of_item(kind), **fields, "status": "in_progress"}

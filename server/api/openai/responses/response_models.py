@@ -50,6 +50,7 @@ class ResponseCall(BaseModel):
     id: str
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
     status: ItemStatus
 
@@ -107,12 +108,19 @@ class ModelResponse(BaseModel):
     store: bool
     temperature: float | None
     text: dict[str, Any]
-    tool_choice: str | dict[str, str]
+    tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float | None
     truncation: Literal["disabled"]
     user: str | None
+
+
+class InputTokens(BaseModel):
+    """The answer of POST /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class DeletedResponse(BaseModel):

@@ -1,4 +1,4 @@
-"""POST /v1/responses; GET and DELETE /v1/responses/{response_id}, and GET its `input_items`."""
+"""POST /v1/responses and its `input_tokens`; GET and DELETE /v1/responses/{response_id}, and GET its `input_items`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError
-from numaserve.server.api.generation.start import start
+from numaserve.server.api.generation.prompts import render
+from numaserve.server.api.generation.start import check_model, start
 from numaserve.server.api.openai.responses.answer import ResponseAnswer
 from numaserve.server.api.openai.responses.earlier import entries_of_response, page, resolved
 from numaserve.server.api.openai.responses.entries import Entry, Ids, conversation_of
-from numaserve.server.api.openai.responses.response_models import DeletedResponse, ItemList, ModelResponse
-from numaserve.server.api.openai.responses.schema import ResponsesRequest
+from numaserve.server.api.openai.responses.response_models import DeletedResponse, InputTokens, ItemList, ModelResponse
+from numaserve.server.api.openai.responses.schema import InputTokensRequest, ResponsesRequest
 from numaserve.server.api.openai.responses.store import Kept, ResponseStore, entries_in
 from numaserve.server.api.openapi import BODY_ERRORS, errors
 from numaserve.server.api.response_models import EVENT_STREAM
@@ -33,18 +35,30 @@ def responses_router(context: ApiContext) -> APIRouter:
             raise _not_found(response_id)
         return kept
 
+    def items_of(body: InputTokensRequest, request: Request, ids: Ids) -> list[Entry]:
+        owner, given = context.owner_of(request), list[Entry]()
+        if body.previous_response_id is not None:
+            given += entries_of_response(store, owner, body.previous_response_id)
+        return [*given, *resolved(store, owner, body.input.entries, ids)]
+
     @router.post("/v1/responses", response_model=ModelResponse, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         """A conversation, continued; the shapes of OpenAI's responses, streaming and not."""
-        owner, ids, given = context.owner_of(request), Ids(), list[Entry]()
-        if body.previous_response_id is not None:
-            given += entries_of_response(store, owner, body.previous_response_id)
-        given += resolved(store, owner, body.input.entries, ids)
-        answer = ResponseAnswer(context, body, given, ids, partial(store.put, owner))
+        ids = Ids()
+        given = items_of(body, request, ids)
+        answer = ResponseAnswer(context, body, given, ids, partial(store.put, context.owner_of(request)))
         generation = await start(context, request, body.asked(conversation_of(given)), answer.id)
         return await respond(
             request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
         )
+
+    @router.post("/v1/responses/input_tokens", response_model=InputTokens, responses=BODY_ERRORS)
+    async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
+        """The number of tokens that an input is, with what it follows."""
+        check_model(context, body.model)
+        given = conversation_of(items_of(body, request, Ids()))
+        prompt = await until_disconnect(request, render(context, body.chat(given), body.tool_use()))
+        return json_response({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
 
     @router.get("/v1/responses/{response_id}", response_model=ModelResponse, responses=errors(404))
     async def retrieve_response(response_id: str, request: Request) -> Response:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from numaserve.server.api.answer_format import AnswerFormat, constrained_to
 from numaserve.server.api.conversation import Conversation
 from numaserve.server.api.fields import (
     MAX_INT,
     MAX_METADATA,
+    Effort,
     Neutral,
     Priority,
     ShortText,
@@ -16,15 +17,15 @@ from numaserve.server.api.fields import (
     Text,
     TopLogprobs,
     Unused,
-    conflict,
+    Verbosity,
     neutral,
     no_overflow,
 )
 from numaserve.server.api.generation.asked import Asked, Chat, ToolUse, effort_arguments
 from numaserve.server.api.openai.responses.items import Input
 from numaserve.server.api.openai.responses.tools_schema import ResponseToolChoice, ResponseTools
-from numaserve.server.api.openai.tools_schema import tool_use
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.api.tool_fields import tool_use
 from numaserve.server.api.turns import with_system
 from pydantic import Field, model_validator
 
@@ -45,8 +46,8 @@ Includable = Literal[
 class ReasoningOptions(Strict):
     """How the model thinks."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    """How long, where its template knows that; `none`: not at all, where it can be turned off."""
+    effort: Effort | None = None
+    """How long, where its template knows that; `none`: not at all, where it can be turned off; `max` is `xhigh`."""
     summary: Literal["auto", "concise", "detailed"] | None = None
     """Without effect: the whole thought is in the answer."""
     generate_summary: Unused = None
@@ -57,7 +58,8 @@ class TextOptions(Strict):
 
     format: AnswerFormat | None = None
     """Of the type `text`, `json_object`, or `json_schema` with a `schema`, which the text then fits."""
-    verbosity: Annotated[Neutral, neutral("medium")] = None
+    verbosity: Verbosity | None = None
+    """Without effect."""
 
 
 class ResponseStreamOptions(Strict):
@@ -67,8 +69,8 @@ class ResponseStreamOptions(Strict):
     """Without effect: events are not padded against traffic analysis."""
 
 
-class ResponsesRequest(Strict):
-    """The body of POST /v1/responses."""
+class InputTokensRequest(Strict):
+    """The body of POST /v1/responses/input_tokens."""
 
     model: ShortText | None = None
     """A served name; another one is a 404."""
@@ -79,6 +81,43 @@ class ResponsesRequest(Strict):
     """What the model is told first, for this response alone."""
     previous_response_id: ShortText | None = None
     """The response that the input follows; it must have been stored."""
+    tools: ResponseTools | None = None
+    """Functions that the model may call, also those of a `namespace`; tools of other types are left out."""
+    tool_choice: ResponseToolChoice | None = None
+    """`none`, `auto`, `required`, a function, or `allowed_tools`; `auto` unless set."""
+    parallel_tool_calls: bool | None = None
+    """Whether an answer may have several calls; true unless set."""
+    reasoning: ReasoningOptions | None = None
+    """How the model thinks."""
+    text: TextOptions | None = None
+    """What the text is like."""
+    truncation: Literal["auto", "disabled"] | None = None
+    """Without effect: an input that does not fit is refused."""
+    conversation: Annotated[Neutral, neutral()] = None
+
+    @model_validator(mode="after")
+    def _the_choice_is_among_the_tools(self) -> Self:
+        if self.tool_choice is not None:
+            self.tool_choice.check(self._functions, "tool_choice")
+        return self
+
+    @property
+    def _functions(self) -> list[dict[str, Any]]:
+        return [] if self.tools is None else self.tools.functions
+
+    def chat(self, conversation: Conversation) -> Chat:
+        """The conversation, to be continued."""
+        effort = None if self.reasoning is None else self.reasoning.effort
+        return Chat(with_system(self.instructions, conversation), effort_arguments(effort), param="input")
+
+    def tool_use(self) -> ToolUse | None:
+        """The tools, and which of them the answer calls."""
+        return tool_use(self._functions, self.tool_choice, parallel=self.parallel_tool_calls is not False)
+
+
+class ResponsesRequest(InputTokensRequest):
+    """The body of POST /v1/responses."""
+
     store: bool | None = None
     """Whether the response is kept for later requests; true unless set."""
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
@@ -86,17 +125,7 @@ class ResponsesRequest(Strict):
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
     """0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """1 unless set."""
-    tools: ResponseTools | None = None
-    """Functions that the model may call."""
-    tool_choice: ResponseToolChoice | None = None
-    """`none`, `auto`, `required` or a function; `auto` unless set."""
-    parallel_tool_calls: bool | None = None
-    """Whether an answer may have several calls; true unless set."""
-    reasoning: ReasoningOptions | None = None
-    """How the model thinks."""
-    text: TextOptions | None = None
-    """What the text is like."""
+    """Sample from the likeliest tokens that have so much probability together; 0: from the likeliest; 1 unless set."""
     stream: bool | None = None
     """Answer in events, as the tokens come."""
     stream_options: ResponseStreamOptions | None = None
@@ -121,23 +150,13 @@ class ResponsesRequest(Strict):
     """Without effect."""
     prompt_cache_retention: ShortText | None = None
     """Without effect."""
+    service_tier: ShortText | None = None
+    """Without effect: there is one tier."""
 
     background: Annotated[Neutral, neutral(False)] = None
-    conversation: Annotated[Neutral, neutral()] = None
     prompt: Annotated[Neutral, neutral()] = None
     context_management: Annotated[Neutral, neutral([])] = None
     moderation: Annotated[Neutral, neutral()] = None
-    service_tier: Annotated[Neutral, neutral("auto", "default")] = None
-    truncation: Annotated[Neutral, neutral("disabled")] = None
-
-    @model_validator(mode="after")
-    def _the_choice_is_among_the_tools(self) -> ResponsesRequest:
-        choice = self.tool_choice
-        if (choice == "required" or isinstance(choice, dict)) and not self.tools:
-            raise conflict("tool_choice", "'tool_choice' demands a call, but there are no tools")
-        if isinstance(choice, dict) and choice["name"] not in {tool["name"] for tool in self.tools or ()}:
-            raise conflict("tool_choice", "'tool_choice' names a tool that is not among the tools")
-        return self
 
     @property
     def text_format(self) -> dict[str, Any]:
@@ -152,19 +171,13 @@ class ResponsesRequest(Strict):
 
     def asked(self, conversation: Conversation) -> Asked:
         """What the client asks for."""
-        effort = None if self.reasoning is None else self.reasoning.effort
         return Asked(
-            Chat(with_system(self.instructions, conversation), effort_arguments(effort), param="input"),
+            self.chat(conversation),
             Sampling(temperature=self.temperature, top_p=self.top_p),
             model=self.model,
             max_tokens=self.max_output_tokens,
             logprobs=self.logprobs,
-            tools=self._tool_use(),
+            tools=self.tool_use(),
             constrained=constrained_to(self.text_format, "text.format"),
             priority=self.priority or 0,
         )
-
-    def _tool_use(self) -> ToolUse | None:
-        if not self.tools:
-            return None
-        return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)

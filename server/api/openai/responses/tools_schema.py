@@ -5,29 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.fields import Unused, made_of
+import msgspec
+from numaserve.server.api.fields import Strict, Text, Unused, conflict, made_of
+from numaserve.server.api.openai.responses.entries import qualified
 from numaserve.server.api.openai.tools_schema import FunctionDefinition, NamedFunction
-from numaserve.server.api.tool_fields import MAX_TOOLS, distinct
-from numaserve.server.api.typed import only_types, word_or_object
+from numaserve.server.api.tool_fields import MAX_TOOLS, Choice, ToolName, distinct, kept, left_out_unless
+from numaserve.server.api.typed import tag_of, word_or_type
 from pydantic import Discriminator, Field, Tag
 
-_OF_OPENAI = dict.fromkeys(
-    (
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use_preview",
-        "custom",
-        "file_search",
-        "image_generation",
-        "local_shell",
-        "mcp",
-        "shell",
-        "web_search",
-        "web_search_preview",
-    ),
-    "tools of other types than 'function'",
-)
+_MAX_FUNCTIONS = 4 * MAX_TOOLS
 
 
 class ResponseTool(FunctionDefinition):
@@ -39,24 +25,93 @@ class ResponseTool(FunctionDefinition):
     output_schema: Unused = None
 
 
+_Function = Annotated[ResponseTool, left_out_unless("function")]
+
+
+class NamespaceTool(Strict):
+    """Functions with a name in common, which calls of them give apart."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: Text | None = None
+    """Without effect: the functions say what they do."""
+    tools: Annotated[list[_Function], Field(max_length=MAX_TOOLS)]
+
+
+class GivenTools(msgspec.Struct, frozen=True):
+    """The functions of a request, whose names have that of the namespace before them."""
+
+    functions: list[dict[str, Any]]  # the data of a `Tool` each
+    names: dict[str, tuple[str, str]]  # namespace and name, by the names of the functions that are in one
+    listed: list[dict[str, Any]]  # as the response repeats them
+
+
 class NamedResponseTool(NamedFunction):
     """A function, by its name."""
 
     type: Literal["function"]
+    namespace: ToolName | None = None
+
+    @property
+    def qualified(self) -> str:
+        """The name by which the model knows it."""
+        return qualified(self.name, self.namespace)
+
+    def choice(self) -> Choice:
+        """The choice of this function."""
+        return Choice.named(self.qualified)
 
 
-def _tools(given: Sequence[ResponseTool]) -> list[dict[str, Any]]:
-    return distinct([each.tool() for each in given])
+class AllowedResponseTools(Strict):
+    """The choice of some functions, by their names: the model is told of all of them."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    """Whether an answer has to call one of them."""
+    tools: Annotated[list[NamedResponseTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    """The functions that it may call."""
+
+    def choice(self) -> Choice:
+        """The choice of these functions."""
+        return Choice(self.mode, tuple(tool.qualified for tool in self.tools))
 
 
-def _choice(choice: str | NamedResponseTool) -> str | dict[str, str]:
-    return choice if isinstance(choice, str) else {"name": choice.name}
+def _tools(given: Sequence[ResponseTool | NamespaceTool | None]) -> GivenTools:
+    functions: list[dict[str, Any]] = []
+    names: dict[str, tuple[str, str]] = {}
+    listed: list[dict[str, Any]] = []
+    tools: list[ResponseTool | NamespaceTool] = kept(given)
+    for each in tools:
+        if isinstance(each, ResponseTool):
+            functions.append(each.tool())
+            listed.append({"type": each.type, **functions[-1]})
+            continue
+        inner = [tool.tool() for tool in kept(each.tools)]
+        listed.append({"type": each.type, "name": each.name, "description": each.description or ""})
+        listed[-1]["tools"] = [{"type": "function", **tool} for tool in inner]
+        for tool in inner:
+            name = qualified(tool["name"], each.name)
+            names[name] = (each.name, tool["name"])
+            functions.append({**tool, "name": name})
+    if len(functions) > _MAX_FUNCTIONS:
+        raise conflict("", f"the namespaces have more than {_MAX_FUNCTIONS} functions together")
+    return GivenTools(distinct(functions), names, listed)
 
 
-_Tool = Annotated[ResponseTool, only_types(("function",), _OF_OPENAI)]
-ResponseTools = Annotated[list[dict[str, Any]], made_of(Annotated[list[_Tool], Field(max_length=MAX_TOOLS)], _tools)]
-_Choice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("[word]")] | Annotated[NamedResponseTool, Tag("[object]")],
-    Discriminator(word_or_object),
+def _choice(given: str | NamedResponseTool | AllowedResponseTools) -> Choice:
+    return Choice(given) if isinstance(given, str) else given.choice()  # type: ignore[arg-type]
+
+
+_Tool = Annotated[
+    Annotated[ResponseTool, Tag("[function]")] | Annotated[NamespaceTool, Tag("[namespace]")],
+    Discriminator(tag_of()),
+    left_out_unless("function", "namespace"),
 ]
-ResponseToolChoice = Annotated[str | dict[str, str], made_of(_Choice, _choice)]
+ResponseTools = Annotated[GivenTools, made_of(Annotated[list[_Tool], Field(max_length=MAX_TOOLS)], _tools)]
+_Choice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("[word]")]
+    | Annotated[NamedResponseTool, Tag("[function]")]
+    | Annotated[AllowedResponseTools, Tag("[allowed_tools]")],
+    Discriminator(word_or_type),
+]
+ResponseToolChoice = Annotated[Choice, made_of(_Choice, _choice)]

@@ -161,7 +161,11 @@ def demo(path: Path) -> bytes:
     [
         (26, "tensor blk.3.attn_norm.weight is I32; supported are F32"),
         (16, "not a sound GGUF file"),  # IQ2_XXS, which its rows are no blocks of
-        (999, "not a sound GGUF file"),
+        (
+            999,
+            "'blk.3.attn_norm.weight' is of the type 999 of GGML, which is not supported; use a file with",
+        ),
+        (4, "is of the type 4 of GGML, which is not supported"),  # Q4_2, which was withdrawn
     ],
 )
 def test_a_gguf_tensor_of_a_type_that_is_not_supported_is_found_too(

@@ -85,7 +85,7 @@ class ApiContext:
 
     @cached_property
     def late_system(self) -> LateSystem:
-        """What becomes of system turns behind the first turn."""
+        """The treatment of system turns that are not the first turn."""
         return LateSystem(self.tokenizer)
 
     @cached_property
@@ -145,7 +145,7 @@ class ApiContext:
         return self.model_name, *self.other_names
 
     def serves(self, name: str) -> bool:
-        """Whether a request may have this name. Clients of Ollama write `:latest` behind it, on other routes too."""
+        """Whether a request may use this name. Clients of Ollama append `:latest`, on other routes too."""
         return not {name, name.removesuffix(LATEST)}.isdisjoint(self.model_names)
 
     @property

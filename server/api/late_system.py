@@ -1,4 +1,4 @@
-"""System turns behind the first turn, which some chat templates refuse and others leave out without a word."""
+"""System turns after the first turn, which some chat templates refuse and others drop silently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LATE: Turn = {"role": "system", "content": _MARK}
 _USER: Turn
 _ASSISTANT: Turn
 _USER, _ASSISTANT = {"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}
-# In the middle, where clients put what has changed since the conversation began, at the end, and behind another one.
+# In the middle, where clients put what has changed since the conversation began, at the end, and after another one.
 _PROBES = (
     [_USER, _LATE, _ASSISTANT, _USER],
     [_USER, _ASSISTANT, _USER, _LATE],
@@ -22,7 +22,7 @@ _PROBES = (
 
 
 class LateSystem:
-    """The system turns behind the first turn, for one tokenizer's chat template.
+    """Folds the system turns after the first turn, where a tokenizer's chat template does not write them.
 
     The template is asked once, with turns of the server's own. Whether it writes a late turn must not depend on the
     conversation: the prefixes of two requests would differ.
@@ -53,8 +53,8 @@ class LateSystem:
 def fold(turns: Iterable[Turn]) -> list[Turn]:
     """The turns, with late system turns as turns of the user; the first system turns are one.
 
-    A folded turn is joined with turns of the user beside it, as many templates want user and assistant in turns. It
-    stays where it is: in the first system turn it would change the prefix of what has been computed.
+    A folded turn is joined with adjacent turns of the user, as many templates require user and assistant to alternate.
+    It stays where it is: in the first system turn it would change the prefix, which is cached.
     """
     folded: list[Turn] = []
     joins = False  # whether the last turn takes in the next one of its role

@@ -43,7 +43,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def tool_use(tools: Sequence[Mapping[str, Any]], choice: Choice | None, *, parallel: bool = True) -> ToolUse | None:
-    """What is asked of tools, by fields that were checked; None without tools."""
+    """Return the use of tools that checked fields ask for; None without tools."""
     if not tools:
         return None
     choice = choice or Choice()

@@ -47,7 +47,7 @@ class Turns:
         return await self.run(partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens))
 
     async def encode_beginning(self, text: str, *, at_least: int) -> list[int]:
-        """Token ids of the whole of `text`, or of so much of a long one that they are more than `at_least`."""
+        """Return the token ids of `text`; of a long text more than the first `at_least`, but not all."""
         end, tokens = 0, 0
         while end < len(text) and tokens <= at_least + _CUT_TOKENS:
             piece = text[end : end + PIECE_CHARACTERS]

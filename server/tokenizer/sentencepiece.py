@@ -12,7 +12,7 @@ SPACE = "\u2581"
 
 
 class PieceType(IntEnum):
-    """What a piece is, as sentencepiece and GGUF number it."""
+    """The type of a piece, as sentencepiece and GGUF number it."""
 
     NORMAL = 1
     UNKNOWN = 2

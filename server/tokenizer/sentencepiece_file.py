@@ -26,7 +26,7 @@ _Value = int | bytes
 
 @dataclass
 class SentencepieceModel:
-    """What a file says."""
+    """The contents of a file."""
 
     texts: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)

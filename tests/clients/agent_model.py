@@ -79,7 +79,7 @@ def _write_embeddings(model: hf.LlamaForCausalLM, tokens: hf.PreTrainedTokenizer
 def _write_attention(model: hf.LlamaForCausalLM) -> None:
     """Every token looks for the two words, in the dimension of a head that positions turn least."""
     attention, slow = model.model.layers[0].self_attn, HEAD_DIM // 2 - 1
-    size = HIDDEN**0.5  # of the one dimension, behind the norm
+    size = HIDDEN**0.5  # of the one dimension, after the norm
     attention.q_proj.weight[slow] = 1.0 / size
     for word in (_ENDLESS, _PONDER):
         attention.k_proj.weight[slow, word] = _SHARP * HEAD_DIM**0.5 / size

@@ -21,7 +21,10 @@ Outcome = dict[str, list[str]]  # failures by check; a check may be made several
 def run_client(
     client: Client, command: Sequence[str], servers: Sequence[Server], urls: Sequence[str], folders: Mapping[str, Path]
 ) -> Outcome:
-    """Run the script of `client` with `command` before `servers`, which it reaches at `urls`, and tell it `folders`."""
+    """Run the script of `client` with `command` before `servers`, which it reaches at `urls`.
+
+    `folders` are a part of the script's setting.
+    """
     before = [_answered(server) for server in servers]
     told = {name: str(path) for name, path in folders.items()}
     outcome = _run_script(command, {"urls": list(urls), "model": servers[0].model, **told})

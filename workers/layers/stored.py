@@ -26,7 +26,7 @@ class Stored:
     """One quantized matrix [out features, in features] of a checkpoint.
 
     `native` is the format that takes its codes, `group` how many columns have a scale in common then; `reordered`
-    columns, and groups of 16, are rounded anew into groups of 32.
+    columns, and groups of 16, are rounded again into groups of 32.
     """
 
     layout: Layout
@@ -35,7 +35,7 @@ class Stored:
     bits: int = 8
     symmetric: bool = True  # the zero points, if there are any, are in the middle
     reordered: bool = False  # GPTQ's act-order: the file says for each column which group it is of
-    source_group: int = ROW  # the columns of a group in the file, where they are rounded anew
+    source_group: int = ROW  # the columns of a group in the file, where they are rounded again
     block_rows: int = 1  # rows that have a scale in common
     scale: str = "weight_scale"  # the name of the scales of compressed-tensors and fp8
     activations: ActivationDtype = "bf16"  # what weights in groups are multiplied by where the operator leaves it open
@@ -61,7 +61,7 @@ class Stored:
         return "int4" if self.source_group and not self.reordered and self.bits <= 4 else self.native
 
     def regrouped(self) -> Stored:
-        """The same matrix, rounded anew where no packed one has such groups."""
+        """Return the same matrix, rounded again where no packed matrix has such groups."""
         if self.group % REQUANTIZED_GROUP == 0:
             return self
         return replace(self, native="int8_group", group=REQUANTIZED_GROUP, source_group=self.group)

@@ -71,12 +71,12 @@ class DocumentBlock(Strict):
 
     @property
     def text(self) -> str:
-        """What the model is given."""
+        """The text for the model."""
         return "\n".join(filter(None, (self.title, self.context, self.source.text)))
 
 
 class SearchResultBlock(Strict):
-    """What a search has found, as text for the model."""
+    """A result of a search, as text for the model."""
 
     type: Literal["search_result"]
     source: Text
@@ -87,12 +87,12 @@ class SearchResultBlock(Strict):
 
     @property
     def text(self) -> str:
-        """What the model is given."""
+        """The text for the model."""
         return "\n".join((self.title, self.source, text_of(self.content)))
 
 
 class ToolReferenceBlock(Strict):
-    """A tool that a search for tools has found; the model is told of all tools of a request, and here of the name."""
+    """The name of a tool that a search for tools has found; the request has the tool itself."""
 
     type: Literal["tool_reference"]
     tool_name: ShortText
@@ -100,12 +100,12 @@ class ToolReferenceBlock(Strict):
 
     @property
     def text(self) -> str:
-        """What the model is given."""
+        """The text for the model."""
         return self.tool_name
 
 
 class ResultImageBlock(Strict):
-    """An image that a tool has returned, of which the model is told."""
+    """An image that a tool has returned; a text takes its place."""
 
     type: Literal["image"]
     source: Unused = None
@@ -113,7 +113,7 @@ class ResultImageBlock(Strict):
 
     @property
     def text(self) -> str:
-        """What the model is given."""
+        """The text for the model."""
         return IMAGE_LEFT_OUT
 
 

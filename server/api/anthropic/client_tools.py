@@ -1,4 +1,4 @@
-"""Anthropic's tools that the client runs: a request has their types alone, and the model has to be told the rest.
+"""Anthropic's tools that the client runs. A request has only their types; descriptions and schemas are here.
 
 Their inputs are in Anthropic's documentation of the bash, text editor and memory tools.
 """
@@ -28,7 +28,7 @@ _MEMORY = _commands(
     *("view", "create", "str_replace", "insert", "delete", "rename"),
     **(_EDITS | _INSERTED | {"old_path": _TEXT, "new_path": _TEXT}),
 )
-# By the beginning of the type, behind which the date of a version stands: what the tool does, and its schema.
+# Description and schema, by the beginning of the type; the date of a version follows it.
 _TOOLS = {
     "bash_": ("Runs a command in a shell that stays open between calls; `restart` begins a new one.", _BASH),
     "text_editor_": ("Views, creates and edits text files.", _EDITOR),
@@ -40,5 +40,5 @@ CLIENT_TOOLS = tuple(_TOOLS)
 
 
 def client_tool(kind: str) -> tuple[str, dict[str, Any]]:
-    """What a tool of this type does, which begins as one of `CLIENT_TOOLS`, and the JSON schema of its input."""
+    """Return the description of a tool and the JSON schema of its input; its type begins with one of `CLIENT_TOOLS`."""
     return next(tool for begin, tool in _TOOLS.items() if kind.startswith(begin))

@@ -31,7 +31,7 @@ class InputMessage(Strict):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
-    """Who speaks; `system` tells the model something in the middle of the conversation."""
+    """Who speaks; `system` gives instructions in the middle of the conversation."""
     content: Content
     """A text, or a list of blocks: `text`; of the user `document` and `search_result`, which are text, and
     `tool_result`; of the assistant `thinking` and `tool_use`."""

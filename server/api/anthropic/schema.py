@@ -30,7 +30,7 @@ _BILLING = "x-anthropic-billing-header:"
 
 
 def _instructions(content: str | list[TextBlock]) -> str:
-    """The text of `system`, without what Claude Code says there about itself."""
+    """The text of `system`, without the billing header that Claude Code puts there."""
     if isinstance(content, str):
         return content.partition("\n")[2] if content.startswith(_BILLING) else content
     return text_of([block for block in content if not block.text.startswith(_BILLING)])
@@ -71,9 +71,9 @@ class CountTokensRequest(Strict):
     messages: Messages
     """The turns so far, which end with one of the user."""
     system: Annotated[str, made_of(Texts, _instructions)] | None = None
-    """What the model is told first: a text, or a list of blocks that are text. A block, or the first line of a text,
-    that begins with `x-anthropic-billing-header:` is left out: it differs from conversation to conversation, and no
-    other one could use what was computed for its prompt."""
+    """Instructions: a text, or a list of text blocks. A block that begins with `x-anthropic-billing-header:` is left
+    out, and so is such a first line of a text: it changes with each conversation, and cached prefixes would not
+    match."""
     thinking: Thinking | None = None
     """Whether the model thinks before it answers, where it can; disabled unless set."""
     tools: Tools | None = None
@@ -125,7 +125,7 @@ class MessagesRequest(CountTokensRequest):
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
     """0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens that have so much probability together; 0: from the likeliest; 1 unless set."""
+    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
     top_k: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
     """Sample from so many tokens; 0, the default, from all."""
     metadata: RequestMetadata | None = None

@@ -136,7 +136,7 @@ async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], tur
 
 
 async def _beginning(context: ApiContext, turns: Turns, text: str) -> list[int]:
-    """As many tokens of the text as fit, with those that the tokenizer adds behind each text."""
+    """Return the first tokens of a text that fit, and the tokens that the tokenizer appends to each text."""
     limit, special = context.limits.context_length, context.tokenizer.special_token_ids
     tokens = await turns.encode_beginning(text, at_least=limit)
     if len(tokens) <= limit:

@@ -1,4 +1,4 @@
-"""What Ollama answers at `/`, by which its clients tell that it runs."""
+"""The answer of Ollama at `/`, which its clients take for a sign that it runs."""
 
 from fastapi import Request
 from fastapi.responses import PlainTextResponse, Response

@@ -52,8 +52,8 @@ class ChatRequest(ConstraintFields, SamplingFields):
     tools: Tools | None = None
     """Functions that the model may call; tools of other types are left out."""
     tool_choice: ToolChoice | None = None
-    """`auto`, the default: the model decides; `none`; `required`: it calls at least one; the one to be called, once; or
-    `allowed_tools`, of which it calls some."""
+    """`auto`, the default: the model decides. `none`: no call. `required`: at least one. A function: one call of it.
+    `allowed_tools`: calls of these tools alone."""
     parallel_tool_calls: bool | None = None
     """Whether an answer may have several calls; true unless set."""
     functions: Functions | None = None

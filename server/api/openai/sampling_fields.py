@@ -53,7 +53,7 @@ class SamplingFields(Strict):
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
     """0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens that have so much probability together; 0: from the likeliest; 1 unless set."""
+    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """Random unless set. Choice i of `n` has `seed` + i."""
     stop: StopStrings | None = None

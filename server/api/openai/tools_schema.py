@@ -62,7 +62,7 @@ class AllowedTools(Strict):
 
 
 class AllowedToolsChoice(Strict):
-    """The choice of some tools, by their names: the model is told of all of them."""
+    """The choice of some tools, by their names; all of them stay in the prompt."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools

@@ -35,7 +35,7 @@ class SamplingParameters(SGLangConstraintFields):
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
     """0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens that have so much probability together; 0: from the likeliest; 1 unless set."""
+    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
     """Sample from so many tokens; -1 and 0, the default, from all."""
     min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None

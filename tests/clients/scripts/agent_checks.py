@@ -1,4 +1,4 @@
-"""What the scripts of agents share: commands that are run to their end or ended, and a call that is forced.
+"""Helpers of the scripts of agents: run a command to its end, or leave it, and force a call.
 
 The model says "ok"; it calls the tool that `forced` names. See `agent_model`.
 """
@@ -99,7 +99,7 @@ def running() -> float:
 
 
 def until(condition: Callable[[], bool], otherwise: str) -> None:
-    """Wait for something that no event tells of."""
+    """Wait for a condition that no event announces."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end, otherwise

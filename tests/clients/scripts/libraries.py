@@ -1,4 +1,4 @@
-"""What the scripts of libraries for agents share, besides `agent_checks`."""
+"""Helpers of the scripts of libraries for agents, in addition to `agent_checks`."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""System turns behind the first turn, by templates that write them, refuse them and leave them out."""
+"""System turns after the first turn, in templates that write them, refuse them and leave them out."""
 
 import pytest
 from jinja2 import TemplateError

@@ -103,7 +103,7 @@ class Fields:
         return Fields({**defaults, **self.values}, self.where)
 
     def with_values(self, **values: object) -> Fields:
-        """These fields, with `values` in place of their own."""
+        """Return these fields, with `values` in place of their own."""
         return Fields({**self.values, **values}, self.where)
 
     def child(self, key: str) -> Fields:

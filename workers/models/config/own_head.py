@@ -26,7 +26,7 @@ def has_own_head(folder: Path) -> bool:
     """Whether the safetensors in `folder` have a head that is not, byte by byte, their embeddings.
 
     A tied head need not be there, and where both are there transformers, since version 5, ties those that are equal
-    alone. False for files that cannot be read: whoever loads them says why.
+    alone. False for files that cannot be read; the loader reports them.
     """
     heads: dict[str, _Tensor] = {}
     embeddings: list[_Tensor] = []

@@ -100,7 +100,7 @@ def call_turn(call_id: str, name: str, arguments: str) -> Turn:
 
 
 def qualified(name: str, namespace: str | None) -> str:
-    """The name by which the model knows a function: clients join the two in the same way."""
+    """Return the name of a function in the prompt; clients join the two in the same way."""
     return f"{namespace}__{name}" if namespace else name
 
 

@@ -51,7 +51,7 @@ Texts = Annotated[
 
 
 class OutputImage(Strict):
-    """An image that a function has returned, of which the model is told."""
+    """An image that a function has returned; a text takes its place."""
 
     type: Literal["input_image"]
     image_url: Unused = None
@@ -60,7 +60,7 @@ class OutputImage(Strict):
 
     @property
     def text(self) -> str:
-        """What the model is given."""
+        """The text for the model."""
         return IMAGE_LEFT_OUT
 
 

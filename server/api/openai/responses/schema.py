@@ -125,7 +125,7 @@ class ResponsesRequest(InputTokensRequest):
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
     """0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens that have so much probability together; 0: from the likeliest; 1 unless set."""
+    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
     stream: bool | None = None
     """Answer in events, as the tokens come."""
     stream_options: ResponseStreamOptions | None = None

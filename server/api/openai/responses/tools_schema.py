@@ -63,7 +63,7 @@ class NamedResponseTool(NamedFunction):
 
 
 class AllowedResponseTools(Strict):
-    """The choice of some functions, by their names: the model is told of all of them."""
+    """The choice of some functions, by their names; all of them stay in the prompt."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]

@@ -185,7 +185,6 @@ def tensor_gguf(dims: list[int], kind: int, offset: int) -> bytes:
         ([2**63, 2], 0, 0),
         ([10**9], 8, 0),
         ([33], 8, 0),
-        ([64], 9999, 0),
     ],
 )
 def test_a_gguf_tensor_that_does_not_fit_the_file_is_refused(
@@ -194,6 +193,14 @@ def test_a_gguf_tensor_that_does_not_fit_the_file_is_refused(
     path = tmp_path / "lie.gguf"
     path.write_bytes(tensor_gguf(dims, kind, offset))
     with pytest.raises(OperatorError, match="not a sound GGUF file"):
+        open_gguf(path)
+
+
+@pytest.mark.parametrize("kind", [4, 9999, 2**32 - 1])
+def test_a_gguf_tensor_of_an_unknown_type_is_not_supported(kind: int, tmp_path: Path) -> None:
+    path = tmp_path / "new.gguf"
+    path.write_bytes(tensor_gguf([64], kind, 0))
+    with pytest.raises(OperatorError, match=f"tensor 't' is of the type {kind} of GGML, which is not supported"):
         open_gguf(path)
 
 

@@ -19,5 +19,5 @@ def test_a_server_that_refuses_all_that_a_router_sends_has_not_been_used() -> No
         server("refuses", {"stop": 1, "invalid": 1}, {"stop": 1, "invalid": 2}),
     ]
     router = Client("router", "router.py", {"router": "1"}, routes=True)
-    outcome = run_client(router, [sys.executable, "-c", ""], servers, ["http://127.0.0.1:0"], Path("tokenizer"))
+    outcome = run_client(router, [sys.executable, "-c", ""], servers, ["http://127.0.0.1:0"], {"tokenizer": Path("x")})
     assert outcome == {BOTH_SERVERS: ["refuses answered no request"]}

@@ -1,5 +1,6 @@
 """Heads that are said to be tied to the embeddings, in checkpoints that have both."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -59,6 +60,10 @@ def test_a_head_and_embeddings_are_found_in_two_files(tied: tuple[Path, str, str
     folder, embedding, head = tied
     values = load_file(folder / "model.safetensors")[embedding] + 1
     save_file({head: values}, folder / "more.safetensors")
+    assert load_model_config(folder).decoder.head.tied  # type: ignore[union-attr]  # no index names it: it is not read
+    (folder / "model.safetensors").rename(folder / "first.safetensors")
+    files = {embedding: "first.safetensors", head: "more.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     config = load_model_config(folder)
     assert config.decoder.head is not None
     assert not config.decoder.head.tied

@@ -1,23 +1,19 @@
 """safetensors checkpoints: one file, or several with an index."""
 
-import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import INDEX_BYTES, is_there, map_file, open_file, read_json
+from numaserve.workers.files import map_file, open_file
 from numaserve.workers.mapped import MappedFile, ReadFiles
+from numaserve.workers.models.config.safetensors_files import files_of, read_header
 from numaserve.workers.weights.source import DType, RawTensor
 from safetensors import SafetensorError, safe_open
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 _CODES: dict[str, DType] = {"U8": "u8", "I8": "i8", "I32": "i32", "I64": "i64", "F8_E4M3": "e4m3"}
-_METADATA = "__metadata__"
 
 
 class SafetensorsSource:
@@ -27,7 +23,7 @@ class SafetensorsSource:
         self._where: dict[str, Path] = {}
         self._files: dict[Path, _File] = {}
         self._read = ReadFiles()
-        for path in _files_of(folder):
+        for path in files_of(folder):
             try:
                 file = _File(path)
                 self._files[path] = file
@@ -69,42 +65,12 @@ class _File:
         with open_file(path) as file:
             with safe_open(path, framework="np"):
                 pass
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
+            self.tensors, begin = read_header(file)
             self.mapped = MappedFile(map_file(file))
-        self.tensors: dict[str, dict[str, Any]] = {name: value for name, value in header.items() if name != _METADATA}
-        self._data = self.mapped.data[8 + length :]
+        self._data = self.mapped.data[begin:]
 
     def tensor(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[np.uint8]]:
         """Type, shape and bytes."""
         about = self.tensors[name]
         begin, end = about["data_offsets"]
         return about["dtype"], tuple(about["shape"]), self._data[begin:end]
-
-
-def _files_of(folder: Path) -> list[Path]:
-    if is_there(folder / _SINGLE):
-        return [folder / _SINGLE]
-    if not is_there(folder / _INDEX):
-        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
-        if pickles:
-            raise OperatorError(
-                f"{folder}: holds {pickles[0]} but no safetensors; pickled weights can run code and are never opened: "
-                "convert them to safetensors"
-            )
-        raise OperatorError(f"{folder}: there is no {_SINGLE} and no {_INDEX}; fetch the checkpoint again")
-    return [folder / name for name in _read_index(folder / _INDEX)]
-
-
-def _read_index(path: Path) -> list[str]:
-    files = read_json(path, INDEX_BYTES).get("weight_map")
-    if not isinstance(files, dict) or not files:
-        raise OperatorError(f"{path}: weight_map is missing; fetch the checkpoint again")
-    names = sorted({str(name) for name in files.values()})
-    for name in names:
-        # Only files beside the index: a checkpoint must not reach elsewhere in the file system.
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise OperatorError(f"{path}: {name[:100]!r} is not the name of a safetensors file in the same folder")
-        if not is_there(path.parent / name):
-            raise OperatorError(f"{path.parent / name}: missing; fetch the checkpoint again")
-    return names

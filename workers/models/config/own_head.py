@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import INDEX_BYTES, map_file, open_file
+from numaserve.workers.files import map_file, open_file
+from numaserve.workers.models.config.safetensors_files import files_of, read_header
 
 _HEAD, _EMBEDDINGS = "lm_head.", "embed_tokens.weight"
 _CHUNK = 16 << 20
@@ -28,9 +27,20 @@ def has_own_head(folder: Path) -> bool:
     A tied head need not be there, and where both are there transformers, since version 5, ties those that are equal
     alone. False for files that cannot be read; the loader reports them.
     """
+    try:
+        heads, embeddings = _find(folder)
+    except (OperatorError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return False
+    if not heads or not embeddings:
+        return False
+    (name, head), *others = heads.items()
+    return bool(others) or not name.endswith(f"{_HEAD}weight") or not _are_equal(head, embeddings[0])
+
+
+def _find(folder: Path) -> tuple[dict[str, _Tensor], list[_Tensor]]:
     heads: dict[str, _Tensor] = {}
     embeddings: list[_Tensor] = []
-    for path in folder.glob("*.safetensors"):
+    for path in files_of(folder):
         for name, tensor in _tensors(path):
             if ".layers." in name or name.startswith("layers."):
                 continue  # of a layer that predicts
@@ -38,10 +48,7 @@ def has_own_head(folder: Path) -> bool:
                 heads[name] = tensor
             elif name.endswith(_EMBEDDINGS):
                 embeddings.append(tensor)
-    if not heads or not embeddings:
-        return False
-    (name, head), *others = heads.items()
-    return bool(others) or not name.endswith(f"{_HEAD}weight") or not _are_equal(head, embeddings[0])
+    return heads, embeddings
 
 
 def _are_equal(head: _Tensor, embeddings: _Tensor) -> bool:
@@ -53,21 +60,9 @@ def _are_equal(head: _Tensor, embeddings: _Tensor) -> bool:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, _Tensor]]:
-    try:
-        with open_file(path) as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > INDEX_BYTES:
-                return
-            header = json.loads(file.read(length))
-            mapped = map_file(file)
-        yield from _tensors_of(header, mapped, 8 + length)
-    except (OperatorError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return
-
-
-def _tensors_of(header: dict[str, dict[str, Any]], mapped: mmap.mmap, begin: int) -> Iterator[tuple[str, _Tensor]]:
-    data = memoryview(mapped)[begin:]
+    with open_file(path) as file:
+        header, begin = read_header(file)
+        data = memoryview(map_file(file))[begin:]
     for name, about in header.items():
-        if "data_offsets" in about:
-            first, end = about["data_offsets"]
-            yield name, _Tensor((about["dtype"], about["shape"]), data[first:end])
+        first, end = about["data_offsets"]
+        yield name, _Tensor((about["dtype"], about["shape"]), data[first:end])

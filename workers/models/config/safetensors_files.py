@@ -1,0 +1,54 @@
+"""The files of a safetensors checkpoint, one or several with an index, and their headers."""
+
+import json
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import INDEX_BYTES, is_there, read_json
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_MOST_BYTES = 100_000_000  # of a header, as the library for the format has it
+_METADATA = "__metadata__"
+
+
+def read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return what a file says of each tensor, and where their bytes begin.
+
+    Raises what `json.loads` raises, and `ValueError` for a header that is longer than the format allows.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if length > _MOST_BYTES:
+        raise ValueError(f"a header of {length} bytes")
+    header = json.loads(file.read(length))
+    return {name: about for name, about in header.items() if name != _METADATA}, 8 + length
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files that hold the checkpoint in `folder`. Raises `OperatorError` where they are not there."""
+    if is_there(folder / _SINGLE):
+        return [folder / _SINGLE]
+    if not is_there(folder / _INDEX):
+        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        if pickles:
+            raise OperatorError(
+                f"{folder}: holds {pickles[0]} but no safetensors; pickled weights can run code and are never opened: "
+                "convert them to safetensors"
+            )
+        raise OperatorError(f"{folder}: there is no {_SINGLE} and no {_INDEX}; fetch the checkpoint again")
+    return [folder / name for name in _read_index(folder / _INDEX)]
+
+
+def _read_index(path: Path) -> list[str]:
+    files = read_json(path, INDEX_BYTES).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise OperatorError(f"{path}: weight_map is missing; fetch the checkpoint again")
+    names = sorted({str(name) for name in files.values()})
+    for name in names:
+        # Only files beside the index: a checkpoint must not reach elsewhere in the file system.
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise OperatorError(f"{path}: {name[:100]!r} is not the name of a safetensors file in the same folder")
+        if not is_there(path.parent / name):
+            raise OperatorError(f"{path.parent / name}: missing; fetch the checkpoint again")
+    return names

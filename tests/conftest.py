@@ -40,7 +40,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each HTTP client, of which most tests make one, reads a file of all certificate authorities otherwise."""
+    """Most tests make an HTTP client, and each client would read a file of all certificate authorities."""
     with pytest.MonkeyPatch.context() as patches:
         patches.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
         yield

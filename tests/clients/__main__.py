@@ -44,9 +44,8 @@ def main() -> int:
         for are_agents, group in groupby(sorted(clients, key=attrgetter("agent")), key=attrgetter("agent")):
             servers = _servers(stack, options.urls, tokenizer, agents=are_agents)
             for client in _told(group, "run"):
-                run = _recorded_run if options.record or client.agent else _plain_run
                 folders = {"tokenizer": tokenizer, "bin": commands_of(client, ENVIRONMENTS / client.name)}
-                outcomes[client.name] = run(client, commands[client.name], servers, folders, keep=options.record)
+                outcomes[client.name] = _run(client, commands[client.name], servers, folders, keep=options.record)
     _print_table(clients, outcomes)
     return int(any(failures for outcome in outcomes.values() for failures in outcome.values()))
 
@@ -83,27 +82,22 @@ def _tokenizer_folder() -> Path:
     return folder
 
 
-def _plain_run(
+def _run(
     client: Client, command: Sequence[str], servers: Sequence[Server], folders: Mapping[str, Path], *, keep: bool
 ) -> Outcome:
-    assert not keep
-    return run_client(client, command, servers, [server.url for server in servers], folders)
-
-
-def _recorded_run(
-    client: Client, command: Sequence[str], servers: Sequence[Server], folders: Mapping[str, Path], *, keep: bool
-) -> Outcome:
+    """Run a client, an agent through proxies that force calls; `keep` what it sends."""
     requests: dict[str, object] = {}
+    urls = [server.url for server in servers]
     with ExitStack() as stack:
-        # Not what the second server of agents is asked: its answers are about its small context.
-        kept = [requests, {} if client.agent else requests]
-        recorders = [Recorder(server.url, each) for server, each in zip(servers, kept, strict=True)]
-        urls = [stack.enter_context(recorder).url for recorder in recorders]
+        if keep or client.agent:
+            # Not what the second server of agents is asked: its answers are about its small context.
+            kept = [requests, {} if client.agent else requests]
+            recorders = map(Recorder, urls, kept)
+            urls = [stack.enter_context(recorder).url for recorder in recorders]
         outcome = run_client(client, command, servers, urls, folders)
-    if any(outcome.values()) or not keep:
-        return outcome  # half a recording is none
-    lines = ",\n".join(json.dumps(request, ensure_ascii=False) for request in requests.values())
-    (RECORDED / f"{client.name}.json").write_text(f"[\n{lines}\n]\n")
+    if keep and not any(outcome.values()):  # half a recording is none
+        lines = ",\n".join(json.dumps(request, ensure_ascii=False) for request in requests.values())
+        (RECORDED / f"{client.name}.json").write_text(f"[\n{lines}\n]\n")
     return outcome
 
 

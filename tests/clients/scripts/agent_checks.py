@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from checks import BIN, SCRATCH, SETTING, URL
@@ -55,33 +56,24 @@ def folder(name: str) -> Path:
 def run(command: Sequence[str], where: Path, more: Mapping[str, str], *, fails: bool = False) -> str:
     """Run a command of the environment to its end; return its standard output, or of one that `fails`, as it then has
     to, all that it has written."""
-    ended = subprocess.run(
-        [str(BIN / command[0]), *command[1:]],
-        cwd=where,
-        env=os.environ | more,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if fails else sys.stderr,
-        timeout=SECONDS,
-        check=False,
-    )
+    errors = subprocess.STDOUT if fails else sys.stderr
+    options = _options(command, where, more)
+    ended = subprocess.run(**options, stdout=subprocess.PIPE, stderr=errors, timeout=SECONDS, check=False)
     said = ended.stdout.decode(errors="replace")
     print(said[-4000:], file=sys.stderr)
     assert (ended.returncode != 0) == fails, f"{command[0]} ended with status {ended.returncode}: {said[-1000:]}"
     return said
 
 
+def _options(command: Sequence[str], where: Path, more: Mapping[str, str]) -> dict[str, Any]:
+    words = [str(BIN / command[0]), *command[1:]]
+    return {"args": words, "cwd": where, "env": os.environ | more, "stdin": subprocess.DEVNULL}
+
+
 def leave(command: Sequence[str], where: Path, more: Mapping[str, str]) -> None:
     """Interrupt a command in the middle of an answer: the server must stop generating it."""
-    process = subprocess.Popen(
-        [str(BIN / command[0]), *command[1:]],
-        cwd=where,
-        env=os.environ | more,
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-        stderr=sys.stderr,
-        start_new_session=True,
-    )
+    options = _options(command, where, more)
+    process = subprocess.Popen(**options, stdout=sys.stderr, stderr=sys.stderr, start_new_session=True)
     try:
         until(lambda: running() > 0, "no request came")
     finally:

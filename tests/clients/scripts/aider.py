@@ -10,7 +10,7 @@ HOME = folder("home")
 NAME = f"openai/{MODEL}"
 QUIET = ("--no-check-update", "--no-show-release-notes", "--analytics-disable")
 COMMAND = ("aider", "--model", NAME, "--no-git", *QUIET, "--message")
-# Of a model that is not in this file it looks for the context elsewhere.
+# The context of a model that is not in this file is looked up on GitHub.
 METADATA = {NAME: {"max_input_tokens": 131_072, "max_output_tokens": 4096, "litellm_provider": "openai"}}
 
 

@@ -2,7 +2,7 @@
 
 The first argument is a JSON object: `urls` of the servers, the `model` they serve, the folders `tokenizer` (the
 model's, as Hugging Face keeps one), `bin` (the environment's commands) and `scratch` (empty, to write to). A line of
-standard output tells the outcome of a check.
+standard output reports the outcome of a check.
 """
 
 import json

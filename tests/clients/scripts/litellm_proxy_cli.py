@@ -162,7 +162,7 @@ def thoughts() -> None:
         asked = {"model": model, "messages": PONDER, "max_tokens": 2048, "thinking": thinking}
         assert [block.type for block in messages.messages.create(**asked).content] == ["thinking", "text"]
         if model == "anthropic":
-            continue  # tells no thoughts that are not asked for, and the proxy knows no such model that has any
+            continue  # returns thoughts only on request, and the proxy requests none from models that it does not know
         asked = {"model": model, "messages": PONDER}
         message = chat.chat.completions.create(**asked).choices[0].message
         assert (message.reasoning_content, message.content) == ("hm", SAID)

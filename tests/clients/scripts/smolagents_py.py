@@ -56,7 +56,7 @@ def second_turn() -> None:
 
 
 def output(steps: Iterable[object]) -> object:
-    """Of the next tool that is called."""
+    """Return the output of the next tool that is called."""
     return next(step.output for step in steps if isinstance(step, ToolOutput))
 
 

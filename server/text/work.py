@@ -1,7 +1,7 @@
 """The tokenizing, detokenizing and rendering of requests."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -48,12 +48,13 @@ class Turns:
 
     async def encode_beginning(self, text: str, *, at_least: int) -> list[int]:
         """Return the token ids of `text`; of a long text more than the first `at_least`, but not all."""
-        end, tokens = 0, 0
-        while end < len(text) and tokens <= at_least + _CUT_TOKENS:
-            piece = text[end : end + PIECE_CHARACTERS]
-            end += len(piece)
-            if end < len(text) or tokens:  # a short text is encoded once
-                tokens += len(await self.run(partial(self._tokenizer.encode, piece, add_special_tokens=False)))
+        end = len(text)
+        if end > PIECE_CHARACTERS:
+            async with aclosing(self._counted(text)) as counts:
+                async for at, tokens in counts:
+                    if tokens > at_least + _CUT_TOKENS:
+                        end = at
+                        break
         return await self.run(partial(self._tokenizer.encode, text[:end]))
 
     async def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
@@ -61,12 +62,18 @@ class Turns:
         return await self.run(partial(self._tokenizer.decode, token_ids, skip_special_tokens=skip_special_tokens))
 
     async def _count(self, text: str, max_tokens: int) -> None:
+        async with aclosing(self._counted(text)) as counts:
+            async for _, tokens in counts:
+                if tokens > max_tokens:
+                    raise TextTooLong(tokens)
+
+    async def _counted(self, text: str) -> AsyncGenerator[tuple[int, int], None]:
+        """Yield the end of each piece, and the tokens up to there."""
         tokens = 0
         for start in range(0, len(text), PIECE_CHARACTERS):
             piece = text[start : start + PIECE_CHARACTERS]
             tokens += len(await self.run(partial(self._tokenizer.encode, piece, add_special_tokens=False)))
-            if tokens > max_tokens:
-                raise TextTooLong(tokens)
+            yield start + len(piece), tokens
 
 
 class TextWork:

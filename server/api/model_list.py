@@ -1,12 +1,11 @@
 """Served names as listings have them: in OpenAI's shape, or in Anthropic's for its clients, which send a version."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
-from numaserve.server.api.streaming import json_response
+from numaserve.server.api.streaming import json_response, utc_text
 
 _VERSION = "anthropic-version"
 
@@ -25,5 +24,5 @@ def model_answer(request: Request, model: Mapping[str, Any]) -> Response:
 
 
 def _of_anthropic(model: Mapping[str, Any]) -> dict[str, object]:
-    created = datetime.fromtimestamp(model["created"], UTC).isoformat().replace("+00:00", "Z")
-    return {"type": "model", "id": model["id"], "display_name": model["id"], "created_at": created}
+    name, created = model["id"], utc_text(model["created"])
+    return {"type": "model", "id": name, "display_name": name, "created_at": created}

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
@@ -15,6 +16,11 @@ from numaserve.server.api.generation.generation import Generation
 def json_response(body: object) -> Response:
     """A 200 with a JSON body."""
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def utc_text(seconds: float) -> str:
+    """A time, in seconds since 1970, as RFC 3339 has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 class Answer(Protocol):

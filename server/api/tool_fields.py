@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from numaserve.server.api.fields import conflict
 from numaserve.server.api.generation.asked import ToolUse
+from numaserve.server.api.typed import kind_of
 from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.server.tools.types import Tool
 from pydantic import (
@@ -81,7 +82,7 @@ class left_out_unless:
         return {"anyOf": [{"enum": list(self._served)}, *begins]} if begins else {"enum": list(self._served)}
 
     def _check(self, value: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
-        kind = value.get("type", self._default) if isinstance(value, Mapping) else None
+        kind = kind_of(value, self._default)
         if not isinstance(kind, str) or kind in self._served or kind.startswith(self._prefixes):
             return check(value)
         unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields(refused=True)

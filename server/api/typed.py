@@ -9,6 +9,11 @@ from typing import Any
 from pydantic import BaseModel, BeforeValidator
 
 
+def kind_of(value: Any, default: str | None = None) -> Any:
+    """Return what an object says in `type`, or a checked one has there; None for what is no object."""
+    return value.get("type", default) if isinstance(value, Mapping) else getattr(value, "type", None)
+
+
 def only_types(kinds: Collection[str], unserved: Mapping[str, str], default: str | None = None) -> BeforeValidator:
     """Refuses objects of other types than `kinds`, in words: pydantic's own repeat what was sent.
 
@@ -19,7 +24,7 @@ def only_types(kinds: Collection[str], unserved: Mapping[str, str], default: str
     def check(value: object) -> object:
         if isinstance(value, BaseModel):
             return value
-        kind = value.get("type", default) if isinstance(value, Mapping) else None
+        kind = kind_of(value, default)
         if isinstance(kind, str) and kind in unserved:
             raise ValueError(f"{unserved[kind]} are not supported by this server")
         if not isinstance(kind, str) or kind not in kinds:
@@ -33,7 +38,7 @@ def tag_of(default: str | None = None) -> Callable[[Any], str]:
     """What finds the tag of an object that says in `type` what it is."""
 
     def tag(value: Any) -> str:
-        return f"[{value.get('type', default) if isinstance(value, Mapping) else value.type}]"
+        return f"[{kind_of(value, default)}]"
 
     return tag
 
@@ -47,7 +52,7 @@ def word_or_type(value: object) -> str:
     """The tag of a word, or of an object that says in `type` what it is; a function unless it is another one."""
     if not isinstance(value, Mapping):
         return "[word]"
-    return "[allowed_tools]" if value.get("type") == "allowed_tools" else "[function]"
+    return "[allowed_tools]" if kind_of(value) == "allowed_tools" else "[function]"
 
 
 def word_or_object(value: object) -> str:

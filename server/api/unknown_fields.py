@@ -41,8 +41,7 @@ class UnknownFields:
             meant = _meant(name, known)
             if self.refused or meant is not None:
                 raise PydanticCustomError("unknown_field", "unknown field", {"name": name, "meant": meant})
-            if len(self.names) < MAX_NAMES and _can_be_shown(name) and name not in self.names:
-                self.names.append(name)
+            self._name(name)
         self.count += len(unknown)
 
     def note_type(self, field: str, kind: str, known: Iterable[str]) -> None:
@@ -51,10 +50,12 @@ class UnknownFields:
         meant = _meant(kind, known) if self.count < _MAX_LOOKED_UP else None
         if self.refused or meant is not None:
             raise PydanticCustomError("unknown_field", "unknown type", {"name": "type", "meant": meant})
-        name = f"{field}.{kind}"
+        self._name(f"{field}.{kind}")
+        self.count += 1
+
+    def _name(self, name: str) -> None:
         if len(self.names) < MAX_NAMES and _can_be_shown(name) and name not in self.names:
             self.names.append(name)
-        self.count += 1
 
     def header(self) -> str:
         """The header's value, an RFC 9651 list: how many fields were ignored, then the names of some of them."""

@@ -72,7 +72,7 @@ class CountTokensRequest(Strict):
     """The turns so far, which end with one of the user."""
     system: Annotated[str, made_of(Texts, _instructions)] | None = None
     """Instructions: a text, or a list of text blocks. A block that begins with `x-anthropic-billing-header:` is left
-    out, and so is such a first line of a text: it changes with each conversation, and cached prefixes would not
+    out, and so is such a first line of a text. It changes with each conversation, and cached prefixes would not
     match."""
     thinking: Thinking | None = None
     """Whether the model thinks before it answers, where it can; disabled unless set."""

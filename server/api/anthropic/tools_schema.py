@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from numaserve.server.api.anthropic.client_tools import CLIENT_TOOLS, client_tool
 from numaserve.server.api.fields import Data, Strict, Text, Unused, conflict, made_of
 from numaserve.server.api.tool_fields import MAX_TOOLS, Choice, ToolName, distinct, kept, left_out_unless, tool_data
+from numaserve.server.api.typed import kind_of
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 _MAX_EXAMPLES = 64
@@ -17,8 +18,7 @@ _OURS, _THEIRS = "[custom]", "[client]"
 
 
 def _tag(value: object) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return _OURS if kind in (None, "custom") else _THEIRS
+    return _OURS if kind_of(value) in (None, "custom") else _THEIRS
 
 
 class InputTool(Strict):

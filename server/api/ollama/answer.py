@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 
 import msgspec
 from fastapi import Request
@@ -20,7 +19,7 @@ from numaserve.server.api.generation.whole import WholeAnswer, WholeCall
 from numaserve.server.api.ollama.errors import error_body
 from numaserve.server.api.ollama.options import OllamaFields
 from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
-from numaserve.server.api.streaming import json_response
+from numaserve.server.api.streaming import json_response, utc_text
 
 # An answer's text, thought and calls in the fields that an endpoint has for them.
 Place = Callable[[str, str, Sequence[WholeCall]], dict[str, object]]
@@ -40,7 +39,7 @@ LINES = Framing("application/x-ndjson", _line, _error_line, ping=b"")
 
 def now() -> str:
     """The time of day as Ollama writes it."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return utc_text(time.time())
 
 
 class OllamaAnswer:

@@ -83,15 +83,15 @@ class OllamaChatRequest(OllamaFields):
     tools: Tools | None = None
     """Functions that the model may call."""
 
-    def asked(self, model: str) -> Asked | None:
-        """What the client asks for, of `model`; None where it only wants the model to be loaded."""
+    def asked(self) -> Asked | None:
+        """The request; None where the client only wants the model to be loaded."""
         if self.messages is None or not self.messages.messages:
             return None
         options = self.given_options
         return Asked(
             Chat(self.messages, self.template_arguments),
             options.sampling(),
-            model=model,
+            model=self.model,
             default_max_tokens=options.most_output,
             logprobs=self.counted_logprobs,
             constrained=self.constrained,

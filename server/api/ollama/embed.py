@@ -14,7 +14,6 @@ from numaserve.server.api.generation.many import Ends, ends_of
 from numaserve.server.api.generation.start import check_model
 from numaserve.server.api.large_json import pieces_response
 from numaserve.server.api.ollama.embed_schema import OllamaEmbeddingsRequest, OllamaEmbedRequest
-from numaserve.server.api.ollama.names import served_name
 from numaserve.server.api.ollama.responses import BODY_ERRORS, EmbedAnswer, EmbeddingsAnswer
 from numaserve.server.api.streaming import json_response
 
@@ -27,20 +26,18 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
     async def ollama_embed(body: OllamaEmbedRequest, request: Request) -> Response:
         """The embeddings of texts, by a model that is served with `--task embed`; Ollama's shapes."""
         began = time.perf_counter_ns()
-        name = served_name(context, body.model)
-        check_model(context, name)
+        check_model(context, body.model)
         check_embeds(context, body.dimensions)
-        ends = await ends_of(context, request, body.asked(name), record_of(request).request_id)
+        ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
         # A thread does it, as for /v1/embeddings.
         return await asyncio.to_thread(_answer, body, ends, began)
 
     @router.post("/api/embeddings", response_model=EmbeddingsAnswer, responses=BODY_ERRORS)
     async def ollama_embeddings(body: OllamaEmbeddingsRequest, request: Request) -> Response:
         """The embedding of a text, in Ollama's older shape."""
-        name = served_name(context, body.model)
-        check_model(context, name)
+        check_model(context, body.model)
         check_embeds(context, None)
-        ends = await ends_of(context, request, body.asked(name), record_of(request).request_id)
+        ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
         values = embedding(ends.chunks[0].embedding, None, normalize=False)
         return json_response({"embedding": values.tolist()})
 

@@ -25,7 +25,7 @@ class OllamaEmbedRequest(Strict):
         return 16 * limits.context_length
 
     model: ShortText
-    """A served name; `:latest` may stand behind it. Another one is a 404."""
+    """A served name; `:latest` may follow it. Another one is a 404."""
     input: Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max_length=MAX_PROMPTS)]
     """A text, or a list of them."""
     dimensions: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
@@ -36,22 +36,22 @@ class OllamaEmbedRequest(Strict):
     keep_alive: Unused = None
     options: Unused = None
 
-    def asked(self, model: str) -> Asked:
-        """What the client asks for, of `model`."""
+    def asked(self) -> Asked:
+        """The request for embeddings."""
         texts = Texts(self.input, param="input", truncate=self.truncate is not False)
-        return Asked(texts, Sampling(), model=model, pool=True)
+        return Asked(texts, Sampling(), model=self.model, pool=True)
 
 
 class OllamaEmbeddingsRequest(Strict):
     """The body of POST /api/embeddings."""
 
     model: ShortText
-    """A served name; `:latest` may stand behind it. Another one is a 404."""
+    """A served name; `:latest` may follow it. Another one is a 404."""
     prompt: Text
     """A text; one that does not fit is cut to what fits."""
     keep_alive: Unused = None
     options: Unused = None
 
-    def asked(self, model: str) -> Asked:
-        """What the client asks for, of `model`."""
-        return Asked(Texts([self.prompt], truncate=True), Sampling(), model=model, pool=True)
+    def asked(self) -> Asked:
+        """The request for embeddings."""
+        return Asked(Texts([self.prompt], truncate=True), Sampling(), model=self.model, pool=True)

@@ -26,8 +26,8 @@ class OllamaGenerateRequest(OllamaFields):
     context: Annotated[Neutral, neutral([])] = None
     images: Annotated[Neutral, neutral([])] = None
 
-    def asked(self, model: str) -> Asked | None:
-        """What the client asks for, of `model`; None where it only wants the model to be loaded."""
+    def asked(self) -> Asked | None:
+        """The request; None where the client only wants the model to be loaded."""
         if not self.prompt:
             return None
         options = self.given_options
@@ -36,7 +36,7 @@ class OllamaGenerateRequest(OllamaFields):
             if self.raw or self.suffix
             else Chat(self._conversation(), self.template_arguments, param="prompt"),
             options.sampling(),
-            model=model,
+            model=self.model,
             default_max_tokens=options.most_output,
             logprobs=self.counted_logprobs,
             constrained=self.constrained,

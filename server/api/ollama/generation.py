@@ -14,7 +14,6 @@ from numaserve.server.api.json_data import raw_object
 from numaserve.server.api.ollama.answer import OllamaAnswer, Place, loaded
 from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
 from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
-from numaserve.server.api.ollama.names import served_name
 from numaserve.server.api.ollama.options import OllamaFields
 from numaserve.server.api.ollama.responses import BODY_ERRORS, LINES_OF_JSON, ChatAnswer, GenerateAnswer
 from numaserve.server.api.streaming import respond
@@ -29,12 +28,12 @@ def ollama_generation_router(context: ApiContext) -> APIRouter:
     @router.post("/api/chat", response_model=ChatAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
     async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
         """A conversation, continued; Ollama's shapes, in lines of JSON unless `stream` is false."""
-        return await _answer(context, request, body, body.asked(served_name(context, body.model)), _as_message)
+        return await _answer(context, request, body, body.asked(), _as_message)
 
     @router.post("/api/generate", response_model=GenerateAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
     async def ollama_generate(body: OllamaGenerateRequest, request: Request) -> Response:
         """A prompt, answered; Ollama's shapes, in lines of JSON unless `stream` is false."""
-        return await _answer(context, request, body, body.asked(served_name(context, body.model)), _as_response)
+        return await _answer(context, request, body, body.asked(), _as_response)
 
     return router
 
@@ -57,7 +56,7 @@ async def _answer(
     context: ApiContext, request: Request, body: OllamaFields, asked: Asked | None, place: Place
 ) -> Response:
     if asked is None:
-        check_model(context, served_name(context, body.model))
+        check_model(context, body.model)
         check_ready(context)
         return loaded(body.model, place)
     generation = await start(context, request, asked, f"ollama-{uuid.uuid4().hex}")

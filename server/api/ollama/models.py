@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -12,7 +11,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.generation.fill_in import fill_in_of
 from numaserve.server.api.generation.start import check_model
 from numaserve.server.api.ollama.greeting import OLLAMA_VERSION, greeting
-from numaserve.server.api.ollama.names import served_name, tagged
+from numaserve.server.api.ollama.names import tagged
 from numaserve.server.api.ollama.responses import (
     BODY_ERRORS,
     ERRORS,
@@ -24,7 +23,7 @@ from numaserve.server.api.ollama.responses import (
     ShownModel,
 )
 from numaserve.server.api.ollama.show_schema import OllamaPullRequest, OllamaShowRequest
-from numaserve.server.api.streaming import json_response
+from numaserve.server.api.streaming import json_response, utc_text
 
 _NEVER = "9999-12-31T23:59:59Z"
 
@@ -32,7 +31,7 @@ _NEVER = "9999-12-31T23:59:59Z"
 def ollama_models_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
     router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
-    modified_at = datetime.fromtimestamp(context.created, UTC).isoformat().replace("+00:00", "Z")
+    modified_at = utc_text(context.created)
     details = _details(context)
 
     def models(**more: object) -> list[dict[str, object]]:
@@ -59,7 +58,7 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
     @router.post("/api/show", response_model=ShownModel, responses=BODY_ERRORS)
     async def ollama_show(body: OllamaShowRequest) -> Response:
         """The model's context length and what it can do, in Ollama's shape."""
-        check_model(context, served_name(context, body.named))
+        check_model(context, body.named)
         answer: dict[str, object] = {"modelfile": "", "parameters": "", "template": "", "details": details}
         answer |= {"model_info": _info(context), "capabilities": _capabilities(context), "modified_at": modified_at}
         return json_response(answer)
@@ -67,7 +66,7 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
     @router.post("/api/pull", response_model=PullAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
     async def ollama_pull(body: OllamaPullRequest) -> Response:
         """Nothing is fetched: clients ask for a model before they use it, and the one that is served is there."""
-        check_model(context, served_name(context, body.named))
+        check_model(context, body.named)
         if body.stream is False:
             return json_response({"status": "success"})
         return Response(b'{"status":"success"}\n', media_type="application/x-ndjson")

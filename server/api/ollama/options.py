@@ -129,7 +129,7 @@ class OllamaFields(Strict):
     """Fields of both endpoints."""
 
     model: ShortText
-    """A served name; `:latest` may stand behind it. Another one is a 404."""
+    """A served name; `:latest` may follow it. Another one is a 404."""
     stream: bool | None = None
     """Answer in lines, as the tokens come; true unless set."""
     options: Options | None = None

@@ -19,7 +19,7 @@ from numaserve.server.api.openai.responses.entries import (
     qualified,
 )
 from numaserve.server.api.turns import IMAGE_LEFT_OUT, assistant_turn, text_of
-from numaserve.server.api.typed import only_types, tag_of, text_or_list
+from numaserve.server.api.typed import kind_of, only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_PARTS = 16384
@@ -30,8 +30,7 @@ _UNSERVED_OUTPUTS = {name: kind for name, kind in _UNSERVED.items() if name != "
 
 
 def _kind_of_part(value: object) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "[image]" if kind == "input_image" else "[text]"
+    return "[image]" if kind_of(value) == "input_image" else "[text]"
 
 
 class TextContent(Strict):

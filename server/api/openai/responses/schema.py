@@ -57,7 +57,7 @@ class TextOptions(Strict):
     """What the text is like."""
 
     format: AnswerFormat | None = None
-    """Of the type `text`, `json_object`, or `json_schema` with a `schema`, which the text then fits."""
+    """The type is `text`, `json_object`, or `json_schema` with a `schema` for the text."""
     verbosity: Verbosity | None = None
     """Without effect."""
 
@@ -78,7 +78,7 @@ class InputTokensRequest(Strict):
     """A text, or a list of items: messages, `function_call`, `function_call_output`, `reasoning`, and `item_reference`
     to those of stored answers."""
     instructions: Text | None = None
-    """What the model is told first, for this response alone."""
+    """Instructions for this response alone; they precede the conversation."""
     previous_response_id: ShortText | None = None
     """The response that the input follows; it must have been stored."""
     tools: ResponseTools | None = None

@@ -195,9 +195,10 @@ class Program:
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for a slot or token id
         that is out of range.
         """
-    def use_masks(self, board: Board, deadline_s: float) -> None:
-        """Look for the masks of masked slots there, for all of a step together no longer than the deadline from the
-        beginning of its sampling. On rank 0; without a board masked sequences are dropped.
+    def use_masks(self, board: Board, grace_s: float) -> None:
+        """Look for the masks of masked slots there. A step waits for all of them together at most `grace_s` seconds, or
+        a fifth of the time that it has taken before, if that is longer. On rank 0; without a board masked sequences are
+        dropped.
 
         Raises ValueError for a board with fewer rows than slots, or fewer bits than tokens.
         """
@@ -210,8 +211,11 @@ class Program:
         rank 0 only, or with a result of pooling that is not all finite."""
     @property
     def dropped_sequences(self) -> list[int]:
-        """Indices of the last step's sequences that found no mask, or one that leaves no token. Known to rank 0
+        """Indices of the last step's sequences that are not to go on, or whose mask leaves no token. Known to rank 0
         only."""
+    @property
+    def late_sequences(self) -> list[int]:
+        """Indices of the last step's sequences whose mask was not there in time. Known to rank 0 only."""
     @property
     def pooled(self) -> list[tuple[int, bytes]]:
         """Of the last step: the index of each sequence that was pooled, and the final norm of its last position, in

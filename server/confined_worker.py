@@ -6,6 +6,7 @@ that, and it stops processes.
 """
 
 import json
+import os
 import signal
 import threading
 import time
@@ -46,15 +47,19 @@ class ConfinedWorker:
         max_bytes: int,
         cpu_seconds: float = CPU_SECONDS,
         seconds: float = SECONDS,
+        memory_bytes: int = MEMORY_BYTES,
+        idle: bool = False,
     ) -> None:
         """`subject` is what messages call it, such as "the chat template", `module` what the process runs; an answer
-        has at most `max_bytes`."""
+        has at most `max_bytes`. An `idle` one works while nobody else wants a core, once it has answered."""
         self._subject = subject
         self._module = module
         self._max_bytes = max_bytes
         self._cpu_seconds = cpu_seconds
         self._seconds = seconds
-        self._config = json.dumps({**config, "cpu_seconds": cpu_seconds, "memory_bytes": MEMORY_BYTES}).encode() + b"\n"
+        limits = {"cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
+        self._config = json.dumps({**config, **limits}).encode() + b"\n"
+        self._idle = idle
         self._unsent_config = self._config
         self._lock = threading.Lock()
         self._closed = False
@@ -114,8 +119,10 @@ class ConfinedWorker:
     def _exchange(self, process: ChildProcess, line: bytes, deadline: float) -> tuple[bool, str] | None:
         try:
             process.send(self._unsent_config + line, deadline)
-            self._unsent_config = b""
             success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, deadline))
+            if self._unsent_config and self._idle:  # not before: its start would take too long
+                os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+            self._unsent_config = b""
             if size > self._max_bytes:
                 return None
             return success, process.receive(size, deadline).decode("utf-8", "surrogatepass")

@@ -131,7 +131,7 @@ class Board(BoardBase):
         Raises IndexError for a row and ValueError for a state that there is not.
         """
     def wait(self, step: int, row: int, seconds: float) -> int:
-        """The state of a row in a step; 3 when none has come in `seconds`."""
+        """The state of a row in a step; 0 when none has come in `seconds`."""
     def bits(self, step: int, row: int) -> bytes:
         """The bits of a row, `row_bytes` of them; bit i of the little-endian uint32 words is token i's."""
 

@@ -173,9 +173,9 @@ nb::list pooled(const Program& program) {
   return found;
 }
 
-void use_masks(Program& program, const masks::Board& board, double deadline_s) {
-  if (!(deadline_s > 0 && deadline_s <= 86400)) throw nb::value_error("the deadline must be in (0, 86400] seconds");
-  program.use_masks({.board = &board, .deadline_ns = static_cast<int64_t>(deadline_s * 1e9)});
+void use_masks(Program& program, const masks::Board& board, double grace_s) {
+  if (!(grace_s >= 0 && grace_s <= 86400)) throw nb::value_error("the grace must be in [0, 86400] seconds");
+  program.use_masks({.board = &board, .grace_ns = static_cast<int64_t>(grace_s * 1e9)});
 }
 
 }  // namespace
@@ -207,9 +207,10 @@ void bind_program(nb::module_& m) {
       .def("append_pages", [](Program& self, int64_t slot,
                               const std::vector<int32_t>& pages) { self.slots().append_pages(slot, pages); })
       .def("revert", [](Program& self) { self.slots().revert(); })
-      .def("use_masks", &use_masks, nb::arg("board"), nb::arg("deadline_s"), nb::keep_alive<1, 2>())
+      .def("use_masks", &use_masks, nb::arg("board"), nb::arg("grace_s"), nb::keep_alive<1, 2>())
       .def_prop_ro("nan_sequences", &Program::nan_sequences)
       .def_prop_ro("dropped_sequences", &Program::dropped_sequences)
+      .def_prop_ro("late_sequences", &Program::late_sequences)
       .def_prop_ro("pooled", &pooled)
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0,
            nb::arg("drafts") = std::vector<int32_t>{})

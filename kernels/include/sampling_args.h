@@ -67,7 +67,8 @@ inline constexpr int kMaxLogprobs = 20;
 struct SampledRow {
   int32_t token;
   bool usable;   // the row's logits, before anything changed them, are numbers whose maximum is finite
-  bool dropped;  // its mask leaves no token, or there is none
+  bool dropped;  // its mask leaves no token, or it has none and never will
+  bool late;     // its mask was not there in time: the token is one of all
   float logprob;
   int32_t num_top;
   int32_t top_ids[kMaxLogprobs];

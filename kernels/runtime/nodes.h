@@ -33,8 +33,10 @@ struct Place {
 
 // Where masked rows find their masks. Without a board, which other ranks than the first do not need, they are dropped.
 struct Masks {
+  // A step waits for masks at most this part of the time that it has taken until then.
+  static constexpr int64_t kWaits = 5;
   const masks::Board* board = nullptr;
-  int64_t deadline_ns = 0;  // for all rows of a step together
+  int64_t grace_ns = 0;  // the least that it may wait, for all rows of a step together
 };
 
 struct Run {
@@ -52,6 +54,7 @@ struct Run {
   std::vector<float>& named_logprobs;  // of all rows; see `LogitRow::named`
   Masks masks;
   uint64_t step_id;
+  int64_t begin_ns;
   std::atomic<int64_t> mask_wait_ns{0};  // of the thread that waited longest
   uint64_t first_collective = 0;
   // Set when a wait in the ring has failed. The node in which that happened is run to its end, because its threads
@@ -240,8 +243,9 @@ struct PoolNode : Node {
 };
 
 // Samples every row of logits on rank 0 and tells all ranks the tokens. Each thread samples its free rows first, then
-// those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end. Where
-// there are at least two threads for each row of a large vocabulary, threads share the blocks of rows without a mask.
+// those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end. A row
+// whose mask is late has a token that stands for the one to come, since the next plan may go on from it. Where there
+// are at least two threads for each row of a large vocabulary, threads share the blocks of rows without a mask.
 struct SampleNode : Node {
   SampleNode(Place logits_in, Place tokens_in, std::vector<int64_t> vocab_first_in, float softcap_in)
       : Node("sample"),
@@ -262,6 +266,7 @@ struct SampleNode : Node {
   void sample_rows(Run& run, int thread) const;
   void sample_masked_rows(Run& run, Range rows, int thread) const;
   void sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const;
+  void void_after_late(Run& run) const;
   // What row `row` is sampled with, in the scratch of `thread`, and the steps of that.
   SampleArgs arguments(Run& run, int64_t row, const uint32_t* mask, int thread) const;
   void begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const;

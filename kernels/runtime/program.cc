@@ -140,7 +140,8 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .sampled = sampled_,
           .named_logprobs = named_logprobs_,
           .masks = masks_,
-          .step_id = step_id};
+          .step_id = step_id,
+          .begin_ns = begin};
   if (ring_ != nullptr) {
     // After an abort epochs have run ahead of the position: waits would be satisfied by a step that never ended.
     if (ring_->aborted()) ring_->check(ring::Status::aborted);
@@ -180,10 +181,10 @@ std::vector<int32_t> Program::nan_sequences() const {
   return found;
 }
 
-std::vector<int32_t> Program::dropped_sequences() const {
+std::vector<int32_t> Program::sequences_with(bool SampledRow::* mark) const {
   std::vector<int32_t> found;
   for (size_t i = 0; i < step_.logit_rows.size(); ++i)
-    if (step_.logit_rows[i].sample && sampled_[i].dropped) found.push_back(step_.logit_rows[i].sequence);
+    if (step_.logit_rows[i].sample && sampled_[i].*mark) found.push_back(step_.logit_rows[i].sequence);
   return found;
 }
 

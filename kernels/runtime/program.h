@@ -85,8 +85,10 @@ class Program {
   // Sequences of the last step with a row of logits that are not numbers, or a result of pooling that has one, by their
   // index in the plan. Rank 0 alone knows those with logits.
   std::vector<int32_t> nan_sequences() const;
-  // Those that found no mask, or one that leaves no token.
-  std::vector<int32_t> dropped_sequences() const;
+  // Those that are not to go on, or whose mask leaves no token.
+  std::vector<int32_t> dropped_sequences() const { return sequences_with(&SampledRow::dropped); }
+  // Those whose mask was not there in time.
+  std::vector<int32_t> late_sequences() const { return sequences_with(&SampledRow::late); }
 
   // The result of pooling of the last step's `index`-th pooled sequence, valid until the next step.
   std::span<const float> pooled(size_t index) const;
@@ -104,6 +106,7 @@ class Program {
   int64_t native_ns() const { return native_ns_; }  // of all steps so far
 
  private:
+  std::vector<int32_t> sequences_with(bool SampledRow::* mark) const;
   void run_nodes(Run& run, int thread);
 
   std::vector<std::shared_ptr<const void>> kept_;

@@ -17,7 +17,7 @@ Slot& slot_of(const Run& run, int64_t row) {
 
 void not_sampled(SampledRow& row) {
   row.token = kNotSampled;
-  row.dropped = false;
+  row.dropped = row.late = false;
 }
 
 }  // namespace
@@ -31,8 +31,22 @@ void SampleNode::run(Run& run, int thread) const {
     sample_rows(run, thread);
   leave(run, logits, thread);
   run.team.barrier(thread);
+  if (thread == 0 && samples && !run.failed()) void_after_late(run);
   if (run.ring != nullptr) share_tokens(run, thread);
   if (thread == 0 && !run.failed()) keep_tokens(run);
+}
+
+// What stands for the token of a late row may be what was guessed after it.
+void SampleNode::void_after_late(Run& run) const {
+  bool late = false;
+  for (size_t i = 0; i < run.step.logit_rows.size(); ++i) {
+    const LogitRow& row = run.step.logit_rows[i];
+    if (!row.sample) continue;
+    if (row.behind == 0)
+      late = run.sampled[i].late;
+    else if (late)
+      not_sampled(run.sampled[i]);
+  }
 }
 
 // Every rank has the tokens, and so keeps the same.
@@ -68,7 +82,8 @@ void SampleNode::sample_rows(Run& run, int thread) const {
 }
 
 void SampleNode::sample_masked_rows(Run& run, Range rows, int thread) const {
-  const int64_t begin = now_ns(), limit = begin + run.masks.deadline_ns;
+  const int64_t begin = now_ns();
+  const int64_t limit = begin + std::max(run.masks.grace_ns, (begin - run.begin_ns) / Masks::kWaits);
   int64_t waited = 0;
   for (const bool waits : {false, true})
     for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -89,13 +104,14 @@ void SampleNode::sample_masked_rows(Run& run, Range rows, int thread) const {
         state = board->wait(run.step_id, index, static_cast<uint64_t>(limit));
         waited += now_ns() - waits_from;
       }
-      if (state == masks::State::drop && logit_row.behind > 0) {
+      if ((state == masks::State::drop || state == masks::State::none) && logit_row.behind > 0) {
         not_sampled(result);  // its sequence goes on with what was sampled before it
         continue;
       }
       const bool has_mask = state == masks::State::mask;
       sample_row(run, row, has_mask ? board->bits(run.step_id, index) : nullptr, thread);
       if (state == masks::State::drop) result.dropped = true;
+      if (state == masks::State::none) result.late = true;
     }
   int64_t most = run.mask_wait_ns.load(std::memory_order_relaxed);
   while (waited > most && !run.mask_wait_ns.compare_exchange_weak(most, waited, std::memory_order_relaxed)) {
@@ -142,6 +158,7 @@ void SampleNode::finish(Run& run, int64_t index, const SampleArgs& args) const {
   const LogitRow& row = run.step.logit_rows[static_cast<size_t>(index)];
   SampledRow& result = run.sampled[static_cast<size_t>(index)];
   result.token = kNotSampled;
+  result.late = false;
   if (row.target >= 0)
     run.table.token_logprobs(args.logits, args.vocab, row.target, std::max(args.state->num_logprobs, 0),
                              &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);

@@ -19,6 +19,7 @@ class EngineConfig:
     overlap: bool = True  # plan one step ahead
     drafters: tuple[DrafterName, ...] = ()  # that the scheduler has
     beat_s: float | None = 5.0  # without a step after which workers must show that they live; None: they need not
+    mask_patience_s: float = 5.0  # how long a sequence waits for the mask of its next token
     resume_timeout_s: float = 300.0  # how long requests wait for new workers
     # Formats of weights in groups, by the activations that these are multiplied by.
     multiplied_by: Mapping[ActivationDtype, Sequence[str]] = field(default_factory=dict)

@@ -22,6 +22,13 @@ class ConstraintFailed(Exception):
 class TokenMatcher(Protocol):
     """The constraint of one sequence. It is used by one thread at a time, which is never the event loop's."""
 
+    @property
+    def is_confined(self) -> bool:
+        """Whether its work is done in another process, while the thread that has asked for it sleeps."""
+
+    def confine(self) -> None:
+        """Have its work done in another process from now on, where it can be."""
+
     def accept(self, token: int) -> None:
         """Take in the sampled token. Raises `ConstraintFailed`."""
 

@@ -11,14 +11,12 @@ class StepDeadlines:
     up for as long.
     """
 
-    def __init__(self, longest_s: float, mask_s: float) -> None:
-        """`longest_s` is the operator's bound; a step may wait `mask_s` for masks besides its work."""
+    def __init__(self, longest_s: float) -> None:
+        """`longest_s` is the operator's bound."""
         self.longest_s = longest_s
-        self._mask_s = mask_s
 
-    def of(self, predicted_s: float | None, *, masked: bool) -> float:
+    def of(self, predicted_s: float | None) -> float:
         """Seconds for a step that should take `predicted_s`; None: nobody can tell yet."""
         if predicted_s is None:
             return self.longest_s
-        work_s = max(LEAST_S, TIMES_PREDICTED * predicted_s)
-        return min(self.longest_s, work_s + (self._mask_s if masked else 0.0))
+        return min(self.longest_s, max(LEAST_S, TIMES_PREDICTED * predicted_s))

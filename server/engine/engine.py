@@ -70,6 +70,8 @@ class Engine:
             metrics,
             board=lambda: supervisor.board,
             on_end=self._on_room,
+            on_mask=lambda: self._steps.wake(),
+            mask_patience_s=config.mask_patience_s,
             clock=clock,
             matcher_work=matcher_work,
             trace=trace,
@@ -91,7 +93,7 @@ class Engine:
             metrics,
             world_size=len(launches),
             depth=2 if config.overlap else 1,
-            deadlines=StepDeadlines(config.step_deadline_s, launches[0].mask_deadline_s),
+            deadlines=StepDeadlines(config.step_deadline_s),
             beat_s=config.beat_s,
             clock=clock,
         )

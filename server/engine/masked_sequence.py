@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class MaskedSequence:
     position: int  # tokens before the one that `state` is about
     memory: Bits  # a thread writes it without the lock while `state` is None
     state: MaskState | None = None  # None: not known yet
+    reports: bool = False  # the scheduler waits for `state`
+    patience: asyncio.TimerHandle | None = None  # the event loop's: for how long it waits
     tokens: list[int] = field(default_factory=list)  # sampled, not accepted yet
     rows: list[AwaitedRow] = field(default_factory=list)  # not published yet
     guesses: Guesses | None = None  # of the step that is awaited
@@ -77,6 +80,17 @@ class MaskedSequence:
     ended: bool = False
     failure: str | None = None
     matcher: TokenMatcher | None = None  # the threads' alone
+
+    @property
+    def made(self) -> TokenMatcher:
+        """The matcher, which was made before."""
+        assert self.matcher is not None
+        return self.matcher
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether its masks are made in another process."""
+        return self.matcher is not None and self.matcher.is_confined
 
     @property
     def allows_few(self) -> bool:
@@ -116,6 +130,18 @@ class MaskedSequence:
         self.tokens.append(token)
         self.state = None
         self.forget_guesses()
+
+    def wait(self, patience: asyncio.TimerHandle) -> None:
+        """Report `state` once it is known; after `patience` it is too late."""
+        self.stop_waiting()
+        self.reports, self.patience = True, patience
+
+    def stop_waiting(self) -> None:
+        """Report nothing."""
+        self.reports = False
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
 
     def publish_known(self) -> None:
         """Publish the row that `state` is about, if it is awaited."""

@@ -15,8 +15,10 @@ from typing import Protocol
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.engine.masked_sequence import Guesses, MaskedSequence
+from numaserve.server.engine.matcher_budget import MatcherBudget
 from numaserve.server.engine.matcher_threads import MatcherThreads
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.supervisor.memory import MaskBoard
@@ -27,8 +29,8 @@ logger = logging.getLogger(__name__)
 _LOOKING_S = 1e-3
 _TELLING_S = 5e-3  # it is made beside everything else, but not without the interpreter's lock
 _LATE = (
-    "The server could not work out in time what the constraint of this request allows next. Please send it again, or "
-    "simplify the constraint."
+    "The server could not work out in time which token the constraint of this request allows next. Simplify the "
+    "constraint, or send the request again when the server is less busy."
 )
 _NOTHING = "The constraint of this request allows no token that could come next."
 _BROKEN = "The server failed to apply the constraint of this request."
@@ -40,6 +42,9 @@ class MatcherWork(Protocol):
     def submit(self, work: Callable[[], None]) -> None:
         """Have `work` called soon, in the order of the calls. It raises nothing."""
 
+    def submit_slow(self, work: Callable[[], None], client: Client) -> None:
+        """Have `work` called that waits for another process, when it is the client's turn; from any thread."""
+
     def close(self) -> None:
         """Begin nothing more."""
 
@@ -47,6 +52,10 @@ class MatcherWork(Protocol):
 class Masks:
     """Has matchers make the mask of each next token as soon as the token before is known, and hands it to rank 0 when a
     plan wants it, whichever comes last. All methods are called in the event loop.
+
+    Rank 0 does not wait long (see `Masks` in kernels/runtime/nodes.h): a mask that comes later costs its own sequence
+    alone. The scheduler takes the sample back, and plans the sequence again once `known` was called. A sequence that
+    waits for longer than `patience_s` fails.
 
     A matcher writes to memory of its own, which is copied to the board: one that is late would write over the mask
     that its row has in a later step.
@@ -59,7 +68,9 @@ class Masks:
         board: Callable[[], MaskBoard | None],
         metrics: Metrics,
         failed: Callable[[str, str], None],
+        known: Callable[[Sequence], None],
         *,
+        patience_s: float,
         clock: Clock = time.monotonic,
         work: MatcherWork | None = None,
         looks_ahead: bool = False,
@@ -70,11 +81,14 @@ class Masks:
         self._board = board
         self._metrics = metrics
         self._failed = failed
+        self._scheduler_knows = known
+        self._patience_s = patience_s
         self._row: type[ctypes.Array[ctypes.c_uint32]] = ctypes.c_uint32 * 0
         self._held: dict[str, MaskedSequence] = {}
         self._lock = threading.Lock()
         self._clock = clock
         self._threads: MatcherWork = work or MatcherThreads()
+        self._budget = MatcherBudget(clock)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -118,7 +132,20 @@ class Masks:
                 continue
             with self._lock:
                 held.sampled(update.token)
+            if held.sequence.awaits_mask:
+                self._wait(held)
             self._set_to_work(held)
+
+    def late(self, request_id: str) -> None:
+        """Rank 0 has not waited for a mask of this sequence, which the scheduler now does."""
+        held = self._held.get(request_id)
+        if held is None:
+            return
+        self._metrics.late_mask()
+        with self._lock:
+            held.drop_rows()  # that of the plan in flight, too
+        self._wait(held)
+        self._report(request_id)
 
     def void(self, step_id: int) -> None:
         """Nobody wants the result of this step any more."""
@@ -139,6 +166,7 @@ class Masks:
             with self._lock:
                 held.ended = True
                 held.drop_rows()
+                held.stop_waiting()
 
     def why_dropped(self, request_id: str) -> str:
         """For the client: the reason for which rank 0 has dropped a row of the sequence, which was not removed yet."""
@@ -147,24 +175,53 @@ class Masks:
             return _BROKEN
         with self._lock:
             known = held.state is MaskState.MASK
-            return held.failure or (_NOTHING if known and not any(held.memory) else _LATE)
+            return held.failure or (_NOTHING if known and not any(held.memory) else _BROKEN)
 
     def close(self) -> None:
         """Begin nothing more."""
         self._threads.close()
+
+    def _wait(self, held: MaskedSequence) -> None:
+        request_id = held.sequence.request_id
+        timer = asyncio.get_running_loop().call_later(self._patience_s, self._failed, request_id, _LATE)
+        with self._lock:
+            held.wait(timer)
+
+    def _report(self, request_id: str) -> None:
+        """Let the scheduler know, if it waits, that the mask of the sequence's next token is there."""
+        held = self._held.get(request_id)
+        if held is None:
+            return
+        with self._lock:
+            if not held.reports or held.state is None:
+                return
+            held.stop_waiting()
+        self._scheduler_knows(held.sequence)
 
     def _set_to_work(self, held: MaskedSequence) -> None:
         with self._lock:
             if held.at_work or not held.has_work:
                 return
             held.at_work = True
-        self._threads.submit(functools.partial(self._work, held, asyncio.get_running_loop()))
+        if held.is_confined:
+            self._set_to_slow_work(held, asyncio.get_running_loop())
+        else:
+            self._threads.submit(functools.partial(self._work, held, asyncio.get_running_loop()))
+
+    def _set_to_slow_work(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> None:
+        work = functools.partial(self._work, held, loop, may_wait=True)
+        self._threads.submit_slow(work, held.sequence.client)
 
     # --- in a thread --------------------------------------------------------------------------------------------
 
-    def _work(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> None:
+    def _work(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop, *, may_wait: bool = False) -> None:
         """Make masks until all tokens that are known are behind the last one. One thread at a time has a sequence."""
         while True:
+            if held.matcher is None:
+                self._make(held, loop)
+            if held.is_confined and not may_wait:
+                self._set_to_slow_work(held, loop)
+                return
             with self._lock:
                 held.at_work = held.has_work
                 if not held.at_work:
@@ -190,16 +247,29 @@ class Masks:
                     if not held.tokens:
                         held.state = state
                         held.publish_known()
+                    reports = held.reports
+                if reports:
+                    _call_in(loop, self._report, held.sequence.request_id)
                 if held.tells_forced and held.allows_few:
                     held.tells_forced = self._tell(held, held.tell_forced)
 
-    def _next_mask(self, held: MaskedSequence, tokens: list[int]) -> MaskState:
-        begun = self._clock()
-        if held.matcher is None:
+    def _make(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> None:
+        try:
             held.matcher = held.make()
+        except ConstraintFailed as failure:
+            self._fail(held, str(failure), loop)
+        except Exception:
+            logger.exception("a constraint failed")
+            self._fail(held, _BROKEN, loop)
+
+    def _next_mask(self, held: MaskedSequence, tokens: list[int]) -> MaskState:
+        begun, worked = self._clock(), time.thread_time()
+        matcher = held.made
         for token in tokens:
-            held.matcher.accept(token)
-        state = MaskState(held.matcher.write_mask(ctypes.addressof(held.memory), ctypes.sizeof(held.memory)))
+            matcher.accept(token)
+        state = MaskState(matcher.write_mask(ctypes.addressof(held.memory), ctypes.sizeof(held.memory)))
+        if not self._budget.allows(held.sequence.client.name, time.thread_time() - worked, len(tokens)):
+            matcher.confine()
         if state is MaskState.DROP:
             raise ConstraintFailed(_NOTHING)
         self._metrics.mask(self._clock() - begun)
@@ -239,5 +309,9 @@ class Masks:
         with self._lock:
             held.failure = message
             held.drop_rows()
-        with contextlib.suppress(RuntimeError):  # the loop has ended before this thread
-            loop.call_soon_threadsafe(self._failed, held.sequence.request_id, message)
+        _call_in(loop, self._failed, held.sequence.request_id, message)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: str) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended before this thread
+        loop.call_soon_threadsafe(function, *arguments)

@@ -1,34 +1,41 @@
 """The threads in which matchers work."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from numaserve.server.engine.slow_work import SlowWork
+from numaserve.server.scheduler.client import Client
+
 logger = logging.getLogger(__name__)
 
 _THREADS = 2  # a mask takes tens of microseconds, and they run on the cores of the workers
 _STUCK_S = 0.05  # well above what a mask takes, well below the deadline of those who wait behind it
-_MOST_STUCK = 64
+_MOST_STUCK = 4  # each takes what is left of a core
+_LOWEST = 19  # niceness
 
 
 class MatcherThreads:
     """Runs short pieces of work, which raise nothing, beside the event loop to which this belongs.
 
-    A piece that does not come back costs its thread, and nobody else's turn: as long as others wait, another thread
-    takes its place. A `ThreadPoolExecutor` would stand still once each of its threads is held up, and would keep the
+    A piece that does not come back costs its thread, and nobody else's turn: another thread takes its place, and it
+    goes on with the lowest priority, since workers have the same cores. A `ThreadPoolExecutor` would stand still once each of its threads is held up, and would keep the
     process from ending; these are daemons.
     """
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._began: dict[int, float] = {}  # when each thread began its piece, by a number of the thread's own
+        self._began: dict[int, float] = {}  # when each thread began its piece, by the system's number of it
         self._stuck: set[int] = set()  # threads that have been replaced, and end when they come back
         self._threads = 0  # that were started, ever
         self._looking = False
         self._closed = False
+        self._slow = SlowWork()
 
     def submit(self, work: Callable[[], None]) -> None:
         """Have `work` called in one of the threads, in the order of the calls."""
@@ -39,19 +46,23 @@ class MatcherThreads:
             self._looking = True
             asyncio.get_running_loop().call_later(_STUCK_S, self._look)
 
+    def submit_slow(self, work: Callable[[], None], client: Client) -> None:
+        """Have `work` called that waits for another process, when it is the client's turn; from any thread."""
+        self._slow.submit(work, client)
+
     def close(self) -> None:
         """Begin nothing more; what runs is not waited for."""
         self._closed = True
+        self._slow.close()
         for _ in range(self._threads):
             self._work.put(None)
 
     def _start(self) -> None:
-        number = self._threads
+        threading.Thread(target=self._run, name=f"matcher-{self._threads}", daemon=True).start()
         self._threads += 1
-        threading.Thread(target=self._run, args=(number,), name=f"matcher-{number}", daemon=True).start()
 
     def _look(self) -> None:
-        self._looking = not self._closed and not self._work.empty()
+        self._looking = not self._closed and bool(self._began or not self._work.empty())
         if not self._looking:
             return
         before = time.monotonic() - _STUCK_S
@@ -59,10 +70,13 @@ class MatcherThreads:
             if began < before and number not in self._stuck and len(self._stuck) < _MOST_STUCK:
                 logger.warning("a constraint takes longer than %g s; another thread takes over", _STUCK_S)
                 self._stuck.add(number)
+                with contextlib.suppress(OSError):  # it has just ended
+                    os.setpriority(os.PRIO_PROCESS, number, _LOWEST)
                 self._start()
         asyncio.get_running_loop().call_later(_STUCK_S, self._look)
 
-    def _run(self, number: int) -> None:
+    def _run(self) -> None:
+        number = threading.get_native_id()
         while not self._closed and (work := self._work.get()) is not None:
             self._began[number] = time.monotonic()
             work()

@@ -45,16 +45,21 @@ class LiveRequests:
         *,
         board: Callable[[], MaskBoard | None],
         on_end: Callable[[], None],
+        on_mask: Callable[[], None],
+        mask_patience_s: float,
         clock: Clock = time.monotonic,
         matcher_work: MatcherWork | None = None,
         trace: TraceSink | None = None,
         looks_ahead: bool = False,
     ) -> None:
-        """`board` gives the mask board of the present workers; `matcher_work` and `looks_ahead` are as for `Masks`."""
+        """`board` gives the mask board of the present workers; `on_mask` is called when a sequence can go on whose mask
+        was late; `mask_patience_s`, `matcher_work` and `looks_ahead` are as for `Masks`."""
         self.masks = Masks(
             board,
             metrics,
             failed=self._on_constraint_failed,
+            known=self._on_mask_known,
+            patience_s=mask_patience_s,
             clock=clock,
             work=matcher_work,
             looks_ahead=looks_ahead,
@@ -65,6 +70,7 @@ class LiveRequests:
         self._metrics = metrics
         self._trace = trace
         self._on_end = on_end
+        self._on_mask = on_mask
         self._live: dict[str, LiveRequest] = {}
         self._ids = itertools.count()
         self.backlog = Backlog(scheduler)
@@ -147,6 +153,8 @@ class LiveRequests:
             if update.dropped:
                 live.drop(self.masks.why_dropped(update.sequence.request_id), now)
                 continue
+            if update.late:
+                self.masks.late(update.sequence.request_id)
             try:
                 live.advance(update, now)
             except Exception:
@@ -191,6 +199,10 @@ class LiveRequests:
         live = self._live.get(request_id)
         if live is not None:
             live.drop(message, self._clock())
+
+    def _on_mask_known(self, sequence: Sequence) -> None:
+        self._scheduler.mask_known(sequence)
+        self._on_mask()
 
     def _fail(self, requests: Iterable[LiveRequest], error: EngineError) -> None:
         now = self._clock()

@@ -170,7 +170,7 @@ class StepLoop:
     def _send(self, plan: StepPlan, scheduling: float) -> None:
         """Send the scheduler's last plan, with a deadline."""
         expected_s = self._scheduler.step_costs.expected(self._scheduler.in_flight[-1])
-        plan = replace(plan, deadline_s=self._deadlines.of(expected_s, masked=bool(self._scheduler.masked)))
+        plan = replace(plan, deadline_s=self._deadlines.of(expected_s))
         scheduled = self._clock()
         self._hooks.send(plan)
         self._in_flight.append(_Step(plan, StepTimes(scheduling, scheduled, self._clock()), set(self._ranks)))

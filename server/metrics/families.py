@@ -111,6 +111,11 @@ class RequestFamilies:
             "Sequences ended because their constraint failed, left nothing to say or was not evaluated within "
             "--mask-deadline-ms; they count as error too.",
         )
+        self.late_masks = series.one(
+            Counter,
+            "numaserve_late_masks_total",
+            "Masks of constrained sequences that were not there when a step needed them; the sequence is sampled again.",
+        )
         self.mask = series.one(
             Histogram,
             "numaserve_mask_seconds",

@@ -105,6 +105,10 @@ class Metrics:
         """Count a sequence that its constraint has ended."""
         self._requests.dropped.inc()
 
+    def late_mask(self) -> None:
+        """Count a mask that was not there when it was needed."""
+        self._requests.late_masks.inc()
+
     def mask(self, seconds: float) -> None:
         """Count a mask, and what it took to make it."""
         self._requests.mask.observe(seconds)

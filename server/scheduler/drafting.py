@@ -234,7 +234,8 @@ class Drafting:
 
     def _room(self, seq: Sequence) -> int:
         """How many tokens may be guessed behind a sequence: its last one is sampled after the last guess."""
-        if seq.pool or seq in self._refused:
+        # Masks after draft tokens cost their matcher more, and rank 0 would wait for them: one that was late has none.
+        if seq.pool or seq.careful or seq in self._refused:
             return 0
         deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else DEEPEST
         return min(seq.max_tokens - len(seq.tokens) - 1 - seq.num_unknown, deepest)

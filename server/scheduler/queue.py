@@ -49,6 +49,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._shares: dict[str, _Share] = {}
         self._waiting = 0
+        self.aside: set[Sequence] = set()  # those that cannot run before their mask is there, so that nobody waits for them
         self._line: list[_Place] = []  # the first of each client, in order
         self._beginnings = FairClock()
         self._prompts = FairClock()
@@ -57,6 +58,7 @@ class WaitingQueue:
         return self._waiting
 
     def __iter__(self) -> Iterator[Sequence]:
+        yield from self.aside
         for share in self._shares.values():
             yield from share.waiting
 
@@ -81,7 +83,10 @@ class WaitingQueue:
         self.put_back(seq)
 
     def put_back(self, seq: Sequence) -> None:
-        """Queue a sequence that was taken out."""
+        """Queue a sequence that was taken out, or set it aside while it awaits its mask."""
+        if seq.awaits_mask:
+            self.aside.add(seq)
+            return
         share = self._shares[seq.client.name]
         if not share.waiting:
             share.start = self._beginnings.start(seq.client.name)
@@ -91,6 +96,9 @@ class WaitingQueue:
 
     def take_out(self, seq: Sequence) -> None:
         """Remove a sequence that waits, because it runs now, is held back, or leaves."""
+        if seq in self.aside:
+            self.aside.remove(seq)
+            return
         share = self._shares[seq.client.name]
         share.waiting.remove(seq)
         self._waiting -= 1

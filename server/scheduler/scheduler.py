@@ -17,6 +17,7 @@ from numaserve.server.scheduler.suspects import Finding, Suspects
 from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
+CAREFUL_TOKENS = 64  # of a sequence whose mask was late, for which it is planned only once its mask is there
 
 
 class Scheduler:
@@ -36,6 +37,10 @@ class Scheduler:
     What is late is only the knowledge of token ids. A result for a sequence that has ended is dropped. A result for
     a retracted sequence is kept (its tokens are the same whatever the batch), and the sequence is admitted again only
     after it has come. Ends by length are known ahead, so nothing is planned past them.
+
+    A sequence whose mask was late takes its sample back, and is retracted until the mask is there: to sample again in
+    the same place would write to pages that may be shared. What the plan in flight has of it rests on a token that
+    stands for the one to come: it is void, in a page that nobody else finds, since its tokens are not known.
 
     Who runs, who gives way, and why nothing deadlocks, is told in `Seats` and `WaitingQueue`.
 
@@ -109,6 +114,13 @@ class Scheduler:
         self._end(seq)
         return True
 
+    def mask_known(self, seq: Sequence) -> None:
+        """Let a sequence go on whose next mask is there now."""
+        seq.awaits_mask = False
+        if seq in self.waiting.aside:
+            self.waiting.take_out(seq)
+            self.waiting.put_back(seq)
+
     def schedule(self) -> StepPlan | None:
         """The next plan, to be sent at once; None when there is nothing to run before the next result."""
         self.newly_admitted = []
@@ -151,7 +163,8 @@ class Scheduler:
         record = self.in_flight.popleft()
         if record.entries:  # it is neither void nor a beat
             if self._drafting is not None and self.costs.predicts:
-                kept = sum(len(each.following) for each in result.seqs) if record.has_drafts else None
+                counts = record.has_drafts and not any(each.late for each in result.seqs)
+                kept = sum(len(each.following) for each in result.seqs) if counts else None
                 # What is waited for behind guesses is a part of their price.
                 took = (result.worker_ns - result.draft_ns) * 1e-9
                 predicted = self.costs.predict(record.terms)
@@ -212,7 +225,7 @@ class Scheduler:
         for seq in list(self.running):
             seq.resuming = len(seq.tokens) > seq.prompt_len
             self.seats.suspend(seq)
-        for seq in self.waiting:
+        for seq in self.waiting:  # those set aside, too
             seq.num_pending = 0
             seq.logprob_rows_planned = seq.logprob_rows_received
         self.kv.flush()
@@ -232,7 +245,7 @@ class Scheduler:
             pages_cached=cached,
             pages_active=self.config.num_pages - free - cached,
             running=len(self.running),
-            waiting=len(self.waiting) + len(self.held),
+            waiting=len(self.waiting) + len(self.waiting.aside) + len(self.held),
             prefix_query_tokens=self.kv.query_tokens,
             prefix_hit_tokens=self.kv.hit_tokens,
             retractions=self.seats.retractions,
@@ -281,6 +294,9 @@ class Scheduler:
 
     def _apply_one(self, entry: Entry, answer: SeqResult) -> list[SequenceUpdate]:
         seq = entry.seq
+        if entry.void:
+            seq.num_pending -= entry.sample
+            return []
         end = entry.known_end + len(answer.following)
         seq.num_answered = max(seq.num_answered, end)
         seq.logprob_rows_received += entry.logprob_rows
@@ -290,6 +306,8 @@ class Scheduler:
         if answer.dropped:
             self._end(seq)
             return [SequenceUpdate(seq, None, None, [], finished=True, dropped=True)]
+        if answer.late:
+            return [self._take_back(seq, end, answer)]
         if seq.state is SequenceState.RUNNING:
             if entry.drafts:
                 self._apply_guesses(entry, len(answer.following))
@@ -303,6 +321,26 @@ class Scheduler:
         if not (entry.sample or entry.logprob_rows or finished):
             return []
         return entry.updates(answer, finished=finished)
+
+    def _take_back(self, seq: Sequence, end: int, answer: SeqResult) -> SequenceUpdate:
+        """Take back a sample whose mask was late, and what was planned after it."""
+        if self.in_flight:
+            self.in_flight[0].take_back(seq)
+        seq.careful = CAREFUL_TOKENS
+        if seq.state is SequenceState.RUNNING:
+            self.kv.trust(seq, end)
+            self.seats.suspend(seq)
+        self._await_mask(seq)
+        return SequenceUpdate(seq, None, None, answer.prompt_logprobs, finished=False, late=True)
+
+    def _await_mask(self, seq: Sequence) -> None:
+        """Plan nothing of a sequence, and do not admit it, before `mask_known`."""
+        waits = seq.state is SequenceState.WAITING
+        if waits:
+            self.waiting.take_out(seq)
+        seq.awaits_mask = True
+        if waits:
+            self.waiting.put_back(seq)
 
     def _apply_guesses(self, entry: Entry, right: int) -> None:
         seq = entry.seq
@@ -318,6 +356,9 @@ class Scheduler:
         tokens = answer.tokens
         seq.tokens += tokens
         seq.resuming = False
+        if seq.careful:
+            seq.careful -= 1
+            self._await_mask(seq)
         if self._drafting is not None:
             self._drafting.answered(seq, tokens, entry.by_draft_model)
         if entry.drafts:

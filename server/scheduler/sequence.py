@@ -117,6 +117,10 @@ class Sequence:
     guessed: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     forbidden: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     rejected: Counter[str] = field(init=False, default_factory=Counter)  # wrong guesses that were verified, by drafter
+    # The mask of its next token was late: it is not planned before that is there. Nor is it, for so many tokens more,
+    # before it is known which mask it needs.
+    awaits_mask: bool = field(init=False, default=False)
+    careful: int = field(init=False, default=0)
     num_answered: int = field(init=False, default=0)  # positions that were answered; the suspects' (see suspects.py)
 
     def __post_init__(self, prompt: Iterable[int]) -> None:
@@ -151,7 +155,9 @@ class Sequence:
 
     @property
     def num_remaining(self) -> int:
-        """Positions to compute now: 1 in decode, more in prefill, 0 when only results are awaited."""
+        """Positions to compute now: 1 in decode, more in prefill, 0 when only results or a mask are awaited."""
+        if self.awaits_mask or (self.careful and self.num_pending):
+            return 0
         # The last token of a sequence is sampled and never computed, unless nothing is sampled at all.
         total = len(self.tokens) + self.num_pending if self.wants_sample else self.prompt_len
         return max(0, total - self.next_position)
@@ -168,7 +174,8 @@ class SequenceUpdate:
     finished: bool  # the length is reached and the sequence released; stop tokens and strings are the caller's to find
     nan: bool = False  # its logits were not numbers: it has ended, with nothing
     embedding: bytes = b""  # fp32, of the hidden size; empty unless it was pooled
-    dropped: bool = False  # it found no mask, or one that allows nothing: it has ended, with nothing
+    dropped: bool = False  # its constraint has failed, or allows nothing: it has ended, with nothing
+    late: bool = False  # its mask was not there in time: it waits for that, and is sampled again
     token_logprobs: Iterable[float] = ()  # of the tokens that it names, where `token` is one
     drafter: str = ""  # what had guessed `token`
 

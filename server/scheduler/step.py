@@ -22,6 +22,7 @@ class Entry(NamedTuple):
     pool: bool
     drafts: int = 0  # of the positions; they count in `end`
     drafter: str = ""  # whose they are
+    void: bool = False  # planned after a sample that was taken back: its answer means nothing
 
     @property
     def by_draft_model(self) -> int:
@@ -61,7 +62,7 @@ class Entry(NamedTuple):
 
     def answers(self, answer: SeqResult) -> bool:
         """Whether `answer` has what was planned, and no more."""
-        return (
+        return self.void or (
             (answer.token >= 0) == self.sample
             and len(answer.prompt_logprobs) == self.logprob_rows
             and bool(answer.embedding) == self.pool
@@ -111,6 +112,10 @@ class InFlight:
         """Learn how many guesses of the plan before were right: this one was made as if none were."""
         right = {each.seq: len(answer.following) for each, answer in zip(before.entries, result.seqs, strict=True)}
         self.entries = [entry._replace(end=entry.end + right.get(entry.seq, 0)) for entry in self.entries]
+
+    def take_back(self, seq: Sequence) -> None:
+        """Void what is planned of a sequence, since the sample before it does not count."""
+        self.entries = [each._replace(void=True) if each.seq is seq else each for each in self.entries]
 
     def check(self, result: StepResult) -> None:
         """Raise `ResultMismatch` unless `result` answers this plan, entry by entry."""

@@ -121,6 +121,7 @@ def make_engine(
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
             drafters=drafters,
+            mask_patience_s=config.mask_deadline_ms / 1000,
             resume_timeout_s=config.resume_timeout,
             multiplied_by=deployment.multiplied_by,
         ),

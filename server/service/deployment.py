@@ -27,7 +27,6 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         max_step_tokens=config.chunked_prefill_size,
         mem_fraction_static=config.mem_fraction_static,
         step_deadline_s=config.step_deadline_seconds,
-        mask_deadline_s=config.mask_deadline_ms / 1000,
         tp=config.tp,
         threads_per_worker=config.threads_per_worker,
         reserve_core=config.reserve_core,

@@ -11,9 +11,11 @@ from functools import partial
 
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.engine.types import NotReady
+from numaserve.server.structured.confined_matcher import ConfinedMatcher, MatcherProcesses
 from numaserve.server.structured.json_text import utf8
 from numaserve.server.structured.kept import KeptGrammars
 from numaserve.server.structured.matcher import GrammarMatcher
+from numaserve.server.structured.movable_matcher import MovableMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, MatcherFactory, UnsupportedGrammar
@@ -21,6 +23,7 @@ from numaserve.server.structured.vocabulary import DefinedTokenizer, Vocabulary
 from numaserve.server.text.lane import Lane
 
 _LARGEST_AHEAD = 16 * 1024  # characters of a grammar that is compiled once more for each sequence, to look ahead
+_SLOW_S = 0.01  # of a mask, of processor time: a matcher with such masks works in a process from the beginning
 _LEAST_BYTES = 64 * 1024  # of a compiled grammar, however small it is
 
 
@@ -43,6 +46,7 @@ class Grammars:
         self._idle: deque[Trial] = deque()
         self._trials: list[Trial] = []
         self._closed = threading.Event()
+        self._processes: MatcherProcesses | None = None
 
     async def compile(self, constraint: Constraint) -> MatcherFactory:
         """What makes matchers for `constraint`.
@@ -68,6 +72,7 @@ class Grammars:
         with self._loading:
             if self._loaded is None:
                 vocabulary = Vocabulary.of(self._tokenizer, self._model_vocab_size)
+                self._processes = MatcherProcesses(vocabulary)
                 self._loaded = vocabulary, vocabulary.load()
             return self._loaded
 
@@ -75,6 +80,8 @@ class Grammars:
         """Compile nothing more and end the processes; what runs here is not waited for."""
         self._closed.set()
         self._lane.close()
+        if self._processes is not None:
+            self._processes.close()
         for trial in tuple(self._trials):
             trial.close()
         while self._idle:
@@ -91,13 +98,17 @@ class Grammars:
         vocabulary, tokenizer = self.prepare()
         with self._trial(vocabulary) as trial:
             answer = trial.run(constraint)
+        assert self._processes is not None
+        move = partial(ConfinedMatcher, self._processes, answer.grammar)
+        if answer.mask_seconds > _SLOW_S:
+            return partial(move, ()), _LEAST_BYTES + len(answer.grammar) + len(constraint.text)
         matcher = new_matcher(tokenizer, answer.grammar)
         matcher.compute_bitmask()  # each copy has the states that this makes
         if matcher.is_error():  # not seen in the trial
             raise UnsupportedGrammar("compiling it fails")
         nbytes = _LEAST_BYTES + answer.memory_bytes + len(answer.grammar) + len(constraint.text)
         ahead = partial(new_matcher, tokenizer, answer.grammar) if len(answer.grammar) <= _LARGEST_AHEAD else None
-        return partial(_fresh, matcher, vocabulary.size, frozenset(vocabulary.eos), ahead), nbytes
+        return partial(_fresh, matcher, vocabulary.size, frozenset(vocabulary.eos), ahead, move), nbytes
 
     @contextmanager
     def _trial(self, vocabulary: Vocabulary) -> Iterator[Trial]:
@@ -145,6 +156,10 @@ def _check_text(text: str, max_bytes: int) -> None:
 
 
 def _fresh(
-    matcher: LLMatcher, vocab_size: int, eos: frozenset[int], ahead: Callable[[], LLMatcher] | None
-) -> GrammarMatcher:
-    return GrammarMatcher(matcher.deep_copy(), vocab_size, eos, ahead)
+    matcher: LLMatcher,
+    vocab_size: int,
+    eos: frozenset[int],
+    ahead: Callable[[], LLMatcher] | None,
+    move: Callable[[list[int]], ConfinedMatcher],
+) -> MovableMatcher:
+    return MovableMatcher(GrammarMatcher(matcher.deep_copy(), vocab_size, eos, ahead), move)

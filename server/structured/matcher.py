@@ -20,6 +20,8 @@ def mask_bytes(vocab_size: int) -> int:
 class GrammarMatcher:
     """Implements `TokenMatcher`. Where the grammar may end, every end token is allowed; where it must, nothing else."""
 
+    is_confined = False
+
     def __init__(
         self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int], make: Callable[[], LLMatcher] | None = None
     ) -> None:
@@ -31,6 +33,9 @@ class GrammarMatcher:
         self._not_ahead: list[int] = []  # tokens that were accepted here, and not there
         self._eos = eos
         self._bytes = mask_bytes(vocab_size)
+
+    def confine(self) -> None:
+        """Do nothing: `MovableMatcher` takes it elsewhere."""
 
     def accept(self, token: int) -> None:
         """Take in the sampled token. Raises `ConstraintFailed`."""

@@ -53,6 +53,16 @@ class _AfterThought:
         self._may_begin = thought.begin is not None
         self._is_thinking = thought.begin is None
 
+    @property
+    def is_confined(self) -> bool:
+        """Whether the work on the answer is done in another process."""
+        return self._answer is not None and self._answer.is_confined
+
+    def confine(self) -> None:
+        """Have the work on the answer done in another process."""
+        if self._answer is not None:
+            self._answer.confine()
+
     def accept(self, token: int) -> None:
         """Take in the sampled token. Raises `ConstraintFailed`."""
         if self._may_begin:

@@ -22,6 +22,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
 
     grammar: str = ""  # in llguidance's form
     memory_bytes: int = 0  # that compiling it took
+    mask_seconds: float = 0.0  # of processor time that the slowest of the first masks took
     refused: str = ""  # what is wrong with the constraint
     keyword: str | None = None  # of a schema, at fault
     too_slow: bool = False

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from numaserve.server.structured.complaints import refusal
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.trial_answer import HEAD, NOT_CONFINED, Answer, Settings
-from numaserve.server.structured.types import Constraint, UnsupportedGrammar
+from numaserve.server.structured.types import Constraint, GrammarTooSlow, UnsupportedGrammar
 
 # Less than a thread of the server has: a grammar that exhausts the stack does it here.
 _STACK_BYTES = 2**20
@@ -36,27 +37,37 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
         constraint = msgspec.json.decode(line, type=Constraint)
         grammar = to_llguidance(constraint, settings.vocabulary.special, settings.limits)
         matcher = new_matcher(tokenizer, grammar)
-        _take_some_tokens(matcher)
+        mask_seconds = _take_some_tokens(matcher)
         if matcher.is_error():
             raise refusal(matcher.get_error())
+        if mask_seconds > settings.limits.mask_seconds:
+            raise GrammarTooSlow(
+                f"working out which token may come next takes {mask_seconds:.2g} s of processor time, and may take "
+                f"{settings.limits.mask_seconds:g} s: shorten its strings, or make it less ambiguous"
+            )
     except UnsupportedGrammar as error:
         return Answer(refused=str(error), keyword=error.keyword)
     except MemoryError:
         return Answer(refused=_TOO_LARGE)
-    return Answer(grammar=grammar)
+    return Answer(grammar=grammar, mask_seconds=mask_seconds)
 
 
-def _take_some_tokens(matcher: LLMatcher) -> None:
-    """Begin an answer: what is too large for a mask, or for the one after the first token, is told by that alone."""
+def _take_some_tokens(matcher: LLMatcher) -> float:
+    """Begin an answer: what is too large for a mask, or for the one after the first token, is told by that alone.
+    Returns the seconds of the slowest mask."""
+    slowest = 0.0
     for step in range(_TOKENS):
         if matcher.is_stopped():  # failed, or ended
-            return
+            break
+        begun = time.process_time()
         mask = matcher.compute_bitmask()
+        slowest = max(slowest, time.process_time() - begun)
         start = step * len(mask) // _TOKENS
         places = (*range(start, len(mask)), *range(start))
         place = next((place for place in places if mask[place]), None)
         if place is not None:
             matcher.consume_token(8 * place + (mask[place] & -mask[place]).bit_length() - 1)
+    return slowest
 
 
 def _become_a_trial(settings: Settings, memory_bytes: int, parent: int) -> None:

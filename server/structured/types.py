@@ -31,6 +31,7 @@ class Limits:
     max_depth: int = 100  # of nested JSON
     max_values: int = 50_000  # of JSON: keys, strings, numbers, arrays and objects
     cpu_seconds: float = 2.0  # of one compilation; usual ones take some milliseconds
+    mask_seconds: float = 0.25  # CPU time of one of the first masks; usual ones take some tens of microseconds
     seconds: float = 10.0  # wall time of one compilation; several times as much, for a machine whose cores are all busy
     memory_bytes: int = 512 * 2**20  # of one compilation, beyond the tokenizer's
     threads: int = 2  # compilations at once

@@ -24,14 +24,17 @@
 // an older step, garbage. One that is, and whose state is none of the three, is taken as DROP.
 //
 // The deaths:
-//   front end before or amid the bits, or before the word   rank 0 waits until its deadline and drops the row. It then
-//                                                           finds its lifeline closed, and ends.
-//   front end between the word and the wake                 rank 0 sleeps until its deadline, sees the word, goes on.
+//   front end before or amid the bits, or before the word   rank 0 waits as long as it may and reports the row as late.
+//                                                           It then finds its lifeline closed, and ends.
+//   front end between the word and the wake                 rank 0 sleeps as long as it may, sees the word, goes on.
 //   rank 0 while it waits, or before it reads               its sleeper may stay set: a wake that wakes nobody. The
 //                                                           group ends, and the next one has a board of its own.
-//   matcher fails, hangs, is slow                           no word in time, or one that says DROP: the row is dropped.
+//   matcher fails                                           DROP, at once: the row is dropped.
+//   matcher hangs, is slow                                  no word in time: the row is late. The sequence is computed
+//                                                           again from this position once its mask is there.
 //   the sequence has ended, though the plan names it        DROP, at once.
-// In all of them rank 0 waits for all rows of a step together no longer than its deadline.
+// In all of them rank 0 waits for all rows of a step together no longer than a part of the step (see `Masks`): a slow
+// grammar must not hold up the other sequences.
 //
 // Include this in translation units built for the baseline instruction set only, as the ring's headers.
 #pragma once
@@ -155,7 +158,7 @@ class Board {
     return state_of(at(step, row).word.value.load(std::memory_order_acquire), step);
   }
 
-  // Rank 0: the same, but waits for it; `drop` once ring::monotonic_ns() has passed `limit_ns`. The pauses cover a mask
+  // Rank 0: the same, but waits for it; `none` once ring::monotonic_ns() has passed `limit_ns`. The pauses cover a mask
   // that is a few microseconds late; the sleep leaves the core to whoever computes it.
   State wait(std::uint64_t step, std::uint32_t row, std::uint64_t limit_ns) const {
     constexpr int kPauses = 1000;
@@ -171,10 +174,7 @@ class Board {
       state = state_of(seen, step);
       if (state != State::none) break;
       const std::uint64_t now = ring::monotonic_ns();
-      if (now >= limit_ns) {
-        state = State::drop;
-        break;
-      }
+      if (now >= limit_ns) break;
       const std::uint64_t left = limit_ns - now;
       const timespec timeout{.tv_sec = static_cast<time_t>(left / 1'000'000'000),
                              .tv_nsec = static_cast<long>(left % 1'000'000'000)};

@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[1, 2])
 def group(request: pytest.FixtureRequest, model: Path) -> Iterator[RankGroup]:
-    with RankGroup(model, request.param, threads=2, mask_deadline_s=0.4) as made:
+    with RankGroup(model, request.param, threads=2, mask_grace_s=0.4) as made:
         yield made
 
 
@@ -63,22 +63,22 @@ def test_nobody_who_writes_costs_the_row_and_nothing_else(group: RankGroup) -> N
     alone = group.run(plan(10, FREE_SLOT)).seqs[0]
     allow(group, 11, OTHER_SLOT, 9)
     result = group.run(plan(11, FREE_SLOT, MASKED_SLOT, OTHER_SLOT))
-    free, dropped, other = result.seqs
+    free, late, other = result.seqs
     assert free == alone
-    assert dropped.dropped
-    assert (other.token, other.dropped) == (9, False)
+    assert (late.late, late.dropped) == (True, False)
+    assert (other.token, other.dropped, other.late) == (9, False, False)
     assert result.mask_wait_ns >= 0.4e9
     allow(group, 12, MASKED_SLOT, 4)
     allow(group, 12, OTHER_SLOT, 8)
-    result = group.run(more(12, FREE_SLOT, MASKED_SLOT, OTHER_SLOT))  # the dropped slot goes on from some token
+    result = group.run(more(12, FREE_SLOT, MASKED_SLOT, OTHER_SLOT))  # the late slot goes on from some token
     assert [each.token for each in result.seqs[1:]] == [4, 8]
-    assert not any(each.dropped for each in result.seqs)
+    assert not any(each.dropped or each.late for each in result.seqs)
 
 
 def test_all_rows_of_a_step_wait_together_no_longer_than_the_deadline(group: RankGroup) -> None:
     slots = range(MASKED_SLOT, 12)
     result = group.run(plan(20, *slots))
-    assert all(each.dropped for each in result.seqs)
+    assert all(each.late for each in result.seqs)
     assert result.mask_wait_ns < len(slots) / 2 * 0.4e9  # what the two threads would wait for one after the other
 
 
@@ -107,7 +107,7 @@ def test_garbage_on_the_board_harms_nobody_but_its_row(group: RankGroup) -> None
         os.pwrite(group.board.fd, filling * size, FIRST_ROW)
         free, masked = group.run(plan(step_id, FREE_SLOT, MASKED_SLOT)).seqs
         assert free == alone
-        assert masked.dropped
+        assert masked.dropped or masked.late
     allow(group, 54, MASKED_SLOT, 12)
     word = struct.unpack("=Q", os.pread(group.board.fd, 8, FIRST_ROW))[0]
     assert word & 0xFF == 0x5A  # the row of another slot is as it was
@@ -131,7 +131,7 @@ def test_a_named_token_that_there_is_not_is_refused(group: RankGroup) -> None:
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_workers_whose_front_end_dies_while_they_wait_for_its_mask_end_too(model: Path, tp: int) -> None:
-    with RankGroup(model, tp, mask_deadline_s=0.4) as orphaned:
+    with RankGroup(model, tp, mask_grace_s=0.4) as orphaned:
         orphaned.send(plan(0, FREE_SLOT, MASKED_SLOT))
         assert orphaned.orphan() == [1] * tp
         assert orphaned.left_behind() == []

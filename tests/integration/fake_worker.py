@@ -109,7 +109,7 @@ class FakeModel:
         self._script = script
         reads_masks = launch.rank == 0 and launch.mask_fd >= 0
         self._board = Board(launch.mask_fd, launch.mask_nonce) if reads_masks else None
-        self._mask_deadline_s = launch.mask_deadline_s
+        self._mask_grace_s = launch.mask_grace_s
         self._kv = bytearray(launch.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
         self._max_slots = launch.max_running_requests
@@ -132,6 +132,8 @@ class FakeModel:
             return self._one(seq, step_id)
         result = self._one(replace(seq, tokens=seq.tokens[:known]), step_id)
         token, following = result.token, []
+        if result.late:
+            return result
         for behind, draft in enumerate(seq.tokens[known:], 1):
             if draft == TO_BE_DRAFTED:  # by a draft model that is wrong about every fifth token
                 draft = token if (seq.start + behind) % 5 else FIRST_TOKEN  # noqa: PLW2901
@@ -139,22 +141,22 @@ class FakeModel:
                 break
             next_one = replace(seq, start=seq.start + known + behind - 1, tokens=[draft], pages=[], init=None)
             more = self._one(next_one, step_id, behind)
-            if more.dropped:
+            if more.dropped or more.late:
                 break
             token = more.token
             following.append(SampledToken(token, more.logprobs, more.token_logprobs))
         return replace(result, following=following)
 
-    def _allowed(self, step_id: int, row: int) -> set[int] | None:
-        """The tokens that the mask allows, none where the row is dropped; None: all."""
+    def _allowed(self, step_id: int, row: int) -> tuple[set[int] | None, bool]:
+        """The tokens that the mask allows, none where the row is dropped, None: all; and whether it is late."""
         assert self._board is not None
         begin = time.monotonic_ns()
-        state = self._board.wait(step_id, row, max(0.0, self._mask_deadline_s - self.mask_wait_ns / 1e9))
+        state = self._board.wait(step_id, row, max(0.0, self._mask_grace_s - self.mask_wait_ns / 1e9))
         self.mask_wait_ns += time.monotonic_ns() - begin
         if state != 1:
-            return None if state == 2 else set()
+            return set() if state == 3 else None, state == 0
         bits = int.from_bytes(self._board.bits(step_id, row), "little")
-        return {token for token in range(VOCAB) if bits >> token & 1}
+        return {token for token in range(VOCAB) if bits >> token & 1}, False
 
     def _one(self, seq: SeqPlan, step_id: int, behind: int = 0) -> SeqResult:
         if seq.init is not None:
@@ -180,13 +182,15 @@ class FakeModel:
             return SeqResult(prompt_logprobs=echoed, nan=nan)
         slot.sampled = self._script.next_token(known) if self._script else next_token(context, slot.sampling)
         reads_mask = slot.sampling.masked and self._board and not self._script
-        allowed = self._allowed(step_id, seq.slot + behind * self._max_slots) if reads_mask else None
+        allowed, late = self._allowed(step_id, seq.slot + behind * self._max_slots) if reads_mask else (None, False)
         if allowed:
             slot.sampled = allowed_token(slot.sampled, allowed)
         top = slot.sampling.logprobs
         logprobs = logprobs_of(context, slot.sampled, top) if top >= 0 else None
         named = [-float(token) for token in slot.sampling.token_ids_logprob]
-        return SeqResult(slot.sampled, logprobs, echoed, nan, dropped=allowed == set(), token_logprobs=named)
+        return SeqResult(
+            slot.sampled, logprobs, echoed, nan, dropped=allowed == set(), token_logprobs=named, late=late
+        )
 
 
 class Worker:

@@ -62,7 +62,8 @@ class Options:
     beat_s: float | None = None
     policy: RestartPolicy | None = None
     ring_factory: RingFactory | None = None
-    mask_deadline_s: float = 20.0
+    mask_grace_s: float = 20.0
+    mask_patience_s: float = 60.0
     tokenizer: TokenizerProtocol = field(default_factory=WordTokenizer)
     kv_log: KVEventLog | None = None
     drafters: Drafters | None = None
@@ -87,7 +88,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.deadline_s,
-            mask_deadline_s=options.mask_deadline_s,
+            mask_grace_s=options.mask_grace_s,
         )
         for rank in range(options.ranks)
     ]
@@ -110,6 +111,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         max_queued_s=options.queued_s,
         step_deadline_s=options.deadline_s,
         overlap=options.overlap,
+        mask_patience_s=options.mask_patience_s,
         resume_timeout_s=options.resume_timeout_s,
         beat_s=options.beat_s,
         drafters=options.counted_drafters,

@@ -26,7 +26,7 @@ from tests.support.scripted_matchers import Allowed, ScriptedMatcher, some_token
 
 ALLOWED = some_tokens(VOCAB, FIRST_TOKEN)
 PROMPT = [11, 12, 13]
-QUICK = Options(mask_deadline_s=0.3)
+HURRIED = Options(mask_grace_s=0.0, mask_patience_s=0.5)
 
 
 def matcher() -> ScriptedMatcher:
@@ -188,12 +188,12 @@ async def test_a_mask_that_allows_nothing_ends_its_request(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 4])
-async def test_a_matcher_that_hangs_ends_its_own_request_at_the_deadline(step: int, held_up: threading.Event) -> None:
+async def test_a_matcher_that_hangs_ends_its_own_request_out_of_patience(step: int, held_up: threading.Event) -> None:
     def hang() -> MaskState:
         held_up.wait()
         return MaskState.FREE
 
-    async with running_engine(QUICK) as engine:
+    async with running_engine(HURRIED) as engine:
         await _one_ends_with(engine, ScriptedMatcher(ALLOWED, step, hang), masks._LATE)
 
 
@@ -202,7 +202,7 @@ async def test_as_many_hanging_matchers_as_there_are_threads_hold_up_no_other(he
         held_up.wait()
         return MaskState.FREE
 
-    async with running_engine(replace(QUICK, mask_deadline_s=1.0)) as engine:
+    async with running_engine(replace(HURRIED, mask_patience_s=1.0)) as engine:
         bad = [
             asyncio.create_task(generate(engine, [40 + i], 9, matcher=lambda: ScriptedMatcher(ALLOWED, 0, hang)))
             for i in range(5)
@@ -211,6 +211,69 @@ async def test_as_many_hanging_matchers_as_there_are_threads_hold_up_no_other(he
         assert [tokens_of(chunks) for chunks in good] == [constrained([50 + i], 20) for i in range(5)]
         ends = await asyncio.gather(*bad, return_exceptions=True)
         assert [str(end) for end in ends] == [masks._LATE] * 5
+
+
+class Dawdling(ScriptedMatcher):
+    """Takes its time, now and then."""
+
+    def write_mask(self, address: int, nbytes: int) -> MaskState:
+        if random.Random(repr(self.output)).random() < 0.2:
+            time.sleep(0.02)
+        return super().write_mask(address, nbytes)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+async def test_masks_that_are_late_change_no_token(
+    ranks: int, overlap: bool, prefix_cache: bool, penalty: float
+) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=3, frequency_penalty=penalty)
+    metrics = Metrics("fake")
+    options = replace(HURRIED, ranks=ranks, overlap=overlap, prefix_cache=prefix_cache, mask_patience_s=60.0)
+    engine = make_engine(options, metrics)
+    some = prompts(6, seed=7)
+    try:
+        await engine.start()
+        found = await gather(
+            *(
+                generate(engine, prompt, 25, sampling=sampling, matcher=lambda: Dawdling(ALLOWED))
+                for prompt in some
+            ),
+            generate(engine, PROMPT, 60, sampling=sampling),
+        )
+        late = metrics.registry.get_sample_value("numaserve_late_masks_total", {"model_name": "fake"})
+    finally:
+        await engine.stop()
+    *constrained, free = map(tokens_of, found)
+    assert constrained == [expected_tokens(prompt, sampling, 25, ALLOWED) for prompt in some]
+    assert free == expected_tokens(PROMPT, sampling, 60)
+    assert late
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("step", [0, 3])
+async def test_nobody_waits_for_a_mask_that_does_not_come(overlap: bool, step: int, held_up: threading.Event) -> None:
+    def hang() -> MaskState:
+        held_up.wait()
+        return MaskState.FREE
+
+    # The one that hangs runs out of patience only long after the others have ended.
+    options = replace(HURRIED, overlap=overlap, mask_patience_s=3600.0, deadline_s=3600.0)
+    async with running_engine(options) as engine:
+        hanging = ScriptedMatcher(all_at(step), step, hang)
+        waiting = asyncio.create_task(generate(engine, PROMPT, 9, matcher=lambda: hanging))
+        while len(hanging.users) <= step:
+            await asyncio.sleep(0.001)
+        jobs = [generate(engine, [30], 30, matcher=matcher), generate(engine, [31], 30)]
+        assert [tokens_of(each) for each in await gather(*jobs)] == [
+            constrained([30], 30),
+            expected_tokens([31], GREEDY, 30),
+        ]
+        assert not waiting.done()
+        held_up.set()
+        assert tokens_of(await waiting) == expected_tokens(PROMPT, GREEDY, 9, hanging.allowed)
 
 
 async def test_a_matcher_that_is_slow_but_in_time_is_waited_for() -> None:
@@ -246,7 +309,7 @@ async def test_a_client_that_leaves_lets_nobody_wait_for_its_mask(overlap: bool,
         return MaskState.FREE
 
     # The deadline is beyond the test's patience: were the row not dropped, nothing would end.
-    async with running_engine(Options(overlap=overlap, mask_deadline_s=3600.0, deadline_s=3600.0)) as engine:
+    async with running_engine(Options(overlap=overlap, mask_grace_s=3600.0, deadline_s=3600.0)) as engine:
         hanging = ScriptedMatcher(ALLOWED, 2, hang)
         stream = engine.admit([GenerationRequest("id", PROMPT, GREEDY, 9, matcher=lambda: hanging)])
         await anext(stream)
@@ -288,7 +351,7 @@ async def test_the_death_of_a_worker_that_waits_for_a_mask_is_one_like_any(held_
             held_up.wait()
             return super().write_mask(address, nbytes)
 
-    async with running_engine(Options(mask_deadline_s=3600.0, deadline_s=3600.0)) as engine:
+    async with running_engine(Options(mask_grace_s=3600.0, deadline_s=3600.0)) as engine:
         waiting = asyncio.create_task(generate(engine, PROMPT, 9, matcher=lambda: Late(ALLOWED)))
         await asyncio.sleep(0.1)
         os.kill(pids_of(engine)[0], signal.SIGKILL)

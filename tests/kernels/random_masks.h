@@ -51,10 +51,11 @@ struct MaskedRow {
   // Whether rank 0 waits until its deadline, or may have to.
   bool is_missed() const { return word >= Word::kNothing; }
   bool allows(int32_t token) const { return (bits[static_cast<size_t>(token / 32)] >> token % 32 & 1) != 0; }
-  bool accepts(int32_t token, bool dropped) const {
-    if (word == Word::kMask) return !dropped && allows(token);
-    if (word == Word::kFree) return !dropped;
-    return dropped || (is_racing() && allows(token));
+  bool accepts(int32_t token, bool dropped, bool late) const {
+    if (word == Word::kMask) return !dropped && !late && allows(token);
+    if (word == Word::kFree) return !dropped && !late;
+    if (!is_missed()) return dropped && !late;
+    return (late && !dropped) || (is_racing() && allows(token));
   }
 };
 
@@ -115,7 +116,7 @@ class FrontEnd {
       row.delay = std::chrono::microseconds(step_ns / 1000 * 2 * row.delay.count() / kMostDelay);
       submit(step, row, true);
     }
-    return {.board = rank0_.get(), .deadline_ns = some_missed ? kShortNs : kPatienceNs};
+    return {.board = rank0_.get(), .grace_ns = some_missed ? kShortNs : kPatienceNs};
   }
 
   // The step's result is there.

@@ -66,7 +66,7 @@ struct Outcome {
   std::vector<int32_t> tokens;
   std::vector<float> pooled;
   std::vector<float> logprobs, prompt_logprobs;  // on rank 0
-  std::vector<bool> dropped;                     // on rank 0
+  std::vector<bool> dropped, late;               // on rank 0
   bool operator==(const Outcome&) const = default;
   bool on_every_rank(const Outcome& other) const { return tokens == other.tokens && pooled == other.pooled; }
 };
@@ -236,11 +236,13 @@ class Traffic {
     if (running.request.settings.masked) {
       const MaskedRow masked = masked_row(batch.slots[static_cast<size_t>(row.sequence)]);
       const bool dropped = rank_.rank() == 0 && outcome.sampled[index].dropped;
-      if (rank_.rank() == 0 && !masked.accepts(token, dropped))
-        throw std::logic_error("a masked row has a token, or was dropped, against what was said of it");
+      const bool late = rank_.rank() == 0 && outcome.sampled[index].late;
+      if (rank_.rank() == 0 && !masked.accepts(token, dropped, late))
+        throw std::logic_error("a masked row has a token, was dropped or is late against what was said of it");
       // Either outcome is right: nothing that follows can be compared.
       if (masked.is_racing()) return end(running);
       result.dropped.push_back(dropped);
+      result.late.push_back(late);
     }
     result.tokens.push_back(token);
     if (rank_.rank() == 0) {

@@ -86,7 +86,6 @@ bool is_wrong(const masks::Board& board, const Options& options, std::uint64_t s
   const masks::State expected = state_of(key);
   const std::uint64_t patience = expected == masks::State::none ? kShortNs : kPatienceNs;
   const masks::State state = board.wait(step, row, ring::monotonic_ns() + patience);
-  if (expected == masks::State::none) return state != masks::State::drop;
   if (state != expected) return true;
   if (state != masks::State::mask) return false;
   const std::uint32_t* bits = board.bits(step, row);

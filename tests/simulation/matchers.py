@@ -7,6 +7,7 @@ from copy import copy
 from itertools import takewhile
 
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
+from numaserve.server.scheduler.client import Client
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import Truth
@@ -21,6 +22,11 @@ class SimulatedMatcher:
         self._truth = truth
         self._count = 0
         self._is_fork = self._is_lost = False
+
+    is_confined = False
+
+    def confine(self) -> None:
+        """It stays."""
 
     def fork(self) -> "SimulatedMatcher":
         """One that guesses are tried on."""
@@ -73,8 +79,11 @@ class SimulatedMatcherWork:
     def submit(self, work: Callable[[], None]) -> None:
         rng = self._world.rng
         late = self._world.chance(self._scenario.late_matchers)
-        seconds = 4 * self._scenario.mask_deadline_s if late else rng.choice((0.0, 0.001, rng.expovariate(100)))
-        self._world.loop.call_later(min(seconds, 4 * self._scenario.mask_deadline_s), self._do, work)
+        seconds = 4 * self._scenario.mask_grace_s if late else rng.choice((0.0, 0.001, rng.expovariate(100)))
+        self._world.loop.call_later(min(seconds, 4 * self._scenario.mask_grace_s), self._do, work)
+
+    def submit_slow(self, work: Callable[[], None], client: Client) -> None:
+        self._world.violate(f"work of {client} is slow that no matcher confines")
 
     def close(self) -> None:
         self._closed = True

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from numaserve.workers.protocol import SeqPlan, SeqResult, StepPlan
 
 from tests.simulation.scenario import Scenario
-from tests.simulation.truth import PAGE_SIZE, Truth
+from tests.simulation.truth import PAGE_SIZE, VOCABULARY, Truth
 from tests.simulation.world import World
 
 
@@ -15,6 +15,7 @@ class _Slot:
     pages: list[int]
     sampled: int
     history: list[int]  # what penalties count
+    stands_in: bool = False  # `sampled` stands for a token whose mask was late
 
 
 class Memory:
@@ -37,9 +38,9 @@ class Memory:
         if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
             self._world.violate(f"plan {plan.step_id} is more than the workers were told they would get")
 
-    def run(self, plan: StepPlan, dropped: dict[int, int]) -> list[SeqResult]:
-        """Run a plan; sequences in the slots of `dropped` have no mask behind so many guesses. All read before any
-        writes."""
+    def run(self, plan: StepPlan, dropped: dict[int, int], late: set[int]) -> list[SeqResult]:
+        """Run a plan; sequences in the slots of `dropped` have no mask behind so many guesses, and those of `late` none
+        in time. All read before any writes."""
         slots = [self._open(seq) for seq in plan.seqs]
         for work in plan.draft_work or []:
             self._draft(plan.seqs[work.index], slots[work.index], plan.drafts_of_each[work.index], work.lacking)
@@ -53,9 +54,13 @@ class Memory:
                 written.add(cell)
                 self._pages[cell[0]][cell[1]] = slot.truth.digests[position] if position < right else -1
         return [
-            self._result(seq, slot, *end, dropped=dropped.get(seq.slot))
+            self._result(seq, slot, *end, dropped=dropped.get(seq.slot), late=seq.slot in late)
             for seq, slot, end in zip(plan.seqs, slots, ends, strict=True)
         ]
+
+    def goes_on_from_a_stand_in(self, seq: SeqPlan) -> bool:
+        """Whether nothing that the workers make of a sequence counts, until it is started again."""
+        return seq.init is None and self._slots[seq.slot].stands_in
 
     def spoil(self, plan: StepPlan) -> None:
         """Leave anything in what the plan writes: it failed, or one before it did."""
@@ -77,7 +82,7 @@ class Memory:
         for position, (page, at) in enumerate(cells[start:], start):
             right = seq.tokens[: position + 1 - seq.start] == truth.tokens[seq.start : position + 1]
             # What a layer that predicts has read of its own guesses, it has read with what it made itself.
-            read = position < known or (right and self._reads_guesses)
+            read = not slot.stands_in and (position < known or (right and self._reads_guesses))
             self._draft_pages[page][at] = truth.digests[position] if read else -1
 
     def _open(self, seq: SeqPlan) -> _Slot:
@@ -94,6 +99,8 @@ class Memory:
     def _read(self, seq: SeqPlan, slot: _Slot, drafts: int) -> tuple[int, int]:
         """Check what a sequence brings and finds. Returns where what is known ends, and what of the drafts is right."""
         truth, start = slot.truth, seq.start
+        if slot.stands_in:
+            return start, start  # what it leaves is nobody's
         tokens = [slot.sampled] if seq.from_previous else seq.tokens
         known = len(tokens) - drafts
         if not tokens or known < 1 or tokens[:known] != truth.tokens[start : start + known]:
@@ -112,8 +119,10 @@ class Memory:
             right += 1
         return start + known, start + right
 
-    def _result(self, seq: SeqPlan, slot: _Slot, known: int, end: int, *, dropped: int | None) -> SeqResult:
+    def _result(self, seq: SeqPlan, slot: _Slot, known: int, end: int, *, dropped: int | None, late: bool) -> SeqResult:
         truth = slot.truth
+        if slot.stands_in:
+            return SeqResult(slot.sampled)
         if dropped:
             end = min(end, known + dropped - 1)
         rows = [truth.row(seq.start + 1 + i) for i in range(len(seq.prompt_logprobs))]
@@ -122,6 +131,9 @@ class Memory:
         embedding = truth.embedding() if seq.pool else b""
         if not seq.sample:
             return SeqResult(prompt_logprobs=rows, nan=nan, embedding=embedding)
+        if late and not nan:
+            slot.stands_in, slot.sampled = True, (truth.sampled(known).token + 1) % VOCABULARY
+            return SeqResult(slot.sampled, prompt_logprobs=rows, late=True)
         sampled = [truth.sampled(position) for position in range(known, end + 1)]
         if truth.wanted.penalties:
             if slot.history != truth.tokens[truth.prompt_len : known]:

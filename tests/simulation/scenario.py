@@ -53,7 +53,7 @@ class Scenario:
     target_itl_s: float | None
     load_s: float
     step_deadline_s: float
-    mask_deadline_s: float
+    mask_grace_s: float
     resume_timeout_s: float
     most_failures: int  # before the supervisor gives up
     step_faults: Mapping[str, float]  # the probability of each, in a step
@@ -126,7 +126,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         target_itl_s=rng.choice((None, 0.02, 0.2)),
         load_s=load_s,
         step_deadline_s=5.0,
-        mask_deadline_s=0.5,
+        mask_grace_s=0.5,
         resume_timeout_s=rng.choice((1.0, 20.0, 300.0)),
         most_failures=rng.choice((1, 3, 1000, 1000)),
         step_faults={kind: rng.choice((0.01, 0.05, 0.2)) for kind in kinds},

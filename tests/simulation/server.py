@@ -60,6 +60,7 @@ def make_server(world: World, scenario: Scenario) -> Server:
             max_queued_s=scenario.queued_s,
             step_deadline_s=scenario.step_deadline_s,
             overlap=scenario.overlap,
+            mask_patience_s=60.0,  # longer than matchers are late
             resume_timeout_s=scenario.resume_timeout_s,
         ),
         Supervisor(spec, RestartPolicy(scenario.most_failures), make_group),

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple, Protocol
 
 from numaserve.server.engine.constraint import MaskState
@@ -55,6 +56,7 @@ class _Step:
     waits: bool = False  # for masks
     rows: list[_MaskedRow] = field(default_factory=list)
     wrong_drafts: list[int] = field(default_factory=list)  # of each sequence; empty until it was run
+    not_counted: set[int] = field(default_factory=set)  # slots that went on from what stands for a late token
 
 
 class SimulatedWorkers:
@@ -174,7 +176,7 @@ class SimulatedWorkers:
             if not step.waits:
                 step.waits = True
                 self._world.note("masks awaited", step.plan.step_id)
-                self._world.loop.call_later(self._scenario.mask_deadline_s, self._sample, step, True)
+                self._world.loop.call_later(self._scenario.mask_grace_s, self._sample, step, True)
             return
         self._run(step)
         self._queue.popleft()
@@ -189,13 +191,16 @@ class SimulatedWorkers:
         if not step.failed:
             # Rows that are not sampled, by slot the first one.
             dropped: dict[int, int] = {}
+            late: set[int] = set()
             for each in step.rows:
+                if not each.behind and (step.plan.step_id, each.row) not in self._board.rows:
+                    late.add(each.slot)
                 if self._is_dropped(step, each, doubtful):
                     dropped[each.slot] = min(each.behind, dropped.get(each.slot, each.behind))
         if doubtful or step.failed:
             self._memory.spoil(plan)
         else:
-            seqs = self._compute(step, dropped)
+            seqs = self._compute(step, dropped, late)
         if step.failed and not step.void:
             for truth in step.truths:
                 world.excused[truth.wanted.seed] = "its step failed"
@@ -217,13 +222,14 @@ class SimulatedWorkers:
             if step.fault == "twice":
                 self._send(rank, answer)
 
-    def _compute(self, step: _Step, dropped: dict[int, int]) -> list[SeqResult]:
+    def _compute(self, step: _Step, dropped: dict[int, int], late: set[int]) -> list[SeqResult]:
         """Run a step without faults, all before it having been run: what they have guessed rightly is known."""
         plan = step.plan
         if any(seq.from_previous and seq.tokens for seq in plan.seqs):
             self._world.note("plan behind guesses", plan.step_id)
         plan = step.plan = drafted(self._world, self._scenario, self._continuations.completed(plan), step.truths)
-        seqs = self._memory.run(plan, dropped)
+        step.not_counted = {seq.slot for seq in plan.seqs if self._memory.goes_on_from_a_stand_in(seq)}
+        seqs = self._memory.run(plan, dropped, late)
         self._continuations.ran(plan, (each.tokens for each in seqs))
         counts = zip(plan.drafts_of_each, seqs, strict=True)
         step.wrong_drafts = [drafts - len(result.following) for drafts, result in counts]
@@ -278,9 +284,10 @@ class SimulatedWorkers:
                 self._told.append(first)
                 continue
             self._world.step_answered()
-            for seq, truth in zip(first.plan.seqs, first.truths, strict=True):
+            counted = [seq.slot not in first.not_counted for seq in first.plan.seqs]
+            for seq, truth in compress(zip(first.plan.seqs, first.truths, strict=True), counted):
                 self._answered[truth.wanted.seed] = seq.start + seq.num_tokens
-            for truth, wrong in zip(first.truths, first.wrong_drafts, strict=False):
+            for truth, wrong in compress(zip(first.truths, first.wrong_drafts, strict=False), counted):
                 self._answered[truth.wanted.seed] -= wrong
             if first.failed:
                 self._answered.clear()

@@ -110,8 +110,7 @@ class World:
 
     def expired(self, seed: int, step_id: int) -> None:
         """The workers have waited for a mask of this sequence until it was too late."""
-        self.note("mask too late", step_id)
-        self.excused[seed] = "its mask came too late"
+        self.note("mask too late", step_id, seed)
         if not self.late_matchers:
             self.violate(f"the mask of a sequence in step {step_id} never came")
 

@@ -79,7 +79,7 @@ class RankGroup:
     """A model on `tp` ranks of `threads` threads each, unpinned unless their `cpus` are named, by rank.
 
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
-    forces an instruction set; None leaves the choice to the workers. With a `mask_deadline_s` there is a mask `board`.
+    forces an instruction set; None leaves the choice to the workers. With a `mask_grace_s` there is a mask `board`.
     `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model.
     """
 
@@ -97,14 +97,14 @@ class RankGroup:
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
         weights_cache: WeightsCache | None = None,
-        mask_deadline_s: float | None = None,
+        mask_grace_s: float | None = None,
         draft_model: Path | None = None,
         **settings: Any,
     ) -> None:
         config = load_model_config(model, ModelSettings(**settings))
         self._exits = contextlib.ExitStack()
         rows = mask_rows(max_running_requests)
-        self.board = None if mask_deadline_s is None else create_mask_board(rows, config.vocab_size)
+        self.board = None if mask_grace_s is None else create_mask_board(rows, config.vocab_size)
         if self.board is not None:
             self._exits.callback(self.board.close)
         segment = None
@@ -136,7 +136,7 @@ class RankGroup:
                 weights_cache=weights_cache,
                 mask_fd=_MASK_FD if self.board else -1,
                 mask_nonce=self.board.nonce if self.board else 0,
-                mask_deadline_s=mask_deadline_s or 1.0,
+                mask_grace_s=1.0 if mask_grace_s is None else mask_grace_s,
                 draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
             )
             for rank in range(tp)

@@ -32,7 +32,8 @@ async def real_engine(
     limits: SchedulerConfig,
     overlap: bool = True,
     threads: int = 1,
-    mask_deadline_s: float = _PATIENCE_S / 2,
+    mask_grace_s: float = _PATIENCE_S / 2,
+    mask_patience_s: float = _PATIENCE_S,
     backend: Backend = "native",
     settings: ModelSettings = DEFAULT_SETTINGS,
     metrics: Metrics | None = None,
@@ -57,7 +58,7 @@ async def real_engine(
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=_PATIENCE_S,
-            mask_deadline_s=mask_deadline_s,
+            mask_grace_s=mask_grace_s,
             settings=settings,
             backend=backend,
         )
@@ -66,7 +67,9 @@ async def real_engine(
     ring = partial(create_segment, tp, threads, -(-4 * wide // 4096) * 4096)
     board = partial(create_mask_board, mask_rows(limits.max_running_requests), config.vocab_size)
     engine = Engine(
-        EngineConfig("real", "0", step_deadline_s=_PATIENCE_S, overlap=overlap),
+        EngineConfig(
+            "real", "0", step_deadline_s=_PATIENCE_S, overlap=overlap, mask_patience_s=mask_patience_s
+        ),
         Supervisor(GroupSpec(launches, ring if tp > 1 else None, board_factory=board)),
         Scheduler(limits, drafters=drafters),
         ByteTokenizer(),

@@ -99,7 +99,10 @@ def _check_shares(scheduler: Scheduler) -> None:
     queue = scheduler.waiting
     live = Counter(seq.client.name for seq in [*scheduler.running, *queue, *scheduler.held])
     _require(live == Counter({name: share.live for name, share in queue._shares.items()}), "clients are miscounted")
-    _require(len(queue) == sum(1 for _ in queue), "those that wait are miscounted")
+    in_line = [seq for share in queue._shares.values() for seq in share.waiting]
+    _require(len(queue) == len(in_line), "those that wait are miscounted")
+    _require(not any(seq.awaits_mask for seq in in_line), "one that awaits its mask is in the line")
+    _require(all(seq.awaits_mask for seq in queue.aside), "one is set aside that awaits no mask")
     places = [share.place for share in queue._shares.values() if share.waiting]
     _require(queue._line == sorted(filter(None, places)) and None not in places, "clients are not lined up")
     for share in queue._shares.values():

@@ -32,6 +32,11 @@ class ScriptedMatcher:
     output: list[int] = field(default_factory=list)
     users: list[str] = field(default_factory=list)  # threads
 
+    is_confined = False
+
+    def confine(self) -> None:
+        """It stays."""
+
     def fork(self) -> "ScriptedMatcher":
         return ScriptedMatcher(self.allowed, self.step, self.instead, self.output.copy(), self.users)
 

@@ -77,7 +77,7 @@ class RankModel:
         self._continuations = Continuations(reads_guesses=launch.draft is not None)
         self.terms = served.terms
         if node.masks is not None:
-            self._program.use_masks(node.masks, launch.mask_deadline_s)
+            self._program.use_masks(node.masks, launch.mask_grace_s)
         self._cache_writers: list[BackgroundWriter] = []
         self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
@@ -228,6 +228,8 @@ class RankModel:
             results[index] = msgspec.structs.replace(results[index], nan=True)
         for index in self._program.dropped_sequences:
             results[index] = msgspec.structs.replace(results[index], dropped=True)
+        for index in self._program.late_sequences:
+            results[index] = msgspec.structs.replace(results[index], late=True)
         return results
 
 

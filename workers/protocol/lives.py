@@ -44,7 +44,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     step_deadline_s: float
     mask_fd: int = -1  # the mask board, which rank 0 reads; -1: none, and masked sequences are refused
     mask_nonce: int = 0
-    mask_deadline_s: float = 1.0  # for all masks of a step together, from the beginning of its sampling
+    mask_grace_s: float = 0.001  # that a step may wait for its masks, or a fifth of what it has taken, if that is more
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"  # the interpreter of operations

@@ -31,7 +31,13 @@ class Run:
         self.room = 0
         self.stream: Stream
         self.live = LiveRequests(
-            self.scheduler, cast(TokenizerProtocol, Letters()), self.metrics, board=lambda: None, on_end=self._on_end
+            self.scheduler,
+            cast(TokenizerProtocol, Letters()),
+            self.metrics,
+            board=lambda: None,
+            on_end=self._on_end,
+            on_mask=lambda: None,
+            mask_patience_s=60.0,
         )
 
     def _on_end(self) -> None:

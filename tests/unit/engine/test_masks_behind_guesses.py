@@ -9,6 +9,7 @@ import pytest
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 from numaserve.server.engine.masks import Masks
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.workers.protocol import SamplingParams
@@ -49,6 +50,9 @@ class Later:
     def submit(self, work: Callable[[], None]) -> None:
         self.work.append(work)
 
+    def submit_slow(self, work: Callable[[], None], client: Client) -> None:
+        self.work.append(work)
+
     def close(self) -> None: ...
 
     def do(self) -> None:
@@ -70,6 +74,8 @@ class Run:
             lambda: self.board,
             Metrics("m"),
             lambda _, message: self.failures.append(message),
+            lambda _: None,
+            patience_s=60.0,
             work=self.later,
             **options,
         )

@@ -32,7 +32,7 @@ async def test_there_is_no_thread_before_there_is_work(threads: MatcherThreads) 
 
 async def test_pieces_that_do_not_come_back_hold_up_none_behind_them(threads: MatcherThreads) -> None:
     release, done = threading.Event(), threading.Event()
-    for _ in range(7):
+    for _ in range(5):
         threads.submit(lambda: release.wait() and None)
     threads.submit(done.set)
     await wait_for(done)
@@ -43,7 +43,7 @@ async def test_pieces_that_do_not_come_back_hold_up_none_behind_them(threads: Ma
 async def test_threads_that_were_replaced_end_when_they_come_back(threads: MatcherThreads) -> None:
     before = threading.active_count()
     release, done = threading.Event(), threading.Event()
-    for _ in range(6):
+    for _ in range(5):
         threads.submit(lambda: release.wait() and None)
     threads.submit(done.set)
     await wait_for(done)

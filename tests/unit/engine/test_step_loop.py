@@ -14,15 +14,11 @@ from numaserve.workers.protocol import OperationTerms, SamplingParams, SeqResult
 
 
 def test_a_step_has_twenty_times_what_it_should_take_within_bounds() -> None:
-    deadlines = StepDeadlines(60.0, 1.0)
-    assert deadlines.of(None, masked=True) == 60.0
-    assert deadlines.of(0.01, masked=False) == LEAST_S
-    assert deadlines.of(1.0, masked=False) == TIMES_PREDICTED
-    assert deadlines.of(30.0, masked=True) == 60.0
-
-
-def test_masks_may_be_waited_for_besides() -> None:
-    assert StepDeadlines(60.0, 10.0).of(0.01, masked=True) == LEAST_S + 10.0
+    deadlines = StepDeadlines(60.0)
+    assert deadlines.of(None) == 60.0
+    assert deadlines.of(0.01) == LEAST_S
+    assert deadlines.of(1.0) == TIMES_PREDICTED
+    assert deadlines.of(30.0) == 60.0
 
 
 def _loop(
@@ -43,7 +39,7 @@ def _loop(
         void=lambda _step: None,
         broken=lambda death: None,
     )
-    deadlines = StepDeadlines(60.0, 1.0)
+    deadlines = StepDeadlines(60.0)
     return StepLoop(
         scheduler, hooks, Metrics("m"), world_size=1, depth=depth, deadlines=deadlines, beat_s=beat_s, clock=clock
     )

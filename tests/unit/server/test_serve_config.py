@@ -53,14 +53,6 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "quantize_lm_head": True}, "quantize_lm_head needs 'quantization' to be set too"),
         ({"model": "demo", "context_parallel_from": 0}, "context_parallel_from must be at least 1, not '0'"),
         ({"model": "demo", "mask_deadline_ms": 0}, "mask_deadline_ms must be between 1 and 600000, not '0'"),
-        (
-            {"model": "demo", "mask_deadline_ms": 4000, "step_deadline_seconds": 7},
-            "mask_deadline_ms must be at most half of step_deadline_seconds, 3500 ms, not '4000'",
-        ),
-        (
-            {"model": "demo", "step_deadline_seconds": 1.5},
-            "mask_deadline_ms must be at most half of step_deadline_seconds, 750 ms, not '1000'",
-        ),
         ({"model": "demo", "dtype": "float16"}, "dtype must be 'auto' or 'bfloat16', not 'float16'"),
         ({"model": "demo", "served_model_name": ["a", " "]}, "served_model_name must not be blank"),
         ({"model": "demo", "served_model_name": ["a", 1]}, "served_model_name must be a name or a list of names"),

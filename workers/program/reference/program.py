@@ -59,11 +59,12 @@ class ReferenceProgram:
         self.nan_sequences: list[int] = []
         self.dropped_sequences: list[int] = []
         self.pooled: list[tuple[int, bytes]] = []
+        self.late_sequences: list[int] = []
         self._masks: tuple[Board | None, float] = (None, 0.0)
 
-    def use_masks(self, board: Board, deadline_s: float) -> None:
+    def use_masks(self, board: Board, grace_s: float) -> None:
         """Look for masks there."""
-        self._masks = (board, deadline_s)
+        self._masks = (board, grace_s)
 
     def init_slot(self, slot: int, settings: Mapping[str, Any]) -> None:
         """Forget what a slot held."""
@@ -86,6 +87,7 @@ class ReferenceProgram:
         if step.pooled and not self._pools:
             raise ValueError("a plan wants sequences pooled, which this model is not loaded for")
         self._slots.commit()
+        self.nan_sequences, self.dropped_sequences, self.late_sequences = [], [], []
         if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet
             return [], time.monotonic_ns() - begin, 0, 0
         masks = StepMasks(*self._masks, step_id, self._setup.limits.max_slots)
@@ -93,6 +95,7 @@ class ReferenceProgram:
         with torch.inference_mode():
             self._ranks.run(lambda: self._run(run))
         self.values, self.nan_sequences, self.dropped_sequences = run.values, run.spoiled, run.dropped
+        self.late_sequences = run.late
         self.pooled = run.pooled
         took = time.monotonic_ns() - begin
         steps, total_tokens, ns = self._totals

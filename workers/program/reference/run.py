@@ -94,6 +94,7 @@ class Run:
     sampled: list[Sampled] = field(default_factory=list)  # by row of logits; on rank 0
     pooled: list[tuple[int, bytes]] = field(default_factory=list)  # index in the plan, fp32 values
     dropped: list[int] = field(default_factory=list)  # sequences that their masks leave no token
+    late: list[int] = field(default_factory=list)  # sequences whose masks were not there in time
     spoiled: list[int] = field(default_factory=list)  # sequences without usable results, by index in the plan
 
     def get(self, buffer: Buffer) -> torch.Tensor:

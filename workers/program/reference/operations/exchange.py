@@ -5,6 +5,7 @@ from typing import cast
 
 import torch
 from numaserve.workers.program.ops.exchange import Reduce, Sample
+from numaserve.workers.program.reference.masks import Mask
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run, Sampled
 from numaserve.workers.program.reference.sampling import (
@@ -86,15 +87,18 @@ def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
         target = token_logprobs(logits, row.target, max(params.logprobs, 0))
     # What a guess leads to may be no numbers: the sequence fails when it gets there without guesses.
     if row.sample and (usable(logits) or not row.drafts):
-        allowed, dropped = None, False
+        mask = Mask()
         if params.masked:
-            allowed, dropped = run.masks.wait_for(row.sequence.number, len(row.drafts), len(logits))
-        x = adjusted(logits, params, row.position, slot.prompt, [*slot.output, *row.drafts], allowed=allowed)
+            mask = run.masks.wait_for(row.sequence.number, len(row.drafts), len(logits))
+        x = adjusted(logits, params, row.position, slot.prompt, [*slot.output, *row.drafts], allowed=mask.allowed)
         token = sampled_token(x, params, row.position)
-        if dropped or is_dropped(x, allowed):
-            if row.drafts:  # the sequence goes on with what was sampled before
-                return Sampled(target=target)
+        dropped = mask.dropped or is_dropped(x, mask.allowed)
+        if row.drafts and (dropped or mask.late or row.sequence.index in run.late):
+            return Sampled(target=target)  # the sequence goes on with what was sampled before
+        if dropped:
             run.dropped.append(row.sequence.index)
+        if mask.late:
+            run.late.append(row.sequence.index)
         named = named_logprobs(logits, params.token_ids_logprob) if params.token_ids_logprob else []
         wanted = params.logprobs >= 0
         chosen = token_logprobs(logits, token, params.logprobs) if wanted else TokenLogprobs(token, 0.0)

@@ -144,8 +144,8 @@ class ServeConfig(BaseModel):
         5000,
         ge=1,
         le=600_000,
-        description="Milliseconds that a constrained request waits for the tokens that its constraint allows next; after "
-        "that it ends with an error. Other requests do not wait for it.",
+        description="Milliseconds that a constrained request waits for the tokens that its constraint allows next; "
+        "after that it ends with an error. Other requests do not wait for it.",
     )
     request_timeout: float | None = Field(
         None,

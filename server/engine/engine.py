@@ -70,7 +70,7 @@ class Engine:
             metrics,
             board=lambda: supervisor.board,
             on_end=self._on_room,
-            on_mask=lambda: self._steps.wake(),
+            on_mask=self._on_mask,
             mask_patience_s=config.mask_patience_s,
             clock=clock,
             matcher_work=matcher_work,
@@ -300,6 +300,9 @@ class Engine:
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
         self._requests.fail(sequences, GenerationFailed(f"The request could not be computed: {message}"))
+
+    def _on_mask(self) -> None:
+        self._steps.wake()
 
     def _on_room(self) -> None:
         if self._state == "serving":

@@ -82,12 +82,6 @@ class MaskedSequence:
     matcher: TokenMatcher | None = None  # the threads' alone
 
     @property
-    def made(self) -> TokenMatcher:
-        """The matcher, which was made before."""
-        assert self.matcher is not None
-        return self.matcher
-
-    @property
     def is_confined(self) -> bool:
         """Whether its masks are made in another process."""
         return self.matcher is not None and self.matcher.is_confined

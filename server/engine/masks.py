@@ -217,9 +217,10 @@ class Masks:
     def _work(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop, *, may_wait: bool = False) -> None:
         """Make masks until all tokens that are known are behind the last one. One thread at a time has a sequence."""
         while True:
-            if held.matcher is None:
-                self._make(held, loop)
-            if held.is_confined and not may_wait:
+            matcher = held.matcher or self._make(held, loop)
+            if matcher is None:
+                return
+            if matcher.is_confined and not may_wait:
                 self._set_to_slow_work(held, loop)
                 return
             with self._lock:
@@ -235,7 +236,7 @@ class Masks:
                 held.tells_forbidden = self._tell(held, held.tell_forbidden)
                 continue
             try:
-                state = self._next_mask(held, tokens)
+                state = self._next_mask(matcher, held, tokens)
             except ConstraintFailed as failure:
                 self._fail(held, str(failure), loop)
             except Exception:
@@ -253,7 +254,7 @@ class Masks:
                 if held.tells_forced and held.allows_few:
                     held.tells_forced = self._tell(held, held.tell_forced)
 
-    def _make(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> None:
+    def _make(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> TokenMatcher | None:
         try:
             held.matcher = held.make()
         except ConstraintFailed as failure:
@@ -261,10 +262,10 @@ class Masks:
         except Exception:
             logger.exception("a constraint failed")
             self._fail(held, _BROKEN, loop)
+        return held.matcher
 
-    def _next_mask(self, held: MaskedSequence, tokens: list[int]) -> MaskState:
+    def _next_mask(self, matcher: TokenMatcher, held: MaskedSequence, tokens: list[int]) -> MaskState:
         begun, worked = self._clock(), time.thread_time()
-        matcher = held.made
         for token in tokens:
             matcher.accept(token)
         state = MaskState(matcher.write_mask(ctypes.addressof(held.memory), ctypes.sizeof(held.memory)))

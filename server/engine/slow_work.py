@@ -54,7 +54,9 @@ class SlowWork:
     def _next(self) -> tuple[str, Callable[[], None]] | None:
         with self._turn:
             while not self._closed:
-                client = min((name for name, pieces in self._pieces.items() if pieces), key=self._clock.start, default=None)
+                client = min(
+                    (name for name, pieces in self._pieces.items() if pieces), key=self._clock.start, default=None
+                )
                 if client is not None:
                     self._at_work[client] = self._at_work.get(client, 0) + 1
                     return client, self._pieces[client].popleft()

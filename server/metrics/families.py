@@ -114,7 +114,7 @@ class RequestFamilies:
         self.late_masks = series.one(
             Counter,
             "numaserve_late_masks_total",
-            "Masks of constrained sequences that were not there when a step needed them; the sequence is sampled again.",
+            "Masks of constrained sequences that were not there when a step needed them; they are sampled again.",
         )
         self.mask = series.one(
             Histogram,

@@ -49,7 +49,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._shares: dict[str, _Share] = {}
         self._waiting = 0
-        self.aside: set[Sequence] = set()  # those that cannot run before their mask is there, so that nobody waits for them
+        self.aside: set[Sequence] = set()  # those that cannot run before their mask is there
         self._line: list[_Place] = []  # the first of each client, in order
         self._beginnings = FairClock()
         self._prompts = FairClock()

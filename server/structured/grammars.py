@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.engine.types import NotReady
@@ -27,6 +28,14 @@ _SLOW_S = 0.01  # of a mask, of processor time: a matcher with such masks works 
 _LEAST_BYTES = 64 * 1024  # of a compiled grammar, however small it is
 
 
+class Loaded(NamedTuple):
+    """The tokenizer in llguidance's form, and the processes that have it too, once they are needed."""
+
+    vocabulary: Vocabulary
+    tokenizer: LLTokenizer
+    processes: MatcherProcesses
+
+
 class Grammars:
     """Compiles constraints, each first in a process for trial, and keeps the compiled ones. For one event loop.
 
@@ -42,11 +51,10 @@ class Grammars:
         self._in_work: dict[Constraint, _Shared] = {}
         self._lane = Lane("grammar", threads=self._limits.threads, max_requests=self._limits.queue, waiting="grammars")
         self._loading = threading.Lock()
-        self._loaded: tuple[Vocabulary, LLTokenizer] | None = None
+        self._loaded: Loaded | None = None
         self._idle: deque[Trial] = deque()
         self._trials: list[Trial] = []
         self._closed = threading.Event()
-        self._processes: MatcherProcesses | None = None
 
     async def compile(self, constraint: Constraint) -> MatcherFactory:
         """What makes matchers for `constraint`.
@@ -67,21 +75,20 @@ class Grammars:
             if not shared.is_wanted and self._in_work.get(constraint) is shared:
                 del self._in_work[constraint]
 
-    def prepare(self) -> tuple[Vocabulary, LLTokenizer]:
+    def prepare(self) -> Loaded:
         """Load the tokenizer, once, which holds the GIL for some tenths of a second; in any thread."""
         with self._loading:
             if self._loaded is None:
                 vocabulary = Vocabulary.of(self._tokenizer, self._model_vocab_size)
-                self._processes = MatcherProcesses(vocabulary)
-                self._loaded = vocabulary, vocabulary.load()
+                self._loaded = Loaded(vocabulary, vocabulary.load(), MatcherProcesses(vocabulary))
             return self._loaded
 
     def close(self) -> None:
         """Compile nothing more and end the processes; what runs here is not waited for."""
         self._closed.set()
         self._lane.close()
-        if self._processes is not None:
-            self._processes.close()
+        if self._loaded is not None:
+            self._loaded.processes.close()
         for trial in tuple(self._trials):
             trial.close()
         while self._idle:
@@ -95,11 +102,10 @@ class Grammars:
 
     def _compile(self, constraint: Constraint) -> tuple[MatcherFactory, int]:
         """What makes matchers, and about how many bytes it takes; in a thread."""
-        vocabulary, tokenizer = self.prepare()
+        vocabulary, tokenizer, processes = self.prepare()
         with self._trial(vocabulary) as trial:
             answer = trial.run(constraint)
-        assert self._processes is not None
-        move = partial(ConfinedMatcher, self._processes, answer.grammar)
+        move = partial(ConfinedMatcher, processes, answer.grammar)
         if answer.mask_seconds > _SLOW_S:
             return partial(move, ()), _LEAST_BYTES + len(answer.grammar) + len(constraint.text)
         matcher = new_matcher(tokenizer, answer.grammar)

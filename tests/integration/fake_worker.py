@@ -188,9 +188,7 @@ class FakeModel:
         top = slot.sampling.logprobs
         logprobs = logprobs_of(context, slot.sampled, top) if top >= 0 else None
         named = [-float(token) for token in slot.sampling.token_ids_logprob]
-        return SeqResult(
-            slot.sampled, logprobs, echoed, nan, dropped=allowed == set(), token_logprobs=named, late=late
-        )
+        return SeqResult(slot.sampled, logprobs, echoed, nan, dropped=allowed == set(), token_logprobs=named, late=late)
 
 
 class Worker:

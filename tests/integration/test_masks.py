@@ -237,10 +237,7 @@ async def test_masks_that_are_late_change_no_token(
     try:
         await engine.start()
         found = await gather(
-            *(
-                generate(engine, prompt, 25, sampling=sampling, matcher=lambda: Dawdling(ALLOWED))
-                for prompt in some
-            ),
+            *(generate(engine, prompt, 25, sampling=sampling, matcher=lambda: Dawdling(ALLOWED)) for prompt in some),
             generate(engine, PROMPT, 60, sampling=sampling),
         )
         late = metrics.registry.get_sample_value("numaserve_late_masks_total", {"model_name": "fake"})

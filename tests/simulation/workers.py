@@ -191,10 +191,8 @@ class SimulatedWorkers:
         if not step.failed:
             # Rows that are not sampled, by slot the first one.
             dropped: dict[int, int] = {}
-            late: set[int] = set()
+            late = {each.slot for each in step.rows if not each.behind and not self._is_said(step, each)}
             for each in step.rows:
-                if not each.behind and (step.plan.step_id, each.row) not in self._board.rows:
-                    late.add(each.slot)
                 if self._is_dropped(step, each, doubtful):
                     dropped[each.slot] = min(each.behind, dropped.get(each.slot, each.behind))
         if doubtful or step.failed:
@@ -241,6 +239,9 @@ class SimulatedWorkers:
             right = seq.tokens[len(seq.tokens) - drafts :][:behind] == truth.tokens[known : known + behind]
             row = seq.slot + behind * self._scenario.running
             yield _MaskedRow(seq.slot, row, behind, truth if right else None, known + behind - truth.prompt_len)
+
+    def _is_said(self, step: _Step, row: _MaskedRow) -> bool:
+        return (step.plan.step_id, row.row) in self._board.rows
 
     def _is_dropped(self, step: _Step, row: _MaskedRow, doubtful: bool) -> bool:
         """Whether the row has no mask that allows a token."""

@@ -67,9 +67,7 @@ async def real_engine(
     ring = partial(create_segment, tp, threads, -(-4 * wide // 4096) * 4096)
     board = partial(create_mask_board, mask_rows(limits.max_running_requests), config.vocab_size)
     engine = Engine(
-        EngineConfig(
-            "real", "0", step_deadline_s=_PATIENCE_S, overlap=overlap, mask_patience_s=mask_patience_s
-        ),
+        EngineConfig("real", "0", step_deadline_s=_PATIENCE_S, overlap=overlap, mask_patience_s=mask_patience_s),
         Supervisor(GroupSpec(launches, ring if tp > 1 else None, board_factory=board)),
         Scheduler(limits, drafters=drafters),
         ByteTokenizer(),

@@ -137,8 +137,8 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     With `nan` some row of logits held a NaN, or had no finite maximum, or the embedding is not all numbers. Token,
     log-probabilities and embedding mean nothing then; the worker can still go on from the token, which is one of the
-    vocabulary. The same holds with `dropped`: its mask says so, or allows no token. With `late` its mask was not there in
-    time: `token` stands for one that is to be sampled again, and nothing follows it.
+    vocabulary. The same holds with `dropped`: its mask says so, or allows no token. With `late` its mask was not
+    there in time: `token` stands for one that is to be sampled again, and nothing follows it.
     """
 
     token: int = -1

@@ -1,4 +1,4 @@
-"""A matcher in a process of its own allows what one here does, wherever it moves and whatever becomes of its process."""
+"""A matcher in a process of its own allows what one here does, whatever becomes of that process."""
 
 import ctypes
 import json
@@ -14,8 +14,8 @@ from numaserve.server.structured.confined_matcher import ConfinedMatcher, Matche
 from numaserve.server.structured.matcher import GrammarMatcher, mask_bytes
 from numaserve.server.structured.movable_matcher import MovableMatcher
 from numaserve.server.structured.parser_limits import new_matcher
-from numaserve.server.structured.trial import Trial
 from numaserve.server.structured.translate import to_llguidance
+from numaserve.server.structured.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary
 
@@ -121,7 +121,7 @@ def test_nothing_is_begun_after_the_end(vocabulary: Vocabulary) -> None:
 def test_a_constraint_whose_first_masks_take_too_long_is_refused(vocabulary: Vocabulary) -> None:
     trial = Trial(vocabulary, Limits(mask_seconds=0.03))
     try:
-        with pytest.raises(UnsupportedGrammar, match="takes .* s of processor time, and may take 0.03 s"):
+        with pytest.raises(UnsupportedGrammar, match=r"takes .* s of processor time, and may take 0.03 s"):
             trial.run(Constraint("json_schema", json.dumps({"enum": ["x" * 400_000]})))
         assert trial.run(OBJECT).mask_seconds < 0.1
     finally:

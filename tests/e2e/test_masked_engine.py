@@ -1,7 +1,9 @@
 """Constrained requests over real workers: the same bits whatever the load, and trouble that stays with its cause."""
 
 import asyncio
+import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest
+from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.workers.protocol import SamplingParams, TokenLogprobs
 
@@ -126,6 +129,34 @@ async def test_guesses_right_wrong_and_forbidden_change_no_bit(model: Path, isa:
             assert await answers(engine, some) == alone
             drafted = engine._scheduler.drafted
             assert drafted["played", True] > drafted["played", False] > 0
+
+
+class Dawdling(ScriptedMatcher):
+    """Takes longer than a step waits, now and then."""
+
+    def write_mask(self, address: int, nbytes: int) -> MaskState:
+        if random.Random(repr(self.output)).random() < 0.1:
+            time.sleep(0.05)
+        return super().write_mask(address, nbytes)
+
+
+@pytest.mark.usefixtures("guesses_are_free")
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("drafted", [False, True])
+async def test_masks_that_are_late_change_no_bit(model: Path, tp: int, overlap: bool, drafted: bool) -> None:
+    some = requests()
+    async with real_engine(model, tp, limits=LIMITS) as engine:
+        alone = [await answer_of(engine, request) for request in some]
+    metrics = Metrics("m")
+    drafters = played(some, alone, wrong=5) if drafted else None
+    slow = [replace(each, matcher=each.matcher and (lambda: Dawdling(ALLOWED))) for each in some]
+    for limits in (LIMITS, replace(LIMITS, num_pages=8, max_step_tokens=33)):
+        async with real_engine(
+            model, tp, limits=limits, overlap=overlap, mask_grace_s=0.0, metrics=metrics, drafters=drafters
+        ) as engine:
+            assert await answers(engine, slow) == alone
+    assert metrics.registry.get_sample_value("numaserve_late_masks_total", {"model_name": "m"})
 
 
 @pytest.mark.usefixtures("guesses_are_free")

@@ -24,7 +24,7 @@ from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
-from numaserve.server.scheduler.step import Entry, StepBuilder
+from numaserve.server.scheduler.step import Entry, InFlight, StepBuilder
 from numaserve.server.scheduler.suspects import Suspects
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.progress import ProgressWatch
@@ -285,3 +285,15 @@ async def a_group_is_started_before_the_old_one_has_ended(
         await right(supervisor, grace_s)
         return
     supervisor._group = None
+
+
+@_defect(InFlight, "take_back")
+def what_rests_on_a_sample_that_was_taken_back_counts(
+    right: Callable[..., None], record: InFlight, seq: Sequence
+) -> None:
+    """The plan in flight goes on as if the token that stands for the late one were the sequence's."""
+
+
+@_defect(Scheduler, "mask_known")
+def nobody_goes_on_whose_mask_was_late(right: Callable[..., None], scheduler: Scheduler, seq: Sequence) -> None:
+    """The sequence waits for a mask that is there."""

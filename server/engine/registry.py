@@ -105,7 +105,7 @@ class LiveRequests:
             sampling,
             request.max_new_tokens,
             request.prompt_logprobs,
-            request.cache_salt,
+            request.scope,
             request.pool,
             request.client,
             request.priority,

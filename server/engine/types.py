@@ -9,6 +9,7 @@ from typing import Protocol
 from numaserve.server.engine.constraint import TokenMatcher
 from numaserve.server.engine.overview import Overview
 from numaserve.server.metrics.labels import EndReason
+from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
 
@@ -70,7 +71,7 @@ class GenerationRequest:
     skip_special_tokens: bool = True
     include_stop: bool = False  # what ends the text is a part of it
     shown_tokens: frozenset[int] = frozenset()  # special tokens that are in the text all the same
-    cache_salt: str = ""  # requests share cached prefixes only with equal salt
+    cache_salt: str = ""  # within the cache group of its client, see `scope`
     pool: bool = False  # its embedding is wanted and no token: `max_new_tokens` is 0
     client: Client = EVERYBODY
     priority: int = 0  # among the requests of its client, whom alone it concerns: lower begins earlier
@@ -79,6 +80,11 @@ class GenerationRequest:
     prediction: Sequence[int] = ()  # what the client thinks that the output will be
     generated: tuple[int, ...] = ()  # tokens that the output begins with: it was generated that far elsewhere
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
+
+    @property
+    def scope(self) -> CacheScope:
+        """The requests that it shares cached prefixes and drafts with."""
+        return cache_scope(self.client.cache_group, self.cache_salt)
 
 
 @dataclass

@@ -9,6 +9,7 @@ class Client:
 
     name: str = ""
     weight: float = 1.0  # a client of weight 2 is due twice what one of weight 1 is; more than 0
+    cache_group: str = ""  # shares cached prefixes with clients of the same group only; empty: the common group
 
 
 EVERYBODY = Client()  # where nobody tells clients apart

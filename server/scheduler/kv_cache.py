@@ -31,7 +31,7 @@ class KVCache:
         being computed by the very plan in the making: one step later it can be shared, which is cheaper than
         computing it twice.
         """
-        node = self.tree.match_prefix(seq.cache_salt, seq.tokens, self._max_cached_pages(seq))
+        node = self.tree.match_prefix(seq.scope, seq.tokens, self._max_cached_pages(seq))
         if node in self._fresh:
             return False
         self.tree.lock(node)
@@ -50,7 +50,7 @@ class KVCache:
 
         It is tried: what they share with those who stay, or with `seq`, does not become free, and cannot be added up.
         """
-        node = self.tree.match_prefix(seq.cache_salt, seq.tokens, self._max_cached_pages(seq))
+        node = self.tree.match_prefix(seq.scope, seq.tokens, self._max_cached_pages(seq))
         self.tree.lock(node)
         need = self._need(seq, node) + headroom
         unlocked: list[Node] = []
@@ -151,7 +151,7 @@ class KVCache:
     def forget(self, seq: Sequence) -> None:
         """Let nobody find pages of a sequence whose logits were not numbers, but for those that others have had numbers
         from: one client's prompt must not cost all others the prefix that they share."""
-        self.tree.hide(seq.cache_salt, seq.tokens)
+        self.tree.hide(seq.scope, seq.tokens)
 
     def flush(self) -> None:
         """Free every page that no running sequence uses."""

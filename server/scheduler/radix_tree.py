@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.kv_events import KVEventLog
 
 
 class Node:
-    """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one cache salt."""
+    """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one scope."""
 
-    __slots__ = ("children", "depth", "digest", "key", "locks", "page", "parent", "salt", "trusted")
+    __slots__ = ("children", "depth", "digest", "key", "locks", "page", "parent", "scope", "trusted")
 
-    def __init__(self, parent: Node | None, salt: str, key: tuple[int, ...] = (), page: int = -1) -> None:
+    def __init__(self, parent: Node | None, scope: CacheScope, key: tuple[int, ...] = (), page: int = -1) -> None:
         self.parent = parent
-        self.salt = salt
+        self.scope = scope
         self.key = key
         self.page = page
         self.depth: int = 0 if parent is None else parent.depth + 1
@@ -31,7 +32,7 @@ class Node:
 
 
 class RadixTree:
-    """Prefixes of `page_size`-token pages, one root per cache salt, evicted least recently used first.
+    """Prefixes of `page_size`-token pages, one root per scope, evicted least recently used first.
 
     Children are found by the tuple of their tokens: equality of tokens, so that no hash collision can hand one
     prompt's pages to another.
@@ -40,14 +41,15 @@ class RadixTree:
     when their last lock goes, a child before its parent: hence every node in it comes after all of its children, the
     first one is always a leaf, and eviction needs neither a heap nor a clock.
 
-    Where there is a `log`, it is told which pages can be found. It is not told of those of a salt: who salts a prompt
-    does not want others to learn that it is cached, and readers of the events mostly pass the salt over.
+    A `log` records which pages of the common scope can be found. Pages of other scopes are in no event: a client with a
+    salt or a cache group of its own does not want others to learn what is cached. Digests that name the scope were
+    rejected: routers mostly index tokens alone, and would take such pages for everybody's.
     """
 
     def __init__(self, page_size: int, log: KVEventLog | None = None) -> None:
         self.page_size = page_size
         self._log = log
-        self._roots: dict[str, Node] = {}
+        self._roots: dict[CacheScope, Node] = {}
         self._evictable: OrderedDict[Node, None] = OrderedDict()
         self._num_pages = 0
         self._num_hidden = 0
@@ -62,13 +64,13 @@ class RadixTree:
         """The number of pages that `evict` could give back now."""
         return len(self._evictable)
 
-    def match_prefix(self, salt: str, tokens: Sequence[int], max_pages: int) -> Node:
+    def match_prefix(self, scope: CacheScope, tokens: Sequence[int], max_pages: int) -> Node:
         """The deepest node whose path is a prefix of `tokens`, at most `max_pages` deep; a root when nothing matches.
 
         Changes nothing: lock the node before anything else is evicted.
         """
         size = self.page_size
-        node = self._roots.get(salt) or self._new_root(salt)
+        node = self._roots.get(scope) or self._new_root(scope)
         limit = min(max_pages, len(tokens) // size)
         while node.depth < limit:
             start = node.depth * size
@@ -88,7 +90,7 @@ class RadixTree:
             raise ValueError("only a full page can be inserted, under a node that the caller has locked")
         child = parent.children.get(key)
         if child is None:
-            child = parent.children[key] = Node(parent, parent.salt, key, page)
+            child = parent.children[key] = Node(parent, parent.scope, key, page)
             self._num_pages += 1
             if self._log is not None and parent.digest:
                 child.digest = self._log.stored(parent.digest, key)
@@ -143,12 +145,12 @@ class RadixTree:
             step.trusted = True
             step = step.parent
 
-    def hide(self, salt: str, tokens: Sequence[int]) -> None:
+    def hide(self, scope: CacheScope, tokens: Sequence[int]) -> None:
         """Let nobody find the first page of `tokens` that is not trusted, nor any page after it.
 
         Who holds such pages keeps them. The others are the first to be evicted.
         """
-        parent, node = None, self._roots.get(salt)
+        parent, node = None, self._roots.get(scope)
         while node is not None and (parent is None or node.trusted):
             start = node.depth * self.page_size
             parent, node = node, node.children.get(tuple(tokens[start : start + self.page_size]))
@@ -177,7 +179,7 @@ class RadixTree:
         return pages
 
     def roots(self) -> Iterable[Node]:
-        """The root of each cache salt."""
+        """The root of each scope."""
         return self._roots.values()
 
     def nodes(self) -> Iterator[Node]:
@@ -188,9 +190,9 @@ class RadixTree:
             yield node
             stack.extend(node.children.values())
 
-    def _new_root(self, salt: str) -> Node:
-        root = Node(None, salt)
-        if self._log is not None and not salt:
+    def _new_root(self, scope: CacheScope) -> Node:
+        root = Node(None, scope)
+        if self._log is not None and scope == COMMON_SCOPE:
             root.digest = self._log.root
         return root
 
@@ -202,10 +204,10 @@ class RadixTree:
     def _leave_evictable(self, node: Node) -> None:
         if node.parent is not None:
             del self._evictable[node]
-        elif self._roots.setdefault(node.salt, node) is not node:
+        elif self._roots.setdefault(node.scope, node) is not node:
             raise ValueError("the tree has changed since this node was matched")
 
     def _drop_empty_root(self, root: Node) -> None:
         # Salts come from clients: a root that holds nothing must not stay, or the dictionary would grow for ever.
         if not root.children:
-            del self._roots[root.salt]
+            del self._roots[root.scope]

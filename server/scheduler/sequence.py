@@ -7,6 +7,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
 from typing import Literal, get_args
 
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.radix_tree import Node
 from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
@@ -78,7 +79,7 @@ class Sequence:
     sampling: SamplingParams
     max_new_tokens: int  # 0: the prompt is computed (for its logprobs or its embedding) and nothing is sampled
     prompt_logprobs: bool = False
-    cache_salt: str = ""
+    scope: CacheScope = COMMON_SCOPE  # of the prefixes and texts that it finds, and leaves to others
     pool: bool = False  # the embedding of the prompt is wanted, and no token
     client: Client = EVERYBODY
     priority: int = 0  # among the sequences of its client: lower begins earlier

@@ -17,7 +17,7 @@ class ServerDrafters:
         self._corpus = Corpus()
         makers: dict[DrafterName, Callable[[Scheduled], Drafter | None]] = {
             "prediction": _prediction,
-            "suffix": lambda seq: SuffixDrafter(self._corpus, seq.cache_salt),
+            "suffix": lambda seq: SuffixDrafter(self._corpus, seq.scope),
             "grammar": lambda seq: GrammarDrafter(seq) if seq.sampling.masked else None,
         }
         self._makers = {name: make for name, make in makers.items() if name in names}

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
+from numaserve.server.scheduler.cache_scope import CacheScope
 from numaserve.server.speculation.trail import Trail
 
 _KEY = 3  # tokens that must be the same
@@ -16,7 +17,7 @@ _GENERATION = 1 << 16  # keys
 _NOWHERE = -1
 _INDEX_BITS = 32  # of a place: a text's number, and the index in it
 
-_Key = tuple[str, int, int, int]  # the salt and the tokens before a place
+_Key = tuple[CacheScope, int, int, int]  # the scope and the tokens before a place
 
 
 class _Text:
@@ -36,7 +37,7 @@ class _Text:
 class Corpus:
     """Where tokens have come lately, in prompts and answers, of requests that run and of those that have ended.
 
-    Texts of different `cache_salt` know nothing of each other, as in the prefix cache: the salt is a part of each key.
+    Texts of different scopes know nothing of each other, as in the prefix cache: the scope is a part of each key.
     The memory is bounded by forgetting all keys of the older of two generations at once; to forget text by text would
     take as long as to take it in. A place is a number, and no key has a list of them, since the garbage collector would
     look at each.
@@ -65,13 +66,13 @@ class Corpus:
         """Whether the text is known still; one of which nothing was noted for long is not."""
         return number in self._texts
 
-    def take_in(self, salt: str, number: int) -> bool:
+    def take_in(self, scope: CacheScope, number: int) -> bool:
         """Note what the text has got, as far as the step's time allows; returns whether that is all."""
         text = self._texts[number]
         tokens, begin = text.tokens, text.known
         end = min(len(tokens), begin + self._left)
         for place in range(begin, end):
-            key = _key(salt, tokens, place)
+            key = _key(scope, tokens, place)
             text.earlier.append(self._young.get(key, self._old.get(key, _NOWHERE)))
             self._young[key] = number << _INDEX_BITS | place
         self._left -= max(0, end - begin)
@@ -80,9 +81,9 @@ class Corpus:
             self._forget_old()
         return end == len(tokens)
 
-    def find(self, salt: str, tokens: Sequence[int]) -> Iterator[tuple[Sequence[int], int]]:
+    def find(self, scope: CacheScope, tokens: Sequence[int]) -> Iterator[tuple[Sequence[int], int]]:
         """Texts in which the last tokens of `tokens` have come, and the index behind them there; the latest first."""
-        key = _key(salt, tokens, len(tokens))
+        key = _key(scope, tokens, len(tokens))
         place = self._young.get(key, self._old.get(key, _NOWHERE))
         for _ in range(_TRIED):
             text = self._texts.get(place >> _INDEX_BITS)
@@ -109,9 +110,9 @@ class SuffixDrafter:
 
     name = "suffix"
 
-    def __init__(self, corpus: Corpus, salt: str) -> None:
+    def __init__(self, corpus: Corpus, scope: CacheScope) -> None:
         self._corpus = corpus
-        self._salt = salt
+        self._scope = scope
         self._number = 0
         self._trail: Trail | None = None
 
@@ -126,7 +127,7 @@ class SuffixDrafter:
             return []
         if not self._corpus.holds(self._number):
             self._number = self._corpus.enter(tokens)
-        if not self._corpus.take_in(self._salt, self._number):
+        if not self._corpus.take_in(self._scope, self._number):
             return []
         self._look_for(tokens)
         trail = self._trail
@@ -134,7 +135,7 @@ class SuffixDrafter:
 
     def _look_for(self, tokens: Sequence[int]) -> None:
         """Find a text that goes on as this one, or go on along the last one."""
-        found = [(_common(tokens, *place), place) for place in self._corpus.find(self._salt, tokens)]
+        found = [(_common(tokens, *place), place) for place in self._corpus.find(self._scope, tokens)]
         if found:
             matched, (text, place) = max(found, key=itemgetter(0))  # of equal ones the first, which is the latest
             self._trail = Trail(text, place, len(tokens), matched)
@@ -144,8 +145,8 @@ class SuffixDrafter:
                 self._trail = None  # with it the text, which may be another sequence's
 
 
-def _key(salt: str, tokens: Sequence[int], end: int) -> _Key:
-    return salt, tokens[end - 3], tokens[end - 2], tokens[end - 1]
+def _key(scope: CacheScope, tokens: Sequence[int], end: int) -> _Key:
+    return scope, tokens[end - 3], tokens[end - 2], tokens[end - 1]
 
 
 def _common(tokens: Sequence[int], text: Sequence[int], place: int) -> int:

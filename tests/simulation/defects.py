@@ -18,10 +18,12 @@ from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepLoop
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.timeouts import Timeouts
+from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.levels import Levels
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.queue import WaitingQueue
+from numaserve.server.scheduler.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, StepBuilder
@@ -69,6 +71,14 @@ def a_page_is_left_out_of_a_release(right: Callable[..., None], cache: KVCache, 
     if len(seq.pages) > 2 and seq.num_computed < len(seq.pages) * cache._config.page_size:
         seq.pages.pop()
     right(cache, seq)
+
+
+@_defect(RadixTree, "match_prefix")
+def a_cache_group_finds_the_pages_of_all(
+    right: Callable[..., Node], tree: RadixTree, scope: CacheScope, *arguments: Any
+) -> Node:
+    """Only the salt of a scope counts."""
+    return right(tree, cache_scope(salt=scope.partition("\0")[2]), *arguments)
 
 
 @_defect(KVCache, "publish", first_seed=160)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from msgspec.structs import replace
+from numaserve.server.scheduler.cache_scope import CacheScope
 from numaserve.workers.protocol import TO_BE_DRAFTED, StepPlan
 
 from tests.simulation.scenario import Scenario
@@ -13,7 +14,7 @@ from tests.simulation.world import World
 class SimulatedDrafter:
     """Guesses what sequences really say, each token rightly with a probability."""
 
-    def __init__(self, world: World, right: float, _salt: str) -> None:
+    def __init__(self, world: World, right: float, _scope: CacheScope) -> None:
         self._world = world
         self._right = right
 

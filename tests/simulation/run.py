@@ -75,7 +75,7 @@ class _Run:
         longest = server.scheduler.config.max_sequence_tokens
         clients = []
         for number, request in enumerate(scenario.requests):
-            truths = [Truth(wanted, longest) for wanted in request.sequences]
+            truths = [Truth(wanted, longest, request.client.cache_group) for wanted in request.sequences]
             world.truths |= {truth.wanted.seed: truth for truth in truths}
             clients.append(Client(world, server.engine, number, request, truths))
         for at in scenario.deaths:

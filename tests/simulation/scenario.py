@@ -164,7 +164,9 @@ def _request(rng: random.Random, kind: str, shared: list[tuple[int, ...]], longe
         timeout_s=rng.expovariate(1.0) if rng.random() < 0.1 else None,
         leaves_after_chunks=rng.randint(0, 5) if leaves < 0.1 else -1,
         leaves_after_s=rng.expovariate(2.0) if 0.1 <= leaves < 0.25 else -1.0,
-        client=Client(whose.choice(("", "", "a", "b")), whose.choice((0.5, 1.0, 2.0))),
+        client=Client(
+            whose.choice(("", "", "a", "b")), whose.choice((0.5, 1.0, 2.0)), whose.choice(("", "", "", "team"))
+        ),
         priority=whose.choice((0, 0, -2, 1)),
     )
 

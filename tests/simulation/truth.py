@@ -80,8 +80,11 @@ class Answer:
 class Truth:
     """The tokens of a sequence, and the digests that its positions leave in the KV cache."""
 
-    def __init__(self, wanted: Wanted, longest: int) -> None:
-        """`longest`: prompt and output tokens of the longest sequence that can be served."""
+    def __init__(self, wanted: Wanted, longest: int, group: str = "") -> None:
+        """`longest`: prompt and output tokens of the longest sequence that can be served; `group`: the cache group.
+
+        Salt and group are in every digest, so that a page which another scope has filled is read with a violation.
+        """
         self.wanted = wanted
         self.prompt_len = len(wanted.prompt)
         self.is_too_long = self.prompt_len > longest - min(1, wanted.max_new_tokens)
@@ -90,7 +93,7 @@ class Truth:
         self.masks: list[tuple[MaskState, int]] = []  # of each token of the output
         self.nan_at = wanted.prompt.index(NAN) if NAN in wanted.prompt else 1 << 30
         self.digests: list[int] = []
-        digest = wanted.salt
+        digest = wanted.salt + (int.from_bytes(group.encode(), "little") << 1)
         for position in range(max(max_tokens, self.prompt_len)):
             digest = hash((digest, self.tokens[position]))
             self.digests.append(digest)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from numaserve.server.scheduler.cache_scope import CacheScope
 from numaserve.server.scheduler.guesses import Drafter
 from numaserve.server.scheduler.sequence import Sequence
 
@@ -25,15 +26,15 @@ class Played:
 
 @dataclass(frozen=True)
 class Each:
-    """`make_one` is called with the `cache_salt` of each sequence."""
+    """`make_one` is called with the scope of each sequence."""
 
-    make_one: Callable[[str], Guesser]
+    make_one: Callable[[CacheScope], Guesser]
 
     def begin_step(self) -> None: ...
 
     def make(self, seq: Sequence) -> list[Drafter]:
         """One for each sequence."""
-        return [Played(self.make_one(seq.cache_salt).guess)]
+        return [Played(self.make_one(seq.scope).guess)]
 
 
 class NoDrafters:

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import msgspec
 import zmq
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE
 from numaserve.server.scheduler.radix_tree import Node, RadixTree
 
 END = (-1).to_bytes(8, "big", signed=True)
@@ -139,8 +140,8 @@ class Subscriber:
 
 
 def told_prefixes(tree: RadixTree) -> set[Prefix]:
-    """What the events should have told: all that can be found without a salt."""
-    found = {_path(node) for node in tree.nodes() if node.parent is not None and node.salt == ""}
+    """The prefixes that events should have reported: all that can be found in the common scope."""
+    found = {_path(node) for node in tree.nodes() if node.parent is not None and node.scope == COMMON_SCOPE}
     return {path for path in found if all(token >= 0 for key in path for token in key)}  # others are hidden
 
 

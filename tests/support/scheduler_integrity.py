@@ -32,7 +32,7 @@ def check_tree(tree: RadixTree, locks: Counter[Node]) -> None:
             _require(node not in order, "a root is to be evicted")
             continue
         _require(node.parent.children.get(node.key) is node, "a node is not its parent's child")
-        _require(node.depth == node.parent.depth + 1 and node.salt == node.parent.salt, "a node is out of place")
+        _require(node.depth == node.parent.depth + 1 and node.scope == node.parent.scope, "a node is out of place")
         _require((node in order) == (node.locks == 0), "evictable and unlocked are not the same")
         if node.locks == 0:
             _require(order[node] < order.get(node.parent, len(order)), "a parent would be evicted before its child")

@@ -1,12 +1,13 @@
 """The shape of the tree of prefixes, as a view of the machine gets it."""
 
 from numaserve.server.engine.overview import MAX_BRANCHES, MAX_PAGES_SEEN, Branch, Prefixes, prefixes_of
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, cache_scope
 from numaserve.server.scheduler.radix_tree import Node, RadixTree
 
 
 def insert(tree: RadixTree, *tokens: int, salt: str = "", hold: bool = False) -> Node:
     """Each token a page."""
-    node = tree.match_prefix(salt, [], 0)
+    node = tree.match_prefix(cache_scope(salt=salt), [], 0)
     tree.lock(node)
     for token in tokens:
         node = tree.insert(node, (token,), tree.num_pages)
@@ -32,7 +33,7 @@ def test_pages_without_a_fork_are_one_branch() -> None:
 def test_what_a_sequence_uses_is_told_apart_from_what_is_kept() -> None:
     tree = RadixTree(1)
     insert(tree, 1, 2, 3)
-    tree.lock(tree.match_prefix("", [1, 2], 2))
+    tree.lock(tree.match_prefix(COMMON_SCOPE, [1, 2], 2))
     assert prefixes_of(tree).branches == [Branch(-1, 2, True), Branch(0, 1, False)]
 
 

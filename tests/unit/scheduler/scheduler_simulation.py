@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from msgspec import UNSET
 from msgspec.structs import replace
+from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.guesses import DEEPEST, Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
@@ -58,12 +59,16 @@ class Request:
     def __post_init__(self) -> None:
         self.truth = list(self.prompt)  # prompt, every token that may be sampled, and one more
         self.digests: list[int] = []
-        digest = hash(tuple(self.salt.encode()))  # not of the string: that differs from process to process
+        digest = hash(tuple(self.scope.encode()))  # not of the string: that differs from process to process
         for position in range(len(self.prompt) + self.max_new_tokens):
             digest = hash((digest, self.truth[position]))
             self.digests.append(digest)
             if position >= len(self.prompt) - 1:
                 self.truth.append(hash((digest, self.seed)) % VOCABULARY)
+
+    @property
+    def scope(self) -> CacheScope:
+        return cache_scope(self.client.cache_group, self.salt)
 
     def is_nan(self, position: int) -> bool:
         """Whether the logits of `position` are not numbers."""
@@ -77,7 +82,7 @@ class Request:
             sampling,
             self.max_new_tokens,
             self.prompt_logprobs,
-            cache_salt=self.salt,
+            scope=self.scope,
             client=self.client,
             priority=self.priority,
             drafters=self.drafters,

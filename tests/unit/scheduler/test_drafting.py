@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec import UNSET
+from numaserve.server.scheduler.cache_scope import cache_scope
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import Terms
 from numaserve.server.scheduler.drafting import Draft, Drafting
@@ -474,7 +475,7 @@ def test_a_guess_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_st
     others, limits = 16, {"max_running_requests": 20, "max_step_tokens": 64, "num_pages": 200, "context_length": 300}
     subject = Scheduler(
         SchedulerConfig(**limits, page_size=4),
-        drafters=Each(lambda salt: Fixed(*[7] * 17) if salt else Fixed()),
+        drafters=Each(lambda scope: Fixed(*[7] * 17) if scope else Fixed()),
     )
     subject.costs.describe([[OperationTerms("linear", weight_bytes=10**7, row_flops=3 * 10**7)]])
 
@@ -492,7 +493,7 @@ def test_a_guess_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_st
             answer()
     while subject.in_flight:
         answer()
-    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, cache_salt="guesses")
+    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, scope=cache_scope(salt="guesses"))
     subject.add(prompt)
     planned(subject)
     plan = planned(subject)  # ahead of the answer: nobody's next token is known but the prompt's last

@@ -6,19 +6,20 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.radix_tree import Node, RadixTree
 
 from tests.support.scheduler_integrity import check_tree
 
 PAGE = 2
-Prefix = tuple[str, tuple[tuple[int, ...], ...]]  # salt, and the tokens page by page
+Prefix = tuple[CacheScope, tuple[tuple[int, ...], ...]]  # scope, and the tokens page by page
 
-salts = st.sampled_from(["", "tenant"])
+scopes = st.builds(cache_scope, st.sampled_from(["", "team"]), st.sampled_from(["", "tenant"]))
 pages_of_tokens = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), max_size=4)
 
 
-def insert_all(tree: RadixTree, salt: str, keys: list[tuple[int, ...]], first_page: int) -> Node:
-    node = tree.match_prefix(salt, [], 0)
+def insert_all(tree: RadixTree, scope: CacheScope, keys: list[tuple[int, ...]], first_page: int) -> Node:
+    node = tree.match_prefix(scope, [], 0)
     tree.lock(node)
     for index, key in enumerate(keys):
         node = tree.insert(node, key, first_page + index)
@@ -39,21 +40,21 @@ class TreeAgainstDictionary(RuleBasedStateMachine):
         self.clock = 0
         self.next_page = 0
 
-    @rule(target=held, salt=salts, keys=pages_of_tokens, odd=st.booleans(), limit=st.integers(0, 5))
-    def acquire(self, salt: str, keys: list[tuple[int, ...]], odd: bool, limit: int) -> tuple[Node, Prefix]:
+    @rule(target=held, scope=scopes, keys=pages_of_tokens, odd=st.booleans(), limit=st.integers(0, 5))
+    def acquire(self, scope: CacheScope, keys: list[tuple[int, ...]], odd: bool, limit: int) -> tuple[Node, Prefix]:
         tokens = [token for key in keys for token in key] + [1] * odd
-        node = self.tree.match_prefix(salt, tokens, limit)
-        depth = max(n for n in range(min(len(keys), limit) + 1) if n == 0 or (salt, tuple(keys[:n])) in self.pages)
-        found = (salt, tuple(keys[:depth]))
-        assert self.tree.path_pages(node) == [self.pages[salt, found[1][: n + 1]] for n in range(depth)]
+        node = self.tree.match_prefix(scope, tokens, limit)
+        depth = max(n for n in range(min(len(keys), limit) + 1) if n == 0 or (scope, tuple(keys[:n])) in self.pages)
+        found = (scope, tuple(keys[:depth]))
+        assert self.tree.path_pages(node) == [self.pages[scope, found[1][: n + 1]] for n in range(depth)]
         self.tree.lock(node)
         self.locks.update(self.path(found))
         return node, found
 
     @rule(target=held, holder=consumes(held), key=st.tuples(st.integers(0, 1), st.integers(0, 1)))
     def extend(self, holder: tuple[Node, Prefix], key: tuple[int, ...]) -> tuple[Node, Prefix]:
-        node, (salt, keys) = holder
-        prefix = (salt, (*keys, key))
+        node, (scope, keys) = holder
+        prefix = (scope, (*keys, key))
         child = self.tree.insert(node, key, self.next_page)
         assert child.page == self.pages.setdefault(prefix, self.next_page)
         self.next_page += 1
@@ -71,7 +72,7 @@ class TreeAgainstDictionary(RuleBasedStateMachine):
     @precondition(lambda self: self.pages)
     @rule()
     def evict_one(self) -> None:
-        parents = {(salt, keys[:-1]) for salt, keys in self.pages}
+        parents = {(scope, keys[:-1]) for scope, keys in self.pages}
         leaves = [prefix for prefix in self.pages if self.locks[prefix] == 0 and prefix not in parents]
         oldest = min((self.let_go[prefix] for prefix in leaves), default=None)
         evicted = self.tree.evict(1)
@@ -94,14 +95,14 @@ class TreeAgainstDictionary(RuleBasedStateMachine):
     def tree_and_dictionary_agree(self) -> None:
         nodes = {self.prefix(node): node for node in self.tree.nodes() if node.parent is not None}
         assert {prefix: node.page for prefix, node in nodes.items()} == self.pages
-        roots = {node.salt: node for node in self.tree.nodes() if node.parent is None}
+        roots = {node.scope: node for node in self.tree.nodes() if node.parent is None}
         locks = {nodes.get(prefix) or roots[prefix[0]]: count for prefix, count in self.locks.items() if count}
         check_tree(self.tree, Counter(locks))
 
     @staticmethod
     def path(prefix: Prefix) -> list[Prefix]:
-        salt, keys = prefix
-        return [(salt, keys[:depth]) for depth in range(len(keys) + 1)]
+        scope, keys = prefix
+        return [(scope, keys[:depth]) for depth in range(len(keys) + 1)]
 
     @staticmethod
     def prefix(node: Node) -> Prefix:
@@ -110,32 +111,34 @@ class TreeAgainstDictionary(RuleBasedStateMachine):
         while step is not None and step.parent is not None:
             keys.insert(0, step.key)
             step = step.parent
-        return node.salt, tuple(keys)
+        return node.scope, tuple(keys)
 
 
 TestTreeAgainstDictionary = TreeAgainstDictionary.TestCase
 TestTreeAgainstDictionary.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-def test_equal_tokens_of_two_salts_never_share_pages() -> None:
+def test_equal_tokens_of_two_scopes_never_share_pages() -> None:
     tree = RadixTree(PAGE)
-    insert_all(tree, "alice", [(1, 2)], first_page=7)
-    assert tree.match_prefix("bob", [1, 2, 3], max_pages=9).depth == 0
-    assert tree.match_prefix("alice", [1, 2, 3], max_pages=9).page == 7
+    scopes = [cache_scope(group, salt) for group in ("", "alice", "bob") for salt in ("", "alice", "bob", "\0bob")]
+    for page, scope in enumerate(scopes):
+        assert tree.match_prefix(scope, [1, 2, 3], max_pages=9).depth == 0
+        insert_all(tree, scope, [(1, 2)], first_page=page)
+    assert [tree.match_prefix(scope, [1, 2, 3], max_pages=9).page for scope in scopes] == list(range(len(scopes)))
 
 
 def test_a_page_that_two_sequences_computed_is_kept_once() -> None:
     tree = RadixTree(PAGE)
-    first = insert_all(tree, "", [(1, 2)], first_page=3)
-    second = insert_all(tree, "", [(1, 2)], first_page=4)
+    first = insert_all(tree, COMMON_SCOPE, [(1, 2)], first_page=3)
+    second = insert_all(tree, COMMON_SCOPE, [(1, 2)], first_page=4)
     assert first is second
     assert (tree.num_pages, second.page, second.locks) == (1, 3, 2)
 
 
 def test_a_locked_page_keeps_its_whole_prefix_from_eviction() -> None:
     tree = RadixTree(PAGE)
-    deep = insert_all(tree, "", [(1, 2), (3, 4)], first_page=0)
-    tree.unlock(insert_all(tree, "", [(1, 2), (5, 6)], first_page=10))
+    deep = insert_all(tree, COMMON_SCOPE, [(1, 2), (3, 4)], first_page=0)
+    tree.unlock(insert_all(tree, COMMON_SCOPE, [(1, 2), (5, 6)], first_page=10))
     assert tree.evict(9) == [11]
     tree.unlock(deep)
     assert tree.evict(9) == [1, 0]
@@ -143,14 +146,14 @@ def test_a_locked_page_keeps_its_whole_prefix_from_eviction() -> None:
 
 def test_a_salt_leaves_nothing_behind_when_its_last_page_goes() -> None:
     tree = RadixTree(PAGE)
-    tree.unlock(insert_all(tree, "once", [(1, 2)], first_page=0))
-    tree.unlock(insert_all(tree, "empty", [], first_page=0))
+    tree.unlock(insert_all(tree, cache_scope(salt="once"), [(1, 2)], first_page=0))
+    tree.unlock(insert_all(tree, cache_scope(salt="empty"), [], first_page=0))
     tree.evict(1)
     assert list(tree.nodes()) == []
 
 
 def test_only_full_pages_enter_the_tree() -> None:
     tree = RadixTree(PAGE)
-    root = insert_all(tree, "", [], first_page=0)
+    root = insert_all(tree, COMMON_SCOPE, [], first_page=0)
     with pytest.raises(ValueError, match="full page"):
         tree.insert(root, (1,), 0)

@@ -1,6 +1,7 @@
 """What the scheduler promises, one example each."""
 
 import pytest
+from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.errors import ResultMismatch, SchedulerIntegrityError, SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
@@ -101,6 +102,20 @@ def test_another_salt_finds_nothing() -> None:
     server.drain()
     server.add([0] * 10, 1, salt="bob")
     assert starts(server.schedule()) == [0]
+
+
+def test_clients_of_one_cache_group_share_what_others_do_not_find() -> None:
+    server = service()
+    server.add([0] * 10, 1, client=Client("alice", cache_group="team"))
+    server.drain()
+    for client, found in (
+        (Client("bob", cache_group="team"), 8),
+        (Client("eve", cache_group="other"), 0),
+        (EVERYBODY, 0),
+    ):
+        server.add([0] * 10, 1, client=client)
+        assert starts(server.schedule()) == [found]
+        server.drain()
 
 
 def test_without_the_prefix_cache_nothing_is_kept() -> None:

@@ -32,7 +32,12 @@ configs = st.builds(
     # No time at all, a little more than a decode takes, and more than any step.
     target_itl_s=st.sampled_from([1e-9, 0.0015, 0.003, None]),
 )
-clients = st.builds(Client, st.sampled_from(["", "", "a", "b", "c"]), st.sampled_from([0.5, 1.0, 1.0, 3.0]))
+clients = st.builds(
+    Client,
+    st.sampled_from(["", "", "a", "b", "c"]),
+    st.sampled_from([0.5, 1.0, 1.0, 3.0]),
+    st.sampled_from(["", "", "team"]),
+)
 
 
 class RandomService(RuleBasedStateMachine):

@@ -1,9 +1,11 @@
 """The events of cached pages: whoever adds them up has the radix tree."""
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import invariant
 from numaserve.server.kv_events.history import History
 from numaserve.server.kv_events.wire import encode
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.kv_events import KVEventLog, PagesCleared, PagesRemoved, PagesStored
 from numaserve.server.scheduler.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.sequence import SchedulerConfig
@@ -50,8 +52,8 @@ TestToldService = ToldService.TestCase
 TestToldService.settings = settings(max_examples=40, stateful_step_count=40)
 
 
-def insert(tree: RadixTree, salt: str, keys: list[tuple[int, ...]]) -> Node:
-    node = tree.match_prefix(salt, [], 0)
+def insert(tree: RadixTree, keys: list[tuple[int, ...]], scope: CacheScope = COMMON_SCOPE) -> Node:
+    node = tree.match_prefix(scope, [], 0)
     tree.lock(node)
     for page, key in enumerate(keys):
         node = tree.insert(node, key, page)
@@ -61,8 +63,8 @@ def insert(tree: RadixTree, salt: str, keys: list[tuple[int, ...]]) -> Node:
 def test_pages_in_a_row_are_one_event_and_the_first_has_no_parent() -> None:
     log = KVEventLog("model")
     tree = RadixTree(2, log)
-    first = insert(tree, "", [(1, 2), (3, 4)])
-    insert(tree, "", [(1, 2), (5, 6)])
+    first = insert(tree, [(1, 2), (3, 4)])
+    insert(tree, [(1, 2), (5, 6)])
     one, two = log.take()
     assert isinstance(one, PagesStored) and isinstance(two, PagesStored)
     assert (one.parent, one.tokens, one.digests[1]) == (None, [1, 2, 3, 4], first.digest)
@@ -73,7 +75,7 @@ def test_pages_in_a_row_are_one_event_and_the_first_has_no_parent() -> None:
 def test_a_page_has_the_same_digest_in_each_server_of_the_model_and_no_other_page_has_it() -> None:
     def digests(model: str, keys: list[tuple[int, ...]]) -> list[int]:
         log = KVEventLog(model)
-        insert(RadixTree(2, log), "", keys)
+        insert(RadixTree(2, log), keys)
         [stored] = log.take()
         assert isinstance(stored, PagesStored)
         return stored.digests
@@ -88,12 +90,13 @@ def test_a_page_has_the_same_digest_in_each_server_of_the_model_and_no_other_pag
     assert all(0 < each < 1 << 64 for each in several)
 
 
-def test_salted_pages_are_told_to_nobody() -> None:
+@pytest.mark.parametrize("scope", [cache_scope(salt="secret"), cache_scope("team"), cache_scope("team", "secret")])
+def test_pages_of_a_salt_or_of_a_group_apart_are_told_to_nobody(scope: CacheScope) -> None:
     log = KVEventLog("model")
     tree = RadixTree(2, log)
-    other = insert(tree, "", [(1, 2)])
+    other = insert(tree, [(1, 2)])
     log.take()
-    tree.unlock(insert(tree, "secret", [(1, 2), (3, 4)]))
+    tree.unlock(insert(tree, [(1, 2), (3, 4)], scope))
     assert len(tree.evict(2)) == 2
     assert log.take() == []
     assert other.digest
@@ -102,16 +105,16 @@ def test_salted_pages_are_told_to_nobody() -> None:
 def test_a_hidden_page_is_gone_with_all_behind_it_and_what_comes_behind_is_not_told() -> None:
     log = KVEventLog("model")
     tree = RadixTree(2, log)
-    node = insert(tree, "", [(1, 2), (3, 4), (5, 6)])
+    node = insert(tree, [(1, 2), (3, 4), (5, 6)])
     [stored] = log.take()
     assert isinstance(stored, PagesStored)
     assert node.parent is not None and node.parent.parent is not None
     tree.trust(node.parent.parent)
-    tree.hide("", [1, 2, 3, 4, 5, 6])
+    tree.hide(COMMON_SCOPE, [1, 2, 3, 4, 5, 6])
     assert log.take() == [PagesRemoved([stored.digests[2], stored.digests[1]])]
     tree.insert(node, (7, 8), 9)
     assert log.take() == []
-    again = insert(tree, "", [(1, 2), (3, 4)])
+    again = insert(tree, [(1, 2), (3, 4)])
     assert again.digest == stored.digests[1]
     assert log.take() == [PagesStored(stored.digests[0], [again.digest], [3, 4])]
 
@@ -119,7 +122,7 @@ def test_a_hidden_page_is_gone_with_all_behind_it_and_what_comes_behind_is_not_t
 def test_a_tree_that_becomes_empty_is_one_event_whatever_was_to_be_told() -> None:
     log = KVEventLog("model")
     tree = RadixTree(2, log)
-    tree.unlock(insert(tree, "", [(1, 2), (3, 4)]))
+    tree.unlock(insert(tree, [(1, 2), (3, 4)]))
     tree.evict(2)
     assert log.take() == [PagesCleared()]
 
@@ -128,7 +131,7 @@ def test_who_takes_the_events_is_called_once_for_many() -> None:
     calls: list[None] = []
     log = KVEventLog("model", lambda: calls.append(None))
     tree = RadixTree(2, log)
-    tree.unlock(insert(tree, "", [(1, 2), (3, 4)]))
+    tree.unlock(insert(tree, [(1, 2), (3, 4)]))
     tree.evict(1)
     assert len(calls) == 1
     log.take()

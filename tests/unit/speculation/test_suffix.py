@@ -2,14 +2,15 @@
 
 import random
 
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.speculation import suffix
 from numaserve.server.speculation.suffix import Corpus, SuffixDrafter
 
 
-def guessed(text: list[int], most: int, corpus: Corpus | None = None, salt: str = "") -> list[int]:
+def guessed(text: list[int], most: int, corpus: Corpus | None = None, scope: CacheScope = COMMON_SCOPE) -> list[int]:
     corpus = corpus or Corpus()
     corpus.begin_step()
-    return SuffixDrafter(corpus, salt).guess(text, most)
+    return SuffixDrafter(corpus, scope).guess(text, most)
 
 
 def test_it_continues_as_the_same_tokens_went_on_before() -> None:
@@ -19,7 +20,7 @@ def test_it_continues_as_the_same_tokens_went_on_before() -> None:
 def test_nothing_is_guessed_where_nothing_has_come_before() -> None:
     corpus, text = Corpus(), list[int]()
     corpus.begin_step()
-    drafter = SuffixDrafter(corpus, "")
+    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
     for token in range(6):
         assert drafter.guess(text, 4) == []
         text.append(token)
@@ -42,7 +43,7 @@ def test_what_repeats_is_guessed_as_far_as_is_wanted() -> None:
 def test_a_text_that_grows_gives_the_guesses_of_the_whole_text() -> None:
     chance = random.Random(3)
     corpus, text = Corpus(), [1]
-    drafter = SuffixDrafter(corpus, "")
+    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
     for _ in range(300):
         corpus.begin_step()
         text += [chance.randrange(3) for _ in range(chance.randrange(1, 5))]
@@ -54,7 +55,7 @@ def test_a_text_that_grows_gives_the_guesses_of_the_whole_text() -> None:
 def test_a_long_text_is_taken_in_piece_by_piece_and_gives_guesses_when_all_is_known() -> None:
     text = [*range(suffix._A_STEP), *range(10)]
     corpus = Corpus()
-    drafter = SuffixDrafter(corpus, "")
+    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
     corpus.begin_step()
     assert drafter.guess(text, 3) == []
     assert drafter.guess(text, 3) == []
@@ -64,7 +65,7 @@ def test_a_long_text_is_taken_in_piece_by_piece_and_gives_guesses_when_all_is_kn
 
 def test_behind_a_word_that_is_changed_one_token_tells_where_it_goes_on() -> None:
     corpus, text = Corpus(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 50]
-    drafter, told = SuffixDrafter(corpus, ""), []
+    drafter, told = SuffixDrafter(corpus, COMMON_SCOPE), []
     for token in (1, 2, 3, 40, 5, 6):
         text.append(token)
         corpus.begin_step()
@@ -76,7 +77,7 @@ def test_a_longer_match_elsewhere_ends_the_way_along_a_text() -> None:
     corpus = Corpus()
     guessed([6, 7, 8, 9, 10, 11, 12], 1, corpus)
     guessed([1, 2, 3, 4, 5, 10, 6], 1, corpus)
-    drafter, text = SuffixDrafter(corpus, ""), [1, 2, 3]
+    drafter, text = SuffixDrafter(corpus, COMMON_SCOPE), [1, 2, 3]
     assert drafter.guess(text, 2) == [4, 5]
     text += [6, 7, 8]
     assert drafter.guess(text, 2) == [9, 10]
@@ -89,7 +90,7 @@ def test_a_longer_match_elsewhere_ends_the_way_along_a_text() -> None:
 def test_another_text_is_let_go_when_it_is_lost() -> None:
     corpus = Corpus()
     guessed([1, 2, 3, 4, 5], 1, corpus)
-    drafter, text = SuffixDrafter(corpus, ""), [1, 2, 3]
+    drafter, text = SuffixDrafter(corpus, COMMON_SCOPE), [1, 2, 3]
     assert drafter.guess(text, 2) == [4, 5]
     for token in range(40, 60):
         text.append(token)
@@ -104,12 +105,13 @@ def test_what_others_said_is_known_but_not_what_they_have_not_said() -> None:
     assert guessed([9, 1, 2, 3], 9, corpus) == [4, 5]
 
 
-def test_nobody_learns_what_was_said_under_another_salt() -> None:
+def test_nobody_learns_what_was_said_in_another_scope() -> None:
     corpus = Corpus()
-    guessed([1, 2, 3, 4, 5], 9, corpus, "tenant")
-    assert guessed([9, 1, 2, 3], 9, corpus) == []
-    assert guessed([9, 1, 2, 3], 9, corpus, "another") == []
-    assert guessed([9, 1, 2, 3], 9, corpus, "tenant") == [4, 5]
+    scopes = [cache_scope(group, salt) for group in ("", "team") for salt in ("", "tenant")]
+    for last, scope in enumerate(scopes):
+        assert guessed([9, 1, 2, 3], 9, corpus, scope) == []
+        guessed([1, 2, 3, 10 + last], 9, corpus, scope)
+    assert [guessed([9, 1, 2, 3], 9, corpus, scope) for scope in scopes] == [[10], [11], [12], [13]]
 
 
 def test_no_more_than_two_generations_of_keys_are_kept() -> None:
@@ -129,7 +131,7 @@ def test_a_sequence_that_was_forgotten_while_it_rested_is_taken_in_anew() -> Non
     corpus = Corpus(generation=100)
     corpus.begin_step()
     text = [*range(10), *range(5)]
-    drafter = SuffixDrafter(corpus, "")
+    drafter = SuffixDrafter(corpus, COMMON_SCOPE)
     assert drafter.guess(text, 2) == [5, 6]
     for begin in (1000, 2000, 3000):
         guessed(list(range(begin, begin + 150)), 1, corpus)
@@ -141,13 +143,13 @@ def test_a_sequence_that_was_forgotten_while_it_rested_is_taken_in_anew() -> Non
 def test_of_a_key_that_comes_often_the_latest_places_are_tried() -> None:
     corpus = Corpus()
     guessed([token for each in range(100) for token in (1, 2, 3, each)], 1, corpus)
-    assert [text[place] for text, place in corpus.find("", [1, 2, 3])] == [99, 98, 97, 96]
+    assert [text[place] for text, place in corpus.find(COMMON_SCOPE, [1, 2, 3])] == [99, 98, 97, 96]
 
 
 def test_a_step_takes_in_so_much_of_all_texts_together() -> None:
     corpus = Corpus()
     half = suffix._A_STEP // 2 + 100
-    drafters = [SuffixDrafter(corpus, salt) for salt in "ab"]
+    drafters = [SuffixDrafter(corpus, cache_scope(salt=salt)) for salt in "ab"]
     texts = [[*range(half), *range(5)] for _ in drafters]
     corpus.begin_step()
     assert [drafter.guess(text, 1) for drafter, text in zip(drafters, texts, strict=True)] == [[5], []]

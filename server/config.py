@@ -175,15 +175,16 @@ class ServeConfig(BaseModel):
         None,
         description="What guesses the next tokens, of which a step then verifies several: `off`, `auto` for all that "
         "follows, or some of it, given several times: `prediction` by what the request says that its answer will be; "
-        "`suffix` by what followed when the same tokens came before, in requests with the same cache_salt; `grammar` "
-        "by what a constraint allows; `draft_model` by the smaller model of that option; `mtp` by the model's own "
-        "layer that predicts, where it has one and there is no draft model. Answers are the same to the last bit. "
-        "Default: off.",
+        "`suffix` by what followed when the same tokens came before, in requests of the same cache group and "
+        "cache_salt; `grammar` by what a constraint allows; `draft_model` by the smaller model of that option; `mtp` "
+        "by the model's own layer that predicts, where it has one and there is no draft model. Answers are the same "
+        "to the last bit. Default: off.",
     )
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     kv_events: NonBlank | None = Field(
         None,
-        description="Where routers read which prefixes are cached, as from vLLM: ipc://PATH, or tcp://127.0.0.1:PORT.",
+        description="Where routers read which prefixes are cached, as from vLLM: ipc://PATH, or tcp://127.0.0.1:PORT. "
+        "API keys without cache-group= then share one prefix cache.",
     )
     kv_events_replay: NonBlank | None = Field(
         None, description="Where they ask again for events that they have missed; an address like that of kv_events."

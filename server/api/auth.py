@@ -3,8 +3,9 @@
 import hashlib
 import hmac
 import time
+from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.api.quota import Quota
@@ -18,6 +19,10 @@ _NAME_DIGITS = 16  # more than tell any number of keys apart
 OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/ping"})
 
 
+# The clients whose requests share cached prefixes where the key file names no cache group.
+PrefixSharing = Literal["everyone", "each_key", "keys_without_group"]
+
+
 class Account(NamedTuple):
     """What a key stands for."""
 
@@ -25,10 +30,15 @@ class Account(NamedTuple):
     weight: float
     quota: Quota
     admin: bool = False
+    cache_group: str = ""  # that the key file names
 
 
 class Callers(Protocol):
     """Who sends requests, by their headers."""
+
+    @property
+    def sharing(self) -> PrefixSharing:
+        """The clients that share cached prefixes."""
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether the request is served; the others are asked of accepted ones only."""
@@ -46,9 +56,12 @@ class Callers(Protocol):
 class ApiKeys:
     """The keys that are accepted; never printed, never compared byte by byte."""
 
-    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic) -> None:
+    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic, *, one_group: bool = False) -> None:
+        """`one_group` is as for `cache_group_of`."""
         self._clock = clock
+        self._one_group = one_group
         self._accounts: dict[bytes, Account] = {}
+        self._clients: dict[bytes, Client] = {}
         self.replace(keys)
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
@@ -56,13 +69,25 @@ class ApiKeys:
         by_digest = {_digest(each.key.encode()): each for each in keys}
         if not by_digest:
             raise ValueError("at least one API key is needed")
-        accounts = {}
+        accounts, clients = {}, {}
         for digest, key in by_digest.items():
             known = self._accounts.get(digest)
             quota = Quota(self._clock) if known is None else known.quota
             quota.change(key.limits)
-            accounts[digest] = Account(key.name, key.weight, quota, key.admin)
-        self._accounts = accounts
+            accounts[digest] = Account(key.name, key.weight, quota, key.admin, key.cache_group)
+            name = _name_of(digest)
+            group = cache_group_of(key.cache_group, name, one_group=self._one_group)
+            clients[digest] = Client(name, key.weight, group)
+        self._accounts, self._clients = accounts, clients
+
+    @property
+    def sharing(self) -> PrefixSharing:
+        """The clients that share cached prefixes."""
+        return sharing_of(one_group=self._one_group)
+
+    def count_groups(self) -> Counter[str]:
+        """Return the number of keys by the cache group that the key file names; empty for none."""
+        return Counter(account.cache_group for account in self._accounts.values())
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request presents a known key, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``.
@@ -88,14 +113,38 @@ class ApiKeys:
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
         """The client that a request is of, which was accepted; named by a digest of the key it counts for."""
         digest = _counted(headers)
-        account = self._accounts.get(digest)  # the key may have gone since
-        return Client(digest.hex()[:_NAME_DIGITS], 1.0 if account is None else account.weight)
+        return self._clients.get(digest) or _gone(digest)
 
     def _is_known(self, key: bytes) -> bool:
         # Digests have equal lengths and every key is compared, so neither a key's length nor its place shows in time.
         digest = _digest(key)
         matches = [hmac.compare_digest(digest, known) for known in self._accounts]
         return any(matches)
+
+
+def cache_group_of(named: str, client: str, *, one_group: bool = False) -> str:
+    """Return the cache group of a client with a key: the one that the key file names, else a group of its own.
+
+    With `one_group` clients without a named group are in the common group. The two kinds of names never meet.
+    """
+    if named:
+        return f"group {named}"
+    return "" if one_group else f"key {client}"
+
+
+def sharing_of(*, one_group: bool) -> PrefixSharing:
+    """Return the clients that share cached prefixes by `cache_group_of`."""
+    return "keys_without_group" if one_group else "each_key"
+
+
+def _gone(digest: bytes) -> Client:
+    """The client of a key that was taken away after its request was accepted: it shares nothing."""
+    name = _name_of(digest)
+    return Client(name, cache_group=cache_group_of("", name))
+
+
+def _name_of(digest: bytes) -> str:
+    return digest.hex()[:_NAME_DIGITS]
 
 
 def _counted(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastapi import Request
-from numaserve.server.api.auth import OPEN_PATHS, Callers
+from numaserve.server.api.auth import OPEN_PATHS, Callers, PrefixSharing
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.judge import Judge
@@ -138,6 +138,11 @@ class ApiContext:
         """Who shares the server with others: by key, and without keys by address."""
         scope = request.scope
         return client_at(scope.get("client")) if self.api_keys is None else self.api_keys.client(scope["headers"])
+
+    @property
+    def prefix_sharing(self) -> PrefixSharing:
+        """The clients that share cached prefixes."""
+        return "everyone" if self.api_keys is None else self.api_keys.sharing
 
     @property
     def model_names(self) -> tuple[str, ...]:

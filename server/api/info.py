@@ -104,6 +104,7 @@ def _server_info(context: ApiContext) -> dict[str, object]:
         **_model_names(context),
         **context.engine.server_info(),
         "served_model_names": context.model_names,
+        "prefix_sharing": context.prefix_sharing,
         "sampling_defaults": context.sampling_defaults.given(),
     }
 

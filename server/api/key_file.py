@@ -27,13 +27,14 @@ class ApiKey:
     weight: float = 1.0  # its share of a server that is full, beside others' weights
     limits: KeyLimits = UNLIMITED
     admin: bool = False  # may have models loaded and unloaded
+    cache_group: str = ""  # keys of one name share what is cached of their requests; empty: the file names none
 
 
 def read_keys(path: Path) -> list[ApiKey]:
     """Keys of a file, one a line; empty lines and lines that start with ``#`` are skipped.
 
     Behind a key may stand settings, each once: ``name=alice weight=2 requests-per-minute=60 tokens-per-minute=100000
-    concurrent=8 admin=yes``.
+    concurrent=8 admin=yes cache-group=team``.
 
     Raises `OperatorError`, without anything of a key in it, when the file cannot be read, has a line that is not like
     that, or no key at all: serving without a check because a file was empty would be the wrong way to fail.
@@ -87,14 +88,16 @@ def _yes(text: str) -> bool | None:
     return True if text == "yes" else None
 
 
+_NAME_FORM = "at most 64 letters, digits and the signs . _ -"
 _WHOLE = "a whole number from 1 to 999999999"
 _SETTINGS = {
-    "name": _Setting("name", _name, "at most 64 letters, digits and the signs . _ -"),
+    "name": _Setting("name", _name, _NAME_FORM),
     "weight": _Setting("weight", _weight, f"a number from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:g}"),
     "requests-per-minute": _Setting("requests_per_minute", _number, _WHOLE),
     "tokens-per-minute": _Setting("tokens_per_minute", _number, _WHOLE),
     "concurrent": _Setting("concurrent", _number, _WHOLE),
     "admin": _Setting("admin", _yes, "yes"),
+    "cache-group": _Setting("cache_group", _name, _NAME_FORM),
 }
 _LIMITS = frozenset(KeyLimits.__dataclass_fields__)
 

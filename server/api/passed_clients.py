@@ -6,7 +6,7 @@ The header is believed by a server that only its front door can reach, and by no
 from collections.abc import Iterable
 
 import msgspec
-from numaserve.server.api.auth import Account
+from numaserve.server.api.auth import Account, PrefixSharing, cache_group_of, sharing_of
 from numaserve.server.api.quota import UNLIMITED, KeyLimits, Quota
 from numaserve.server.engine.clock import Clock
 from numaserve.server.scheduler.client import EVERYBODY, Client
@@ -15,13 +15,15 @@ PASSED_HEADER = b"x-numaserve-client"
 
 
 class PassedClient(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the header says: the client's name and weight, the owner of what is kept, and the key's name and limits."""
+    """The content of the header: name and weight of the client, owner of what is kept, and of the key its name, limits
+    and cache group."""
 
     name: str
     weight: float = 1.0
     owner: str = ""  # hexadecimal
     key: str = ""
     limits: KeyLimits | None = None
+    cache_group: str = ""  # that the key file names
 
 
 _NOBODY = PassedClient(EVERYBODY.name)  # whose request the front door itself sends
@@ -31,10 +33,17 @@ _decoder = msgspec.json.Decoder(PassedClient)
 class PassedClients:
     """The clients that a front door names. Limits hold for each of them in this server."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, one_group: bool = False) -> None:
+        """`one_group` is as for `cache_group_of`: models differ in whether routers read of their caches."""
         self._clock = clock
+        self._one_group = one_group
         self._unlimited = Quota(clock)
         self._quotas: dict[str, Quota] = {}  # of clients with limits, who are as many as there are keys
+
+    @property
+    def sharing(self) -> PrefixSharing:
+        """The clients that share cached prefixes, where the front door asks for keys."""
+        return sharing_of(one_group=self._one_group)
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Every request is served: the front door has checked it."""
@@ -47,12 +56,15 @@ class PassedClients:
     def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
         """The account of the key that was presented to the front door."""
         passed = _passed(headers)
-        return Account(passed.key, passed.weight, self._quota(passed))
+        return Account(passed.key, passed.weight, self._quota(passed), cache_group=passed.cache_group)
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
         """The client."""
         passed = _passed(headers)
-        return Client(passed.name, passed.weight)
+        if not passed.owner:  # nobody has a key
+            return Client(passed.name, passed.weight)
+        group = cache_group_of(passed.cache_group, passed.name, one_group=self._one_group)
+        return Client(passed.name, passed.weight, group)
 
     def _quota(self, passed: PassedClient) -> Quota:
         if passed.limits is None:
@@ -77,6 +89,7 @@ def passed_header(client: Client, owner: bytes = b"", account: Account | None = 
             owner.hex(),
             "" if account is None else account.name,
             None if limits == UNLIMITED else limits,
+            "" if account is None else account.cache_group,
         )
     )
 

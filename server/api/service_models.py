@@ -6,6 +6,7 @@ OpenAI's and Anthropic's references for /v1/models, SGLang's for /v1/loads and /
 
 from typing import Any, Literal
 
+from numaserve.server.api.auth import PrefixSharing
 from numaserve.server.engine.overview import Overview
 from pydantic import BaseModel, ConfigDict
 
@@ -68,6 +69,7 @@ class ServerInfo(BaseModel):
     model_path: str
     served_model_name: str
     served_model_names: list[str]
+    prefix_sharing: PrefixSharing
 
 
 class RankCosts(BaseModel):

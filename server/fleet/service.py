@@ -54,6 +54,7 @@ def run_fleet(
     """
     key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
     set_up_logging(config.log_level)
+    key_sources.log_sharing()
     models = read_models_file(path, max_loaded)
     connections = _connections(models)
     with contextlib.ExitStack() as closing:

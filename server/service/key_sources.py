@@ -1,6 +1,8 @@
 """The sources of API keys: a file, which is read again at SIGHUP, and the environment."""
 
+import logging
 import time
+from collections import Counter
 from pathlib import Path
 
 from numaserve.server.api.auth import ApiKeys, Callers
@@ -9,28 +11,47 @@ from numaserve.server.api.passed_clients import PassedClients
 from numaserve.server.service.environment_key import take_environment_key
 from numaserve.server.service.secret_file import find_secret_file
 
+_log = logging.getLogger(__name__)
+
 
 class KeySources:
     """The keys of `file`, if there is one, and the one of the environment, if there is one; all of them count.
 
-    With `passed` there is a front door before this server, which has checked keys and says whose requests are.
+    With `passed` there is a front door before this server, which has checked keys and says whose requests are. With
+    `one_group` keys share cached prefixes unless the file names a cache group for them.
 
     Raises `OperatorError` for a file or a key that cannot be used.
     """
 
-    def __init__(self, file: Path | None, *, passed: bool = False) -> None:
+    def __init__(self, file: Path | None, *, passed: bool = False, one_group: bool = False) -> None:
         key = take_environment_key()
         self._file = file
         self._from_environment = [] if key is None else [ApiKey(key)]
         keys = self._read()
-        self.keys: Callers | None = ApiKeys(keys) if keys else None  # None: no key is asked for
+        self.keys: Callers | None = ApiKeys(keys, one_group=one_group) if keys else None  # None: no key is asked for
         if passed:
-            self.keys = PassedClients(time.monotonic)
+            self.keys = PassedClients(time.monotonic, one_group=one_group)
 
     def reload(self) -> None:
         """Accept what the file says now. Raises `OperatorError`, and then nothing has changed."""
         if isinstance(self.keys, ApiKeys):
             self.keys.replace(self._read())
+            self.log_sharing()
+
+    def log_sharing(self) -> None:
+        """Write to the log which keys share cached prefixes; nothing where no key is asked for."""
+        if self.keys is None:
+            return
+        groups = self.keys.count_groups() if isinstance(self.keys, ApiKeys) else None
+        if self.keys.sharing == "keys_without_group" and (groups is None or groups[""] != 1):
+            _log.warning("%s", _told_to_routers(groups))
+        elif groups is not None:
+            _log.info(
+                "API keys that share cached prefixes with no other key: %d; with keys of their cache-group=: %d (%s)",
+                groups.pop("", 0),
+                groups.total(),
+                ", ".join(sorted(groups)) or "no group",
+            )
 
     def _read(self) -> list[ApiKey]:
         # In this order: what the file says of the environment's key holds.
@@ -45,3 +66,18 @@ def find_key_file(named: Path) -> Path:
 def client_key(named: Path | None) -> str | None:
     """The key a client sends: the first of the file, if one is named. Raises `OperatorError` when there is none."""
     return None if named is None else read_keys(find_key_file(named))[0].key
+
+
+def _told_to_routers(groups: Counter[str] | None) -> str:
+    """Return what KV events mean for the keys of each group; None where a front door alone knows them."""
+    if groups is not None and not groups[""]:
+        return (
+            "KV events report no prefix: each API key has a cache-group=, and events are about keys without one. "
+            "Take cache-group= from the keys that routers send."
+        )
+    count = "" if groups is None else f" ({groups['']} of {groups.total()})"
+    return (
+        f"KV events report one cache to routers, so API keys without cache-group={count} share cached prefixes: "
+        "usage.cached_tokens shows each of them whether another has sent a prompt. "
+        "Give cache-group= to keys that are to be apart; their prefixes are in no event."
+    )

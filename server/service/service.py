@@ -71,8 +71,14 @@ def run_service(
     is one of several behind a front door.
     """
     # First: nothing else is to see the environment with a key in it.
-    key_sources = KeySources(config.api_key_file, passed=member is not None)
+    key_sources = KeySources(
+        config.api_key_file,
+        passed=member is not None,
+        # Routers index the tokens of events alone, and would count a prefix that one key finds for all keys.
+        one_group=config.kv_events is not None,
+    )
     set_up_logging(config.log_level, None if member is None else member.name)
+    key_sources.log_sharing()
     check_descriptors(config.max_running_requests)
     with contextlib.ExitStack() as closing:
         bound = bind_listeners(config) if member is None else [member.listener]

@@ -20,10 +20,15 @@ def test_a_line_without_settings_is_a_key_without_limits(tmp_path: Path) -> None
     assert read_keys(written(tmp_path, "# ours\n\n  one \ntwo\n")) == [ApiKey("one"), ApiKey("two")]
 
 
+def test_several_keys_may_be_of_one_cache_group(tmp_path: Path) -> None:
+    keys = read_keys(written(tmp_path, "one cache-group=team\ntwo cache-group=team\n"))
+    assert keys == [ApiKey("one", cache_group="team"), ApiKey("two", cache_group="team")]
+
+
 def test_settings_follow_a_key_on_its_line_in_any_order(tmp_path: Path) -> None:
-    line = f"{KEY}  name=alice weight=0.5 requests-per-minute=60\ttokens-per-minute=100000 concurrent=8"
+    line = f"{KEY}  name=alice weight=0.5 requests-per-minute=60\ttokens-per-minute=100000 concurrent=8 cache-group=lab"
     words = line.split()
-    expected = ApiKey(KEY, "alice", 0.5, KeyLimits(60, 100000, 8))
+    expected = ApiKey(KEY, "alice", 0.5, KeyLimits(60, 100000, 8), cache_group="lab")
     assert read_keys(written(tmp_path, line)) == [expected]
     assert read_keys(written(tmp_path, " ".join([words[0], *reversed(words[1:])]))) == [expected]
 
@@ -40,6 +45,10 @@ def test_settings_follow_a_key_on_its_line_in_any_order(tmp_path: Path) -> None:
         (f"{KEY} name=", "name= must be followed by at most 64 letters"),
         (f"{KEY} name=alïce", "name= must"),
         (f"{KEY} name={'a' * 65}", "name= must"),
+        (f"{KEY} cache-group=", "cache-group= must be followed by at most 64 letters"),
+        (f"{KEY} cache-group=a,b", "cache-group= must"),
+        (f"{KEY} cache-group=a cache-group=b", "cache-group= stands there twice"),
+        (f"cache-group=a {KEY}", "the key comes first"),
         *(
             (f"{KEY} weight={text}", "from 0.01 to 100")
             for text in ("0", "-1", "nan", "inf", "1e1", "101", "0.001", "")

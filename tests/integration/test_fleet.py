@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 from numaserve.workers.planning.topology import read_topology
+from numaserve.workers.protocol import PAGE_SIZE
 from served import Process, announced_url, completion
 
 from tests.support.forked import Forked, processes_since
@@ -187,6 +188,23 @@ def test_a_running_stream_is_finished_at_sigterm(serve_fleet: ServeFleet) -> Non
         *_, done = lines
     assert done == "data: [DONE]"
     assert process.wait(60) == 0
+
+
+def test_each_model_divides_its_cache_by_key_and_only_one_that_events_report_does_not(
+    serve_fleet: ServeFleet, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice\nbob\ncarol cache-group=team\ndave cache-group=team\n")
+    keys.chmod(0o600)
+    process = serve_fleet(f"api_key_file={keys}", models={"a": {}, "b": {"kv_events": "tcp://127.0.0.1:0"}})
+    cached: dict[str, list[int]] = {"a": [], "b": []}
+    with httpx.Client(base_url=announced_url(process), timeout=60) as client:
+        for name, found in cached.items():
+            for key in ("alice", "bob", "carol", "dave"):
+                body = asked(name, 1, prompt=[11] * 2 * PAGE_SIZE)
+                answer = client.post("/v1/completions", json=body, headers={"X-Api-Key": key}).json()
+                found.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached == {"a": [0, 0, 0, PAGE_SIZE], "b": [0, PAGE_SIZE, 0, PAGE_SIZE]}
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,46 @@ print(subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert "hunter2" not in done.stdout
     assert done.stdout.count("BEFORE=1") == done.stdout.count("X_NUMASERVE_API_KEY=other") == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "one_group", "level", "logged"),
+    [
+        (
+            "a\nb\nc cache-group=team\nd cache-group=team\n",
+            False,
+            "INFO",
+            r"no other key: 2; .* cache-group=: 2 \(team\)",
+        ),
+        ("a\n", False, "INFO", r"no other key: 1; .* cache-group=: 0 \(no group\)"),
+        ("a\nb cache-group=team\n", True, "INFO", r"no other key: 1; .* cache-group=: 1 \(team\)"),
+        ("a\nb\nc cache-group=team\n", True, "WARNING", r"without cache-group= \(2 of 3\) share .* are in no event"),
+        ("a cache-group=x\nb cache-group=y\n", True, "WARNING", "report no prefix: each API key has a cache-group="),
+    ],
+)
+def test_the_log_says_at_the_start_and_when_keys_are_read_again_which_of_them_share_prefixes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lines: str, one_group: bool, level: str, logged: str
+) -> None:
+    path = key_file(tmp_path / "keys")
+    path.write_text(lines)
+    sources = KeySources(path, one_group=one_group)
+    for log in (sources.log_sharing, sources.reload):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            log()
+        [record] = caplog.records
+        assert record.levelname == level
+        assert re.search(logged, record.message)
+
+
+def test_behind_a_front_door_the_log_says_what_events_mean_for_its_keys(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        KeySources(None, passed=True).log_sharing()
+        KeySources(None).log_sharing()
+        KeySources(None, one_group=True).log_sharing()
+        assert not caplog.records
+        KeySources(None, passed=True, one_group=True).log_sharing()
+    assert "API keys without cache-group= share cached prefixes" in caplog.text
 
 
 def accepts(sources: KeySources, key: str) -> bool:

@@ -85,7 +85,8 @@ class SamplingFields(Strict):
     skip_special_tokens: bool | None = None
     """Extension: leave special tokens out of the text; true unless set."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    """Extension: cached prefixes are shared only with requests of the same salt."""
+    """Extension: cached prefixes are shared only with requests of the same salt, and of the same cache group of API
+    keys."""
 
     speculative: Speculative | None = None
     """Extension: what may guess the next tokens, of what the server has: `auto`, the default, for all, `off`, or names.

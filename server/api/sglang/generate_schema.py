@@ -79,7 +79,7 @@ class SGLangGenerateRequest(Strict):
     return_text_in_logprobs: bool | None = None
     """Give the text of tokens beside their log-probabilities."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    """Cached prefixes are shared only with requests of the same salt."""
+    """Cached prefixes are shared only with requests of the same salt, and of the same cache group of API keys."""
     priority: Priority | None = None
     """Which of the client's own requests begins earlier: the one with the higher number, as in SGLang; 0 unless set."""
 

@@ -1,4 +1,4 @@
-"""The compiling of constraints: off the event loop, bounded, once for equal ones."""
+"""The compiling of constraints: off the event loop, bounded, once for equal ones of a scope."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.engine.types import NotReady
+from numaserve.server.scheduler.cache_scope import CacheScope
 from numaserve.server.structured.confined_matcher import ConfinedMatcher, MatcherProcesses
 from numaserve.server.structured.json_text import utf8
-from numaserve.server.structured.kept import KeptGrammars
+from numaserve.server.structured.kept import KeptGrammars, Scoped
 from numaserve.server.structured.matcher import GrammarMatcher
 from numaserve.server.structured.movable_matcher import MovableMatcher
 from numaserve.server.structured.parser_limits import new_matcher
@@ -39,6 +40,9 @@ class Loaded(NamedTuple):
 class Grammars:
     """Compiles constraints, each first in a process for trial, and keeps the compiled ones. For one event loop.
 
+    Only requests of one scope share a compilation, as they share cached prefixes: one that takes no time would show
+    that another client has sent the same schema.
+
     Nothing is loaded before the first constraint comes, or `prepare` is called.
     """
 
@@ -48,7 +52,7 @@ class Grammars:
         self._tokenizer = tokenizer
         self._model_vocab_size = model_vocab_size
         self._kept = KeptGrammars(self._limits.cache_bytes)
-        self._in_work: dict[Constraint, _Shared] = {}
+        self._in_work: dict[Scoped, _Shared] = {}
         self._lane = Lane("grammar", threads=self._limits.threads, max_requests=self._limits.queue, waiting="grammars")
         self._loading = threading.Lock()
         self._loaded: Loaded | None = None
@@ -56,24 +60,25 @@ class Grammars:
         self._trials: list[Trial] = []
         self._closed = threading.Event()
 
-    async def compile(self, constraint: Constraint) -> MatcherFactory:
-        """What makes matchers for `constraint`.
+    async def compile(self, constraint: Constraint, scope: CacheScope) -> MatcherFactory:
+        """Return what makes matchers for `constraint`, compiled for a request of `scope`.
 
         Raises `UnsupportedGrammar` and `GrammarTooSlow`, whose messages are for the client, `QueueFull` where as many
         compile or wait as may, and `NotReady` once this is closed.
         """
-        if (kept := self._kept.get(constraint)) is not None:
+        scoped = scope, constraint
+        if (kept := self._kept.get(scoped)) is not None:
             return kept
         _check_text(constraint.text, self._limits.max_bytes)
-        shared = self._in_work.get(constraint)
+        shared = self._in_work.get(scoped)
         if shared is None:
-            shared = self._in_work[constraint] = _Shared(asyncio.create_task(self._compile_admitted(constraint)))
+            shared = self._in_work[scoped] = _Shared(asyncio.create_task(self._compile_admitted(scoped)))
         try:
             return await shared.result()
         finally:
             # Those that come from now on shall not wait for what has ended or was given up.
-            if not shared.is_wanted and self._in_work.get(constraint) is shared:
-                del self._in_work[constraint]
+            if not shared.is_wanted and self._in_work.get(scoped) is shared:
+                del self._in_work[scoped]
 
     def prepare(self) -> Loaded:
         """Load the tokenizer, once, which holds the GIL for some tenths of a second; in any thread."""
@@ -94,10 +99,11 @@ class Grammars:
         while self._idle:
             self._idle.pop().stop()
 
-    async def _compile_admitted(self, constraint: Constraint) -> MatcherFactory:
+    async def _compile_admitted(self, scoped: Scoped) -> MatcherFactory:
+        _, constraint = scoped
         with self._lane.admitted():
             factory, nbytes = await self._lane.run(partial(self._compile, constraint))
-        self._kept.keep(constraint, factory, nbytes)
+        self._kept.keep(scoped, factory, nbytes)
         return factory
 
     def _compile(self, constraint: Constraint) -> tuple[MatcherFactory, int]:

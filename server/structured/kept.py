@@ -1,8 +1,11 @@
-"""Compiled grammars that are kept for the next request with the same constraint."""
+"""Compiled grammars that are kept for the next request of the same scope with the same constraint."""
 
 from collections import OrderedDict
 
+from numaserve.server.scheduler.cache_scope import CacheScope
 from numaserve.server.structured.types import Constraint, MatcherFactory
+
+Scoped = tuple[CacheScope, Constraint]
 
 
 class KeptGrammars:
@@ -11,23 +14,23 @@ class KeptGrammars:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[Constraint, tuple[MatcherFactory, int]] = OrderedDict()
+        self._kept: OrderedDict[Scoped, tuple[MatcherFactory, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, constraint: Constraint) -> MatcherFactory | None:
-        """What was kept for `constraint`, if it still is."""
-        if (kept := self._kept.get(constraint)) is None:
+    def get(self, scoped: Scoped) -> MatcherFactory | None:
+        """Return what was kept for a constraint of a scope, if it still is."""
+        if (kept := self._kept.get(scoped)) is None:
             return None
-        self._kept.move_to_end(constraint)
+        self._kept.move_to_end(scoped)
         return kept[0]
 
-    def keep(self, constraint: Constraint, factory: MatcherFactory, nbytes: int) -> None:
+    def keep(self, scoped: Scoped, factory: MatcherFactory, nbytes: int) -> None:
         """Keep `factory`, which takes `nbytes`, in place of those that were not used for longest."""
-        if constraint in self._kept or nbytes > self._max_bytes:
+        if scoped in self._kept or nbytes > self._max_bytes:
             return
-        self._kept[constraint] = (factory, nbytes)
+        self._kept[scoped] = (factory, nbytes)
         self._bytes += nbytes
         while self._bytes > self._max_bytes:
             _, (_, freed) = self._kept.popitem(last=False)

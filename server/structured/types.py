@@ -12,7 +12,7 @@ MatcherFactory: TypeAlias = Callable[[], TokenMatcher]  # a fresh matcher at eac
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """What an answer must match. Equal ones are compiled once.
+    """What an answer must match. Equal ones of a scope are compiled once.
 
     `text` is a JSON schema (`json_schema`), a regular expression that the whole answer matches (`regex`), a JSON array
     of strings (`choice`), a grammar in Lark's form or in GBNF (`lark`), a structural tag's JSON (`structural_tag`), and

@@ -141,6 +141,21 @@ def test_at_every_route_that_runs_the_model_a_key_finds_the_prefixes_of_its_grou
     assert asked == {path for method, path in ROUTES if method == "POST"} - FREE_PATHS - _RUN_NO_MODEL
 
 
+def test_a_grammar_is_compiled_for_the_requests_of_one_group_and_salt() -> None:
+    engine = FakeEngine()
+    with TestClient(app_over(make_context(engine, keys=KEYS))) as http:
+        body = {"messages": MESSAGES, "response_format": {"type": "json_object"}}
+        asked: list[tuple[str, dict[str, str]]] = [(each.key, {}) for each in KEYS]
+        asked += [("one", {"cache_salt": "s"}), ("alone", {})]
+        for key, more in asked:
+            answer = http.post("/v1/chat/completions", json=body | more, headers={"X-Api-Key": key})
+            assert answer.status_code == 200, answer.text
+    alone, other, one, two, salted, again = (request.matcher for request in engine.admitted)
+    assert one is two
+    assert again is alone
+    assert len({alone, other, one, salted}) == 4
+
+
 def test_a_salt_divides_a_group_and_joins_none() -> None:
     engine = FakeEngine()
     with TestClient(app_over(make_context(engine, keys=KEYS))) as http:

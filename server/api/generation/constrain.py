@@ -8,8 +8,10 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation.asked import Asked, Chat, Constrained, Prompt, ToolUse
 from numaserve.server.api.generation.call_constraint import in_last_message, loosely, with_calls, without_form
+from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
 from numaserve.server.structured.thought import Thought, after_thought
 from numaserve.server.structured.types import MatcherFactory, UnsupportedGrammar
+from numaserve.server.text.caller import CALLER
 
 
 async def matchers_of(context: ApiContext, asked: Asked, prompt: Prompt) -> MatcherFactory | None:
@@ -28,19 +30,19 @@ async def _of_answer(context: ApiContext, asked: Asked) -> MatcherFactory | None
     use = asked.tools
     if use is None or not use.offered:
         wanted = None if asked.constrained is None else await _in_messages(context, asked, asked.constrained)
-        return None if wanted is None else await _compiled(context, wanted)
+        return None if wanted is None else await _compiled(context, asked, wanted)
     wanted = await _with_calls(context, use, asked.constrained)
     if wanted is None:
         return None
     try:
-        return await context.grammars.compile(wanted.constraint)
+        return await context.grammars.compile(wanted.constraint, _scope(asked))
     except UnsupportedGrammar as error:
         loose = loosely(use)
         if loose is None:
             raise _refused(wanted, error) from error
     # Nobody was promised that arguments fit their schema.
     wanted = await _with_calls(context, loose, asked.constrained)
-    return None if wanted is None else await _compiled(context, wanted)
+    return None if wanted is None else await _compiled(context, asked, wanted)
 
 
 async def _with_calls(context: ApiContext, use: ToolUse, answer: Constrained | None) -> Constrained | None:
@@ -61,11 +63,15 @@ async def _in_messages(context: ApiContext, asked: Asked, wanted: Constrained) -
         return await turns.run(partial(in_last_message, calls, wanted))
 
 
-async def _compiled(context: ApiContext, wanted: Constrained) -> MatcherFactory:
+async def _compiled(context: ApiContext, asked: Asked, wanted: Constrained) -> MatcherFactory:
     try:
-        return await context.grammars.compile(wanted.constraint)
+        return await context.grammars.compile(wanted.constraint, _scope(asked))
     except UnsupportedGrammar as error:
         raise _refused(wanted, error) from error
+
+
+def _scope(asked: Asked) -> CacheScope:
+    return cache_scope(CALLER.get().cache_group, asked.sampling.cache_salt)
 
 
 def _refused(wanted: Constrained, error: UnsupportedGrammar) -> Exception:

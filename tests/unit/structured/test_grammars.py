@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, cache_scope
 from numaserve.server.structured.grammars import Grammars
+from numaserve.server.structured.trial import Trial
+from numaserve.server.structured.trial_answer import Answer
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, Limits, UnsupportedGrammar
 from numaserve.server.tokenizer import Tokenizer
 
@@ -42,39 +45,60 @@ def make(tokenizer: Tokenizer) -> Iterator[Callable[..., Grammars]]:
 
 
 async def test_each_matcher_starts_at_the_beginning(make: Callable[..., Grammars], tokenizer: Tokenizer) -> None:
-    factory = await make().compile(_NUMBER)
+    factory = await make().compile(_NUMBER, COMMON_SCOPE)
     for text in ("12", "3"):
         assert await asyncio.to_thread(matches, factory(), tokenizer, text)
 
 
 async def test_equal_constraints_are_compiled_once(make: Callable[..., Grammars]) -> None:
     grammars = make()
-    first, second = await asyncio.gather(grammars.compile(_NUMBER), grammars.compile(_NUMBER))
+    first, second = await asyncio.gather(
+        grammars.compile(_NUMBER, COMMON_SCOPE), grammars.compile(_NUMBER, COMMON_SCOPE)
+    )
     assert first is second
-    assert await grammars.compile(_NUMBER) is first
+    assert await grammars.compile(_NUMBER, COMMON_SCOPE) is first
+
+
+async def test_nothing_compiled_or_in_work_for_one_scope_saves_another_the_compiling(
+    make: Callable[..., Grammars], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, run = list[Constraint](), Trial.run
+
+    def counted(trial: Trial, constraint: Constraint) -> Answer:
+        compiled.append(constraint)
+        return run(trial, constraint)
+
+    monkeypatch.setattr(Trial, "run", counted)
+    grammars = make()
+    scopes = [cache_scope(), cache_scope("team"), cache_scope(salt="s"), cache_scope("team", "s")]
+    at_once = await asyncio.gather(*(grammars.compile(_NUMBER, scope) for scope in scopes))
+    assert len(set(map(id, at_once))) == len(compiled) == 4
+    assert [await grammars.compile(_NUMBER, scope) for scope in scopes] == at_once
+    await grammars.compile(_NUMBER, cache_scope("late"))
+    assert len(compiled) == 5
 
 
 async def test_one_client_that_leaves_takes_nothing_from_another(make: Callable[..., Grammars]) -> None:
     grammars = make()
-    leaving, staying = (asyncio.create_task(grammars.compile(_NUMBER)) for _ in range(2))
+    leaving, staying = (asyncio.create_task(grammars.compile(_NUMBER, COMMON_SCOPE)) for _ in range(2))
     await asyncio.sleep(0)
     leaving.cancel()
-    assert await staying is await grammars.compile(_NUMBER)
+    assert await staying is await grammars.compile(_NUMBER, COMMON_SCOPE)
 
 
 async def test_a_constraint_that_everybody_left_can_come_again(make: Callable[..., Grammars]) -> None:
     grammars = make()
-    leaving = asyncio.create_task(grammars.compile(_NUMBER))
+    leaving = asyncio.create_task(grammars.compile(_NUMBER, COMMON_SCOPE))
     await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.sleep(0)
-    assert await grammars.compile(_NUMBER)
+    assert await grammars.compile(_NUMBER, COMMON_SCOPE)
 
 
 async def test_other_constraints_are_compiled_beside_an_endless_one(make: Callable[..., Grammars]) -> None:
     grammars = make(_PATIENT)
-    endless = asyncio.create_task(grammars.compile(_ENDLESS))
-    await grammars.compile(_NUMBER)
+    endless = asyncio.create_task(grammars.compile(_ENDLESS, COMMON_SCOPE))
+    await grammars.compile(_NUMBER, COMMON_SCOPE)
     assert not endless.done()
     grammars.close()
     with pytest.raises(NotReady):
@@ -83,38 +107,38 @@ async def test_other_constraints_are_compiled_beside_an_endless_one(make: Callab
 
 async def test_more_constraints_than_may_wait_are_refused(make: Callable[..., Grammars]) -> None:
     grammars = make(Limits(cpu_seconds=200.0, seconds=200.0, queue=1))
-    endless = asyncio.create_task(grammars.compile(_ENDLESS))
+    endless = asyncio.create_task(grammars.compile(_ENDLESS, COMMON_SCOPE))
     await asyncio.sleep(0)
     with pytest.raises(QueueFull, match="Too many grammars"):
-        await grammars.compile(_NUMBER)
+        await grammars.compile(_NUMBER, COMMON_SCOPE)
     endless.cancel()
 
 
 async def test_a_constraint_that_takes_too_much_memory_is_refused(make: Callable[..., Grammars]) -> None:
     grammars = make(Limits(cpu_seconds=60.0, seconds=60.0, memory_bytes=64 * 2**20))
     with pytest.raises(UnsupportedGrammar, match="memory"):
-        await grammars.compile(Constraint("regex", "((((a{100}){100}){100}){100})"))
-    assert await grammars.compile(_NUMBER)
+        await grammars.compile(Constraint("regex", "((((a{100}){100}){100}){100})"), COMMON_SCOPE)
+    assert await grammars.compile(_NUMBER, COMMON_SCOPE)
 
 
 async def test_a_process_of_trials_that_was_killed_is_started_again(make: Callable[..., Grammars]) -> None:
     grammars = make()
     before = psutil.Process().children()
-    await grammars.compile(_NUMBER)
+    await grammars.compile(_NUMBER, COMMON_SCOPE)
     (started,) = [process for process in psutil.Process().children() if process not in before]
     started.kill()
-    assert await grammars.compile(Constraint("regex", "a"))
+    assert await grammars.compile(Constraint("regex", "a"), COMMON_SCOPE)
 
 
 async def test_a_process_of_trials_that_was_stopped_holds_nobody_for_ever(make: Callable[..., Grammars]) -> None:
     grammars = make(Limits(seconds=0.2))
     before = psutil.Process().children()
-    await grammars.compile(_NUMBER)
+    await grammars.compile(_NUMBER, COMMON_SCOPE)
     (started,) = [process for process in psutil.Process().children() if process not in before]
     os.kill(started.pid, signal.SIGSTOP)
     with pytest.raises(GrammarTooSlow):
-        await grammars.compile(Constraint("regex", "a"))
-    assert await grammars.compile(Constraint("regex", "b"))
+        await grammars.compile(Constraint("regex", "a"), COMMON_SCOPE)
+    assert await grammars.compile(Constraint("regex", "b"), COMMON_SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -124,14 +148,14 @@ async def test_a_text_that_is_too_long_or_no_text_is_refused_at_once(
     make: Callable[..., Grammars], text: str, said: str
 ) -> None:
     with pytest.raises(UnsupportedGrammar, match=said):
-        await make().compile(Constraint("regex", text))
+        await make().compile(Constraint("regex", text), COMMON_SCOPE)
 
 
 async def test_nothing_is_compiled_after_closing(make: Callable[..., Grammars]) -> None:
     grammars = make()
     grammars.close()
     with pytest.raises(NotReady):
-        await grammars.compile(_NUMBER)
+        await grammars.compile(_NUMBER, COMMON_SCOPE)
 
 
 async def test_no_process_is_started_before_the_first_constraint(make: Callable[..., Grammars]) -> None:

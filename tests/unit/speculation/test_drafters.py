@@ -2,6 +2,7 @@
 
 import pytest
 from numaserve.server.option_types import DRAFTERS, drafters_meant
+from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.speculation.drafters import ServerDrafters
 from numaserve.workers.protocol import SamplingParams
@@ -46,3 +47,17 @@ def test_a_sequence_has_those_that_it_allows(
 def test_a_server_has_no_other_drafters_than_its_own() -> None:
     seq = Sequence("a", [1], SamplingParams(), 5, drafters=frozenset(DRAFTERS), prediction=(5,))
     assert [each.name for each in ServerDrafters(("prediction",)).make(seq)] == ["prediction"]
+
+
+def test_a_sequence_drafts_from_texts_of_its_own_scope_alone() -> None:
+    drafters = ServerDrafters(("suffix",))
+    drafters.begin_step()
+
+    def drafted(tokens: list[int], scope: CacheScope) -> list[int]:
+        seq = Sequence("a", tokens, SamplingParams(), 5, scope=scope)
+        [drafter] = drafters.make(seq)
+        return drafter.guess(seq.tokens, 2)
+
+    team = cache_scope("team")
+    drafted([1, 2, 3, 4, 5], team)
+    assert [drafted([9, 1, 2, 3], scope) for scope in (COMMON_SCOPE, cache_scope("other"), team)] == [[], [], [4, 5]]

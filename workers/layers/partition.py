@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
@@ -62,6 +63,13 @@ class Partition:
     def ranks(self) -> list[RankPart]:
         """The part of each rank."""
         return [RankPart(self, rank) for rank in range(len(self.shares))]
+
+    def weight_formats(self) -> list[str]:
+        """The formats in which ranks keep weights, the one with the most bytes first."""
+        total: Counter[str] = Counter()
+        for rank in self.ranks:
+            total.update(rank.bytes_by_format())
+        return [name for name, _ in total.most_common()]
 
     def multiplied_by(self) -> dict[ActivationDtype, list[str]]:
         """The formats in which weights of any rank are kept in groups of whole numbers, by what these are multiplied
@@ -155,9 +163,15 @@ class RankPart:
 
     def weight_bytes(self) -> int:
         """Memory of all its matrices; vectors, a few kB a layer, are left out."""
-        return sum(
-            len(self.units(each)) * matrix_bytes(*self.shape(each), self.format(each)) for each in self.distinct()
-        )
+        return self.bytes_by_format().total()
+
+    def bytes_by_format(self) -> Counter[str]:
+        """Memory of its matrices, by the format that they are kept in."""
+        found: Counter[str] = Counter()
+        for each in self.distinct():
+            made = self.format(each)
+            found[made.format] += len(self.units(each)) * matrix_bytes(*self.shape(each), made)
+        return found
 
     def matrices(self, parameter: MatrixParameter) -> tuple[Matrix, ...]:
         """The matrices that a declaration stands for; always the same objects."""

@@ -52,6 +52,7 @@ class Deployment:
     context_length: int
     max_step_tokens: int
     max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
+    weight_formats: Sequence[str]  # the one with the most bytes first
     multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by what multiplies them
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # sentences for the operator about the choices made
@@ -113,6 +114,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         context_length=context,
         max_step_tokens=tokens,
         max_logit_rows=max_logit_rows(options),
+        weight_formats=partition.weight_formats(),
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *context_notes),

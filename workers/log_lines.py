@@ -45,10 +45,13 @@ class LineFormatter(logging.Formatter):
 
 
 def set_up_logging() -> None:
-    """Send records, warnings and what nobody caught to standard error, as such lines."""
+    """Send records from level `info` on, warnings and what nobody caught to standard error, as such lines.
+
+    The front end drops records below its own level.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
-    logging.basicConfig(handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     log_what_nobody_caught()
 
 

@@ -50,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_module, "_SETTLED_S", -1e9)
+    monkeypatch.setattr(key_module, "SETTLED_S", -1e9)
 
 
 @pytest.fixture
@@ -259,3 +259,13 @@ def test_what_goes_wrong_in_the_background_is_a_warning(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         BackgroundWriter(write, lambda: 0, []).wait()
     assert "the packed weights are not cached: the disk is full" in caplog.text
+
+
+def test_a_checkpoint_that_is_too_new_to_be_cached_is_no_reason_to_warn(
+    model: Path, folder: Path, team: Team, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(key_module, "SETTLED_S", 1e9)
+    caplog.set_level(logging.INFO)
+    assert [load(loader(model, folder, rank), team).save for rank in (0, 1)] == [None, None]
+    assert [(record.levelno, record.args) for record in caplog.records] == [(logging.INFO, (2.0,))]
+    assert "the next start caches them" in caplog.text

@@ -45,6 +45,11 @@ def test_records_keep_their_level_and_say_whose_they_are(caplog: pytest.LogCaptu
     assert fields(record) == {"rank": 3, "pid": pid, "worker_logger": "some.where"}
 
 
+def test_information_reaches_the_log_and_details_for_debugging_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    run_worker(SET_UP + "import logging; log = logging.getLogger('x'); log.debug('a detail'); log.info('a fact')")
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.INFO, "a fact")]
+
+
 @pytest.mark.parametrize(
     ("program", "level", "message"),
     [

@@ -30,7 +30,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.cache.folder import CacheKey
 
 _HEAD_BYTES = 1 << 18  # holds the table of tensors, or most of it
-_SETTLED_S = 2.0  # no file system in use has coarser times
+SETTLED_S = 2.0  # no file system in use has coarser times
 _PACKAGES = (numaserve.workers.layers, numaserve.workers.models, numaserve.workers.program, numaserve.workers.weights)
 _LIBRARIES = ("gguf", "numpy", "safetensors")
 
@@ -44,7 +44,7 @@ class Checkpoint:
 
     def is_settled(self, now_ns: int) -> bool:
         """Whether a change after `now_ns`, when this was found out, would show: times have a granularity."""
-        return now_ns - self.changed_ns > _SETTLED_S * 1e9
+        return now_ns - self.changed_ns > SETTLED_S * 1e9
 
 
 def look_at(model: Path) -> Checkpoint:

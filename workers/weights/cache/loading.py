@@ -16,7 +16,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import WeightsCache, WeightsOrigin
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
-from numaserve.workers.weights.cache.key import Checkpoint, cache_key, look_at, now_ns
+from numaserve.workers.weights.cache.key import SETTLED_S, Checkpoint, cache_key, look_at, now_ns
 from numaserve.workers.weights.cache.transfer import fill, save
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.loader import load_weights
@@ -55,7 +55,7 @@ class RankLoader:
         """Load on the team's threads; `report` gets the bytes so far.
 
         Raises `OperatorError` when the checkpoint does not fit the configuration. Whatever is wrong with the cache is
-        a warning.
+        a warning; a checkpoint too new to be cached is not wrong, and is logged at level `info`.
         """
         begin = time.perf_counter()
         cached = None if self.cache is None else self._open(self.cache)
@@ -109,7 +109,12 @@ class RankLoader:
 
     def _saving(self, entry: _Entry, weights: Weights) -> Callable[[Callable[[], None]], int] | None:
         if not entry.checkpoint.is_settled(entry.looked_ns):
-            _log.warning("the checkpoint was changed just now: its packed weights are cached at the next start")
+            if self.part.rank == 0:  # the files are the same for all
+                _log.info(
+                    "the packed weights are not cached at this start: a file of the checkpoint changed less than %g s"
+                    " before it was read, and another change might not show in its time; the next start caches them",
+                    SETTLED_S,
+                )
             return None
         group_bytes = sum(part.weight_bytes() for part in self.part.partition.ranks)
 

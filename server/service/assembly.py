@@ -15,6 +15,7 @@ from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.option_types import DrafterName
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.response_template.template import ResponseTemplate
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -32,6 +33,7 @@ from numaserve.server.version import installed_version
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.deployment import Deployment
+from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import mask_rows
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class Checked:
     """Everything that a server is made from, found to be right before a weight is read."""
 
     config: ServeConfig
+    instruction_set: str | None  # of the kernels; None for the backend that has none
+    machine: Topology  # what the process may use
     deployment: Deployment
     path: Path  # of the model
     tokenizer: TokenizerProtocol
@@ -67,6 +71,12 @@ class Checked:
         """The first of the names."""
         return self.names[0]
 
+    @property
+    def drafters(self) -> tuple[DrafterName, ...]:
+        """The drafters that there are: `auto` means what the model has."""
+        predicts = self.deployment.launches[0].settings.mtp
+        return tuple(each for each in self.config.drafters if each != "mtp" or predicts)
+
     @cached_property
     def metrics(self) -> Metrics:
         """The metrics of this server, made once."""
@@ -83,10 +93,7 @@ def make_engine(
     member: Member | None = None,
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
-    config, deployment = checked.config, checked.deployment
-    # `auto` means what the model has.
-    predicts = deployment.launches[0].settings.mtp
-    drafters = tuple(each for each in config.drafters if each != "mtp" or predicts)
+    config, deployment, drafters = checked.config, checked.deployment, checked.drafters
     scheduler = Scheduler(
         SchedulerConfig(
             num_pages=deployment.num_pages,

@@ -7,9 +7,13 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.settings import Backend
 
 
-def check_backend(backend: Backend) -> None:
-    """Raises `OperatorError` where the processor or the installation lacks what the backend needs."""
+def check_backend(backend: Backend) -> str | None:
+    """Return the instruction set of the kernels; None for the backend that has none.
+
+    Raises `OperatorError` where the processor or the installation lacks what the backend needs.
+    """
     if backend == "native":
-        instruction_set()
-    elif find_spec("torch") is None:
+        return instruction_set()
+    if find_spec("torch") is None:
         raise OperatorError("--backend reference needs torch: pip install 'numaserve[reference]'")
+    return None

@@ -39,13 +39,13 @@ from numaserve.server.service.pooling import check_pooling
 from numaserve.server.service.reranker import find_judge
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.spans import open_spans
+from numaserve.server.service.start_report import log_start
 from numaserve.server.service.stop_signals import StopSignals
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import make_deployment
-from numaserve.workers.planning.products import products_text
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.hub import resolve_model
@@ -86,6 +86,7 @@ def run_service(
         if key_sources.keys is None:
             warn_of_reach(listeners)
         checked = _check(config, key_sources)
+        log_start(checked)
         kv_feed = open_kv_feed(config, checked.name)
         if kv_feed is not None:
             closing.callback(kv_feed.close)
@@ -101,7 +102,7 @@ def run_service(
 
 
 def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
-    check_backend(config.backend)
+    instructions = check_backend(config.backend)
     path = resolve_model(config.model)
     files = open_model(path)
     options = deployment_options(config, path)
@@ -110,7 +111,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     if embeds:
         check_pooling(path)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else Sampling()
-    deployment = make_deployment(options, model, read_topology())
+    machine = read_topology()
+    deployment = make_deployment(options, model, machine)
     check_checkpoint(files, model)
     if options.draft is not None:
         check_checkpoint(open_model(Path(options.draft.model)), options.draft.config)
@@ -118,8 +120,6 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
         _log.warning("the draft model %s is not loaded, since --speculative leaves it out", config.draft_model)
     for note in deployment.notes:
         _log.warning("%s", note)
-    if products := products_text(deployment.multiplied_by):
-        _log.info("weights in %s", products)
     if deployment.front_end_cpus:
         os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
     tokenizer = load_tokenizer_with(path, config.chat_template)
@@ -131,6 +131,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     responses = None if embeds else response_template(parser, calls, path, tokenizer, max_answers=answers)
     return Checked(
         config,
+        instructions,
+        machine,
         deployment,
         path,
         tokenizer,

@@ -22,7 +22,7 @@ from tests.support.machines import machine
 def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     config = load_config({"model": "demo", "chunked_prefill_size": 16, "max_running_requests": 64})
     deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
-    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer()}
+    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
 

@@ -1,0 +1,109 @@
+"""The report of the start: how the model is placed on the machine, before its weights are loaded.
+
+On a terminal it is a block of aligned lines; in a JSON log it is one record with a field for each figure.
+"""
+
+import logging
+
+from numaserve.server.service.assembly import Checked
+from numaserve.server.service.logs import block
+from numaserve.server.version import installed_version
+from numaserve.workers.planning.deployment import RankResources
+from numaserve.workers.planning.needs import format_bytes
+from numaserve.workers.planning.products import products_text
+from numaserve.workers.planning.topology import format_cpu_list
+from numaserve.workers.protocol import PAGE_SIZE
+
+_log = logging.getLogger(__name__)
+
+
+def log_start(checked: Checked) -> None:
+    """Log the report at level `info`."""
+    _log.info("serving %s", checked.name, extra=block(_rows(checked), _fields(checked)))
+
+
+def _by_node(checked: Checked) -> dict[int, list[RankResources]]:
+    nodes: dict[int, list[RankResources]] = {}
+    for rank in checked.deployment.ranks:
+        nodes.setdefault(rank.node, []).append(rank)
+    return nodes
+
+
+def _sizes(ranks: list[RankResources]) -> tuple[int, int]:
+    """Bytes of the weights and of the KV cache."""
+    return sum(each.weight_bytes for each in ranks), sum(each.kv_bytes for each in ranks)
+
+
+def _cpus(ranks: list[RankResources]) -> list[int]:
+    return [cpu for each in ranks for cpu in each.cpus]
+
+
+def _rows(checked: Checked) -> list[tuple[str, str]]:
+    """The report as labels and texts."""
+    config, deployment, nodes = checked.config, checked.deployment, _by_node(checked)
+    ranks, cores = len(deployment.ranks), len(_cpus(deployment.ranks))
+    weights, kv_cache = _sizes(deployment.ranks)
+    products = products_text(deployment.multiplied_by)
+    machine = (
+        f"{len(nodes)} of {_count(len(checked.machine.nodes), 'node')}, {_count(ranks, 'rank')} on {cores} of"
+        f" {_count(checked.machine.cores, 'core')}, {checked.instruction_set or 'torch'}"
+    )
+    formats = f"{format_bytes(weights)} in {', '.join(deployment.weight_formats)}{products and f' ({products})'}"
+    dtype = deployment.launches[0].settings.kv_cache_dtype
+    draft = f" (draft model {config.draft_model})" if "draft_model" in checked.drafters else ""
+    return [
+        ("task", config.task),
+        ("machine", machine),
+        *((f"node {node}", _on_node(own)) for node, own in sorted(nodes.items())),
+        ("weights", formats),
+        ("context", f"{deployment.context_length} tokens, {config.max_running_requests} sequences at once"),
+        ("KV cache", f"{deployment.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
+        ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
+    ]
+
+
+def _on_node(ranks: list[RankResources]) -> str:
+    weights, kv_cache = map(format_bytes, _sizes(ranks))
+    numbers, cpus = format_cpu_list(each.rank for each in ranks), format_cpu_list(_cpus(ranks))
+    name = "rank" if len(ranks) == 1 else "ranks"
+    return f"{name} {numbers} on cores {cpus}: weights {weights}, KV cache {kv_cache}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def _fields(checked: Checked) -> dict[str, object]:
+    """The report as data; sizes are in bytes."""
+    config, deployment = checked.config, checked.deployment
+    weights, kv_cache = _sizes(deployment.ranks)
+    return {
+        "model": checked.name,
+        "version": installed_version(),
+        "task": config.task,
+        "backend": config.backend,
+        "instruction_set": checked.instruction_set,
+        "usable_nodes": len(checked.machine.nodes),
+        "usable_cores": checked.machine.cores,
+        "cores": len(_cpus(deployment.ranks)),
+        "ranks": [
+            {
+                "rank": each.rank,
+                "node": each.node,
+                "cores": format_cpu_list(each.cpus),
+                "weight_bytes": each.weight_bytes,
+                "kv_bytes": each.kv_bytes,
+            }
+            for each in deployment.ranks
+        ],
+        "weight_bytes": weights,
+        "weight_formats": list(deployment.weight_formats),
+        "multiplied_by": deployment.multiplied_by,
+        "context_length": deployment.context_length,
+        "max_running_requests": config.max_running_requests,
+        "kv_cache_tokens": deployment.num_pages * PAGE_SIZE,
+        "kv_cache_bytes": kv_cache,
+        "kv_cache_dtype": deployment.launches[0].settings.kv_cache_dtype,
+        "speculative": list(checked.drafters) or "off",
+        "draft_model": config.draft_model if "draft_model" in checked.drafters else None,
+    }

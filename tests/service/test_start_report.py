@@ -1,0 +1,85 @@
+"""The report of the start, as a person reads it and as a record."""
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from numaserve.server.api.access_log import JsonFormatter
+from numaserve.server.config import load_config
+from numaserve.server.service.assembly import Checked
+from numaserve.server.service.deployment import deployment_options
+from numaserve.server.service.logs import TextFormatter
+from numaserve.server.service.start_report import log_start
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.topology import Topology
+
+from tests.support.configured import configured
+from tests.support.machines import machine
+
+GIB = 1 << 30
+
+
+def record_of(
+    caplog: pytest.LogCaptureFixture, on: Topology, model: ModelConfig, isa: str | None = "avx512", **options: Any
+) -> logging.LogRecord:
+    """The one record of a server of `model` with these options on a machine."""
+    config = load_config({"model": "m", **options})
+    deployment = make_deployment(deployment_options(config, Path("m")), model, on)
+    parts: dict[str, Any] = {"config": config, "deployment": deployment, "machine": on, "instruction_set": isa}
+    rest: dict[str, Any] = dict.fromkeys((*Checked.__dataclass_fields__.keys() - parts.keys(),))
+    caplog.set_level(logging.INFO)
+    log_start(Checked(**parts, **rest | {"path": Path("m"), "key_sources": SimpleNamespace()}))
+    (record,) = caplog.records
+    return record
+
+
+def test_a_terminal_shows_nodes_ranks_cores_formats_and_sizes(caplog: pytest.LogCaptureFixture) -> None:
+    record = record_of(caplog, machine(4, 4, 2), configured(), tp=2, kv_cache_gib=1.0, speculative=["suffix"])
+    first, *lines = TextFormatter().format(record).splitlines()
+    assert first.endswith("INFO serving m")
+    rows = {line[2:13].strip(): line[15:] for line in lines}
+    assert rows["machine"] == "2 of 3 nodes, 2 ranks on 8 of 10 cores, avx512"
+    assert rows["node 0"].startswith("rank 0 on cores 0-3: weights 1")
+    assert rows["node 1"].startswith("rank 1 on cores 4-7: weights ")
+    assert rows["weights"] == "256 MiB in bf16"
+    assert rows["context"] == "8192 tokens, 64 sequences at once"
+    assert rows["KV cache"].endswith(" tokens, 1024 MiB in bf16")
+    assert rows["speculation"] == "suffix"
+
+
+def test_quantized_weights_are_named_with_what_they_are_multiplied_by(caplog: pytest.LogCaptureFixture) -> None:
+    record = record_of(caplog, machine(4), configured(), quantization="int4", activation_dtype="int8")
+    assert "\n  weights      " in TextFormatter().format(record)
+    assert " in int4, bf16 (int4 times int8 activations)\n" in TextFormatter().format(record)
+
+
+def test_ranks_that_share_a_node_have_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    record = record_of(caplog, machine(4), configured(), tp=4)
+    assert "\n  node 0       ranks 0-3 on cores 0-3: weights " in TextFormatter().format(record)
+    assert "\n  speculation  off" in TextFormatter().format(record)
+
+
+def test_a_json_log_has_one_record_with_a_field_for_each_figure(caplog: pytest.LogCaptureFixture) -> None:
+    record = record_of(caplog, machine(4, 4), configured(), kv_cache_gib=1.0, kv_cache_dtype="int8")
+    line = JsonFormatter().format(record)
+    assert len(line.splitlines()) == 1
+    fields = json.loads(line)
+    assert [(each["rank"], each["node"], each["cores"]) for each in fields["ranks"]] == [(0, 0, "0-3"), (1, 1, "4-7")]
+    assert (fields["usable_nodes"], fields["usable_cores"], fields["cores"]) == (2, 8, 8)
+    assert fields["instruction_set"] == "avx512"
+    assert fields["weight_formats"] == ["bf16"]
+    assert fields["weight_bytes"] == sum(each["weight_bytes"] for each in fields["ranks"]) > 200 << 20
+    assert GIB - (1 << 20) < fields["kv_cache_bytes"] <= GIB
+    # 30 layers, 3 heads, keys and values of 64 codes and a scale.
+    assert 0.9 * GIB < fields["kv_cache_tokens"] * 30 * 3 * 2 * 64 <= GIB
+    assert (fields["kv_cache_dtype"], fields["context_length"], fields["speculative"]) == ("int8", 8192, "off")
+
+
+def test_the_backend_without_kernels_has_no_instruction_set(caplog: pytest.LogCaptureFixture) -> None:
+    record = record_of(caplog, machine(4), configured(), None, backend="reference")
+    assert "1 rank on 4 of 4 cores, torch" in TextFormatter().format(record)
+    assert json.loads(JsonFormatter().format(record))["instruction_set"] is None

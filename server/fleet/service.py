@@ -20,10 +20,10 @@ from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.models_file import ModelsFile, read_models_file
 from numaserve.server.fleet.own_routes import OwnRoutes, Shown
 from numaserve.server.fleet.passing import IDLE_CONNECTIONS
-from numaserve.server.fleet.placement import Plan, plan_models
+from numaserve.server.fleet.placement import Placed, Plan, plan_models
 from numaserve.server.fleet.process import DESCRIPTORS, MEMBER_COMMAND
 from numaserve.server.fleet.resident import FleetOptions
-from numaserve.server.service.announce import announce
+from numaserve.server.service.announce import Example, announce, example_for
 from numaserve.server.service.app_server import AppServer
 from numaserve.server.service.bind import bind_listeners, warn_of_reach
 from numaserve.server.service.connection import ConnectionLimits
@@ -34,6 +34,7 @@ from numaserve.server.service.listen import Listener
 from numaserve.server.service.logs import set_up_logging
 from numaserve.server.service.stop_signals import StopSignals
 from numaserve.server.service.systemd import ServiceManager
+from numaserve.server.tokenizer import own_chat_template
 from numaserve.server.version import installed_version
 from numaserve.workers.planning.topology import read_topology
 
@@ -92,6 +93,7 @@ class _Life:
         self._key_sources = key_sources
         self._listeners = listeners
         self._limits = limits
+        self._example = _example_of(plan.placed[models.default])
         self._service_manager = ServiceManager()
         self._signals = StopSignals()
 
@@ -162,7 +164,7 @@ class _Life:
         listener, default = self._listeners[0], self._models.default
         http.listen()
         self._service_manager.ready(f"serving {len(self._models.models)} models at {listener.place}")
-        announce(default, listener, needs_key=self._key_sources.keys is not None)
+        announce(default, listener, self._example, needs_key=self._key_sources.keys is not None)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(lambda: True))
         await self._signals.stop.wait()
         watchdog.cancel()
@@ -181,6 +183,13 @@ class _Life:
         http.stop()
         await serving
         self._service_manager.close()
+
+
+def _example_of(placed: Placed) -> Example:
+    """Return the example for a model, which need not be loaded. Raises `OperatorError` for files that are damaged."""
+    config = placed.spec.config
+    has_template = config.chat_template is not None or own_chat_template(Path(placed.root)) is not None
+    return example_for(config.task, has_chat_template=has_template)
 
 
 def _connections(models: ModelsFile) -> int:

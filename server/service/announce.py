@@ -3,17 +3,46 @@
 import json
 import shlex
 import sys
+from dataclasses import dataclass
+from typing import Any
 
+from numaserve.server.config import Task
 from numaserve.server.service.listen import Listener
 
+_QUESTION = "Name the capital of France."
+_STATEMENT = "Paris is the capital of France."
 
-def announce(name: str, listener: Listener, *, needs_key: bool) -> None:
+
+@dataclass(frozen=True)
+class Example:
+    """A request that a model can answer: its path, and its body without the model's name."""
+
+    path: str
+    body: dict[str, Any]
+
+
+_EXAMPLES: dict[Task, Example] = {
+    "generate": Example(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": _QUESTION}], "temperature": 0}
+    ),
+    "embed": Example("/v1/embeddings", {"input": _STATEMENT}),
+    "score": Example("/v1/rerank", {"query": _QUESTION, "documents": [_STATEMENT, "Bread is made of flour."]}),
+}
+_WITHOUT_TEMPLATE = Example(
+    "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}
+)
+
+
+def example_for(task: Task, *, has_chat_template: bool) -> Example:
+    """Return the example for a model; one without a chat template continues a text and cannot chat."""
+    return _EXAMPLES[task] if task != "generate" or has_chat_template else _WITHOUT_TEMPLATE
+
+
+def announce(name: str, listener: Listener, example: Example, *, needs_key: bool) -> None:
     """Write the line to standard output, which holds nothing else."""
-    messages = [{"role": "user", "content": "Name the capital of France."}]
-    body = {"model": name, "messages": messages, "temperature": 0}
-    words = ["curl", *listener.curl, f"{listener.url}/v1/chat/completions"]
+    words = ["curl", *listener.curl, f"{listener.url}{example.path}"]
     if needs_key:
         words += ["-H", "Authorization: Bearer YOUR-KEY"]
-    words += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    words += ["-H", "Content-Type: application/json", "-d", json.dumps({"model": name, **example.body})]
     sys.stdout.write(f"{name} is served at {listener.place} - try: {shlex.join(words)}\n")
     sys.stdout.flush()

@@ -20,7 +20,7 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.engine.traces import TraceSink
-from numaserve.server.service.announce import announce
+from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.backend import check_backend
@@ -211,7 +211,9 @@ class Service:
         name, listener = self._checked.name, self._listeners[0]
         http.listen()
         self._service_manager.ready(f"serving {name} at {listener.place}")
-        announce(name, listener, needs_key=self._checked.key_sources.keys is not None)
+        task, template = self._checked.config.task, self._checked.tokenizer.chat_template
+        example = example_for(task, has_chat_template=bool(template))
+        announce(name, listener, example, needs_key=self._checked.key_sources.keys is not None)
         self._prepare(http)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(self._makes_progress))
         try:

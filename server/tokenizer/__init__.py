@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from numaserve.server.tokenizer.failures import while_loading
-from numaserve.server.tokenizer.gguf import load_gguf
-from numaserve.server.tokenizer.hf import load_folder
+from numaserve.server.tokenizer.gguf import gguf_chat_template, load_gguf
+from numaserve.server.tokenizer.hf import folder_chat_template, load_folder
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 
@@ -22,3 +22,11 @@ def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
     if path.suffix == ".gguf":
         return load_gguf(path, chat_template)
     raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; give the path of one of these")
+
+
+def own_chat_template(path: Path) -> str | None:
+    """Return the chat template of the model at `path`, which is a folder or a .gguf file; None where it has none.
+
+    The vocabulary is not built. Raises `TokenizerError` as `load_tokenizer` does.
+    """
+    return folder_chat_template(path) if path.is_dir() else gguf_chat_template(path)

@@ -49,6 +49,9 @@ class _Metadata:
             raise self.error(f"{key} is {value}, outside the vocabulary of {len(self.tokens)} tokens")
         return value
 
+    def chat_template(self) -> str | None:
+        return self.scalar(Keys.Tokenizer.CHAT_TEMPLATE, str)
+
     def error(self, what: str) -> TokenizerError:
         return TokenizerError(f"the tokenizer in {self._path} cannot be used: {what}; use another copy of the model")
 
@@ -78,9 +81,14 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
         eos_token_ids=_end_ids(metadata),
         bos_token_id=bos,
         eos_token_id=metadata.token_id(Keys.Tokenizer.EOS_ID),
-        chat_template=metadata.scalar(Keys.Tokenizer.CHAT_TEMPLATE, str) if chat_template is None else chat_template,
+        chat_template=metadata.chat_template() if chat_template is None else chat_template,
         vocab_size=len(metadata.tokens),
     )
+
+
+def gguf_chat_template(path: Path) -> str | None:
+    """Return the chat template in the GGUF file at `path`; None where it has none. Raises `TokenizerError`."""
+    return _Metadata(path).chat_template()
 
 
 def _end_ids(metadata: _Metadata) -> frozenset[int]:

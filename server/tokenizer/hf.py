@@ -29,7 +29,7 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
         eos_token_ids=_end_ids(folder, eos),
         bos_token_id=bos,
         eos_token_id=eos,
-        chat_template=_chat_template(folder, config) if chat_template is None else chat_template,
+        chat_template=_template_in(folder, config) if chat_template is None else chat_template,
     )
 
 
@@ -110,7 +110,12 @@ def _end_ids(folder: Path, eos: int | None) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
+def folder_chat_template(folder: Path) -> str | None:
+    """Return the chat template of the model in `folder`; None where it has none. Raises `TokenizerError`."""
+    return _template_in(folder, _read_json(folder / "tokenizer_config.json"))
+
+
+def _template_in(folder: Path, config: dict[str, Any]) -> str | None:
     """The model's template: that of a file of its own, or of the configuration. Raises `TokenizerError`."""
     path = folder / "chat_template.jinja"
     if is_there(path):

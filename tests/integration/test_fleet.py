@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -73,6 +74,23 @@ def until(condition: Callable[[], bool]) -> None:
 
 def asked(name: str, count: int, **more: object) -> dict[str, object]:
     return {**completion(count), "model": name, **more}
+
+
+@pytest.mark.parametrize(
+    ("of_default", "route"),
+    [({"task": "embed"}, "/v1/embeddings"), ({}, "/v1/completions"), ({"chat_template": "x"}, "/v1/chat/completions")],
+)
+def test_the_line_to_paste_fits_the_default_model_before_that_is_loaded(
+    serve_fleet: ServeFleet, tmp_path: Path, of_default: dict[str, str], route: str
+) -> None:
+    (tmp_path / "x").write_text("{{ messages }}")
+    if "chat_template" in of_default:
+        of_default = {"chat_template": str(tmp_path / "x")}
+    process = serve_fleet(models={"a": {}, "b": {"load": "request", **of_default}}, default="b")
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("b is served at http://127.0.0.1:")
+    assert shlex.split(line.partition(" - try: ")[2])[1].endswith(route)
 
 
 def test_a_request_goes_to_the_model_that_it_names(serve_fleet: ServeFleet) -> None:

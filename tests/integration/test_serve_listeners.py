@@ -41,7 +41,7 @@ def test_a_unix_socket_serves_and_is_gone_afterwards(serve: Serve, path: Path) -
     process = serve(f"uds={path}")
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert f" is served at {path} - try: curl --unix-socket {path} http://localhost/v1/chat/completions" in line
+    assert f" is served at {path} - try: curl --unix-socket {path} http://localhost/v1/completions" in line
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost") as client:
         answer = client.post("/v1/completions", json=completion(5)).json()
         assert answer["usage"]["completion_tokens"] == 5

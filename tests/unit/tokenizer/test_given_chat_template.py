@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.service.chat_template_file import load_tokenizer_with
+from numaserve.server.tokenizer import own_chat_template
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.workers.errors import OperatorError
 
@@ -88,3 +89,14 @@ def test_a_file_that_cannot_be_read_is_told(model: Path, template: Path) -> None
     os.mkfifo(template)
     with pytest.raises(OperatorError, match="not a regular file"):
         load_tokenizer_with(model, template)
+
+
+def test_a_model_s_own_template_is_found_without_its_vocabulary(model: Path, tmp_path: Path) -> None:
+    assert own_chat_template(model) == "the model's"
+    (model / "tokenizer.json").unlink()
+    assert own_chat_template(model) == "the model's"
+    (model / "tokenizer_config.json").unlink()
+    assert own_chat_template(model) is None
+    path = write_byte_level_gguf(tmp_path / "with.gguf", "smollm", chat_template="the file's")
+    assert own_chat_template(path) == "the file's"
+    assert own_chat_template(write_byte_level_gguf(tmp_path / "without.gguf", "smollm")) is None

@@ -45,6 +45,7 @@ class RequestRecord:
     request_id: str
     method: str
     started: float = field(default_factory=time.perf_counter)
+    model: str = ""  # of several that a gateway passes requests on to
     key_name: str = ""  # that the operator gave the request's key
     status: int = 0  # 0 until an answer begins
     prompt_tokens: int = 0
@@ -79,6 +80,8 @@ class RequestRecord:
             "status": self.status,
             "duration": round(time.perf_counter() - self.started, 6),
         }
+        if self.model:
+            fields["model"] = self.model
         if self.key_name:
             fields["key"] = self.key_name
         if self.prompt_tokens:
@@ -108,8 +111,3 @@ def request_id_of(scope: Scope) -> str:
                 return str(value.decode("ascii"))
             break
     return f"req-{secrets.token_hex(16)}"
-
-
-def route_of(scope: Scope) -> str:
-    """The route's template: the path itself is the client's text and has no bound on its variety."""
-    return str(getattr(scope.get("route"), "path", "unmatched"))

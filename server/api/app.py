@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from numaserve.server.api.access_log import record_of, route_of
+from numaserve.server.api.access_log import record_of
 from numaserve.server.api.anthropic.messages import messages_router
 from numaserve.server.api.anthropic.response_models import AnthropicError
 from numaserve.server.api.context import ApiContext
@@ -39,6 +39,7 @@ from numaserve.server.api.openai.responses.routes import responses_router
 from numaserve.server.api.openapi import describe
 from numaserve.server.api.rerank.routes import rerank_router
 from numaserve.server.api.response_models import Error
+from numaserve.server.api.route_names import route_of
 from numaserve.server.api.sglang.generate import generate_router
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.tokenize import tokenize_router

@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 
 import msgspec
 from fastapi import Request
@@ -75,7 +74,6 @@ class FrontDoor:
     async def _answer(self, request: Request, send: Send) -> None:
         scope, path = request.scope, request.scope["path"]
         own = self.routes.find(path)
-        scope["route"] = SimpleNamespace(path="passed on" if own is None else path)
         if own is not None:
             method, handler = own
             if scope["method"] != method:
@@ -98,6 +96,7 @@ class FrontDoor:
 
     async def _pass_on(self, request: Request, body: bytes, send: Send, client: bytes) -> None:
         fleet, name = self.routes.fleet, await self._meant(request, body)
+        record_of(request).model = name
         # Who sends nothing wants to know something, which is no reason to load a model.
         left = record_of(request).time_left
         session = await fleet.session_of(name, client, len(body), left) if body else fleet.session_if_ready(name)
@@ -158,4 +157,5 @@ def _told(request: Request, client: bytes) -> Headers:
 
 
 def _fields(request: Request) -> dict[str, object]:
-    return {"fields": {"request_id": record_of(request).request_id}}
+    record = record_of(request)
+    return {"fields": {"request_id": record.request_id, "model": record.model}}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response
+from numaserve.server.api.access_log import record_of
 from numaserve.server.api.auth import Callers
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, from_http, model_not_found, not_ready
@@ -137,7 +138,9 @@ class OwnRoutes:
         return models_answer(request, [self._described(name) for name in self.names])
 
     async def _model(self, request: Request) -> Response:
-        return model_answer(request, self._described(self._known(request.scope["path"].removeprefix(_ONE_MODEL))))
+        name = self._known(request.scope["path"].removeprefix(_ONE_MODEL))
+        record_of(request).model = self.names[name]
+        return model_answer(request, self._described(name))
 
     async def _load(self, request: Request) -> Response:
         name = await self._ordered(request)
@@ -156,7 +159,9 @@ class OwnRoutes:
         if not allowed:
             how = "another key" if self.keys is not None else "API keys, one with admin=yes, as others can reach it"
             raise ApiError(403, f"To load and unload models takes {how}.", code="forbidden", refusal=None)
-        return self.names[self._known(decoded(_decoder, await request.body()).model)]
+        name = self.names[self._known(decoded(_decoder, await request.body()).model)]
+        record_of(request).model = name
+        return name
 
     def _known(self, name: str) -> str:
         if name not in self.names:

@@ -55,6 +55,7 @@ class ModelProcess:
         watchdog_s: float,
     ) -> None:
         self.path = path
+        self._name = membership.name
         self._hooks = hooks
         self._watchdog_s = watchdog_s
         self._loop = asyncio.get_running_loop()
@@ -130,7 +131,7 @@ class ModelProcess:
         self._loop.add_reader(self._lifeline, self._on_gone)  # nothing is ever sent: it is readable at its end
 
     def _give_up_on_leftovers(self) -> None:
-        _log.warning("workers of a server that has ended run on after %g s", _LEFTOVERS_S)
+        _log.warning("workers of %s still run %g s after their server has ended", self._name, _LEFTOVERS_S)
         self._on_gone()
 
     def _on_gone(self) -> None:

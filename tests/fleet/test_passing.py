@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -269,3 +270,29 @@ async def test_an_order_names_a_model_of_the_file_and_nothing_else(opened: Open)
             for path in ("/models/load", "/models/unload"):
                 assert (await door.client.post(path, content=body.encode())).status_code == status
         assert (await door.client.get("/models/load")).headers["allow"] == "POST"
+
+
+async def test_each_line_of_the_log_has_the_route_and_the_model(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="numaserve.request")
+    with_key = {"Authorization": "Bearer secret"}
+    async with opened({"a": {}, "b": {}}, keys=[ApiKey("secret", "alice", admin=True)]) as door:
+        await door.until(door.fleet.is_ready)
+
+        async def fields(method: str, path: str, body: object = None, **headers: str) -> list[object]:
+            """Status, route and model in the line of a request."""
+            before = len(caplog.records)
+            await door.client.request(method, path, json=body, headers=headers)
+            await door.until(lambda: len(caplog.records) > before)  # the line follows the answer
+            told = caplog.records[-1].__dict__["fields"]
+            return [told["status"], told["route"], told.get("model")]
+
+        chat = "/v1/chat/completions"
+        assert await fields("POST", chat, {"model": "b"}, **with_key) == [404, chat, "b"]  # which the stand-in has not
+        assert await fields("POST", chat, {}, **with_key) == [404, chat, "a"]
+        assert await fields("POST", chat, {"model": "b"}) == [401, chat, None]
+        assert await fields("POST", chat, {"model": "c"}, **with_key) == [404, chat, None]
+        assert await fields("GET", "/v1/models/b", **with_key) == [200, "/v1/models/{name:path}", "b"]
+        assert await fields("GET", "/v1/models/c/FAKE%20LINE", **with_key) == [404, "/v1/models/{name:path}", None]
+        assert await fields("POST", "/models/unload", {"model": "b"}, **with_key) == [200, "/models/unload", "b"]
+        assert await fields("GET", "/server_info?model=b", **with_key) == [503, "/server_info", "b"]
+        assert await fields("POST", "/echo", {"model": "a"}, **with_key) == [200, "unmatched", "a"]

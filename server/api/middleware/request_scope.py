@@ -2,8 +2,9 @@
 
 import logging
 
-from numaserve.server.api.access_log import RequestRecord, request_id_of, route_of
+from numaserve.server.api.access_log import RequestRecord, request_id_of
 from numaserve.server.api.errors import internal_error
+from numaserve.server.api.route_names import route_of
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.datastructures import MutableHeaders

@@ -60,6 +60,14 @@ def ui_files() -> dict[str, UiFile]:
     }
 
 
+def page_location(root_path: str) -> str:
+    """Return where the page is, seen from the root of a server that a proxy shows under `root_path`.
+
+    Without a known prefix the location is relative: a proxy may remove a prefix that the server does not know.
+    """
+    return f"{root_path}{PAGE}" if root_path else PAGE.removeprefix("/")
+
+
 def ui_answer(path: str, request: Request) -> Response:
     """The file that is served under `path`, which is one of `ui_files`."""
     # The page names its files relative to its own path, which a proxy may have prefixed: a slash at the end, which is

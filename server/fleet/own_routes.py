@@ -129,7 +129,7 @@ class OwnRoutes:
         return json_response(described(documents, _OF_ALL, has_keys=has_keys, root_path=self.root_path))
 
     async def _root(self, request: Request) -> Response:
-        return greeting(request)
+        return greeting(request, ui=self.ui, root_path=self.root_path)
 
     async def _ollama_version(self, _: Request) -> Response:
         return json_response({"version": OLLAMA_VERSION})

@@ -249,10 +249,6 @@ def test_the_root_says_what_clients_of_ollama_look_for(client: TestClient, heade
     assert client.head("/", headers=headers).status_code == 200
 
 
-def test_the_root_is_no_page(client: TestClient) -> None:
-    assert client.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}).status_code == 404
-
-
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "application/octet-stream"])
 def test_a_body_is_json_whatever_its_header_says(client: TestClient, kind: str) -> None:
     body = json.dumps({"model": MODEL, "prompt": "hi", "stream": False})

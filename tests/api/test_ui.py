@@ -15,6 +15,7 @@ from tests.support.api_fakes import FakeEngine, make_context
 
 SOURCES = Path(__file__).resolve().parents[2] / "server" / "ui"
 KEY = "key-of-a-test"
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 PATHS = sorted(ui_files())
 
 
@@ -71,9 +72,27 @@ def test_a_slash_at_the_end_leads_to_the_page(guarded: TestClient) -> None:
     assert (answer.status_code, answer.headers["location"]) == (307, "../ui")
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_the_root_leads_browsers_to_the_page_and_nobody_else(guarded: TestClient, method: str) -> None:
+    answer = guarded.request(method, "/", headers=BROWSER, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"], answer.headers["vary"]) == (307, "ui", "Accept")
+    assert guarded.get("/", headers=BROWSER).content == ui_files()[PAGE].content
+    for accept in ("*/*", "application/json"):
+        answer = guarded.get("/", headers={"Accept": accept}, follow_redirects=False)
+        assert (answer.status_code, answer.text, answer.headers["vary"]) == (200, "Ollama is running", "Accept")
+
+
+@pytest.mark.parametrize("path", ["/", "/llm", "/llm/"])
+def test_the_root_behind_a_proxy_leads_to_the_page_there(path: str) -> None:
+    client = TestClient(create_app(replace(make_context(FakeEngine()), root_path="/llm")))
+    answer = client.get(path, headers=BROWSER, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "/llm/ui")
+
+
 def test_an_operator_can_do_without_it() -> None:
     client = TestClient(create_app(make_context(FakeEngine(), ui=False)))
     assert {client.get(path).status_code for path in PATHS} == {404}
+    assert client.get("/", headers=BROWSER).status_code == 404
     with_keys = TestClient(create_app(make_context(FakeEngine(), keys=[KEY], ui=False)))
     assert {with_keys.get(path).status_code for path in PATHS} == {401}
 

@@ -82,12 +82,15 @@ async def test_the_page_is_open_to_those_who_read_it_and_loads_no_model(opened: 
     async with opened({"a": {"load": "request"}}, ui=False) as door:
         assert (await door.client.get("/openapi.json")).status_code == 503  # nobody describes a model's routes
         assert (await door.client.get("/ui")).status_code == 404
+        assert (await door.client.get("/", headers={"Accept": "text/html"})).status_code == 404
+        assert (await door.client.get("/")).status_code == 200
 
 
 async def test_clients_of_other_apis_find_what_they_look_for(opened: Open) -> None:
     async with opened({"a": {"load": "request"}}, keys=[ApiKey("secret", "alice")]) as door:
         assert (await door.client.get("/")).text == "Ollama is running"
-        assert (await door.client.get("/", headers={"Accept": "text/html"})).status_code == 404
+        page = await door.client.get("/", headers={"Accept": "text/html"}, follow_redirects=True)
+        assert (page.status_code, page.url.path, page.content) == (200, "/ui", ui_files()["/ui"].content)
         headers = {"Authorization": "Bearer secret", "anthropic-version": "2023-06-01"}
         assert (await door.client.get("/api/version", headers=headers)).json() == {"version": OLLAMA_VERSION}
         listed = (await door.client.get("/v1/models", headers=headers)).json()

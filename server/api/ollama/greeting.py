@@ -1,15 +1,22 @@
-"""The answer of Ollama at `/`, which its clients take for a sign that it runs."""
+"""The answer at `/`: the way to the page for browsers, for others the line by which clients know Ollama."""
 
 from fastapi import Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from numaserve.server.api.errors import from_http
+from numaserve.server.api.ui_files import HEADERS, page_location
 
 # The first version whose Responses API Codex takes: clients compare versions of Ollama, and know none of this server.
 OLLAMA_VERSION = "0.13.4"
+_VARY = {"Vary": "Accept"}
 
 
-def greeting(request: Request) -> Response:
-    """Ollama's line, which is not for browsers. Raises `ApiError` 404 for those."""
-    if "text/html" in request.headers.get("accept", ""):
+def greeting(request: Request, *, ui: bool, root_path: str) -> Response:
+    """Return Ollama's line, and a redirect to the page for browsers.
+
+    Raises `ApiError` 404 for browsers where the page is not served.
+    """
+    if "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse("Ollama is running", headers=_VARY)
+    if not ui:
         raise from_http(404, "", None, request.method, request.url.path)
-    return PlainTextResponse("Ollama is running")
+    return RedirectResponse(page_location(root_path), headers=HEADERS | _VARY)

@@ -73,7 +73,7 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
 
     @router.get("/", include_in_schema=False)
     async def ollama_root(request: Request) -> Response:
-        return greeting(request)
+        return greeting(request, ui=context.ui, root_path=context.root_path)
 
     @router.get("/api/version", response_model=ApiVersion, responses=ERRORS)
     async def ollama_version() -> Response:

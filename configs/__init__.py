@@ -1,5 +1,6 @@
 """Data that the package carries: presets for ``numaserve serve --config NAME``, for kinds of use and for models;
-hosts that ``numaserve plan --host NAME`` knows, and how near to their ceilings the kernels come."""
+sampling defaults of models whose files have none; hosts that ``numaserve plan --host NAME`` knows, and how near to
+their ceilings the kernels come."""
 
 from pathlib import Path
 
@@ -9,6 +10,11 @@ _FOLDER = Path(__file__).parent
 def presets() -> dict[str, Path]:
     """The file of every preset of the configuration, by name."""
     return _by_name("presets") | _by_name("models")
+
+
+def generation_configs() -> dict[str, Path]:
+    """The generation_config.json of models that are published without one, by the name that an operator gives."""
+    return _by_name("generation", "json")
 
 
 def hosts() -> dict[str, Path]:

@@ -113,7 +113,7 @@ class ServeConfig(BaseModel):
     generation_config: Literal["model", "none"] = Field(
         "model",
         description="Whose defaults apply to temperature, top_p, top_k, min_p and repetition_penalty: those of the "
-        "model's generation_config.json (`model`) or the API's (`none`).",
+        "model's generation_config.json (`model`) or the API's (`none`). The demo has those of its model card.",
     )
     dtype: Literal["auto", "bfloat16"] = Field(
         "auto",

@@ -1,7 +1,8 @@
-"""The sampling that a model's authors recommend: generation_config.json."""
+"""The sampling that a model's authors recommend: its generation_config.json, or one that the package carries."""
 
 from pathlib import Path
 
+from numaserve.configs import generation_configs
 from numaserve.server.api.openai.sampling_fields import SamplingFields
 from numaserve.server.api.sampling import Sampling
 from numaserve.workers.errors import OperatorError
@@ -13,13 +14,14 @@ from pydantic import ValidationError
 _KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-def read_sampling_defaults(model: Path) -> Sampling:
-    """The sampling fields that the model at `model` sets; none for a GGUF file and a folder without the file.
+def read_sampling_defaults(argument: str, model: Path) -> Sampling:
+    """Return the sampling fields of the model that `argument` named and that was found at `model`.
 
+    A GGUF file, and a folder without generation_config.json, set none, unless the package carries a file for the model.
     Raises `OperatorError` for a file that cannot be read, and for values that no request may have either.
     """
-    path = model / "generation_config.json"
-    if not model.is_dir() or not is_there(path):
+    path = _file_of(argument, model)
+    if path is None:
         return Sampling()
     values = read_json(path)
     try:
@@ -30,3 +32,8 @@ def read_sampling_defaults(model: Path) -> Sampling:
             f"{path} cannot be used: {first['loc'][0]} is {str(first['input'])[:80]}: {first['msg']}; correct it, or "
             "give --generation-config none"
         ) from None
+
+
+def _file_of(argument: str, model: Path) -> Path | None:
+    own = model / "generation_config.json"
+    return own if model.is_dir() and is_there(own) else generation_configs().get(argument)

@@ -110,7 +110,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     model = read_config(files, options.settings)
     if embeds:
         check_pooling(path)
-    sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else Sampling()
+    with_defaults = config.generation_config == "model"
+    sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
     machine = read_topology()
     deployment = make_deployment(options, model, machine)
     check_checkpoint(files, model)

@@ -141,6 +141,14 @@ def test_parameters_and_the_schema_are_sent(stand_in: StandIn, open_page: Open) 
     assert admitted.matcher is not None
 
 
+def test_without_settings_answers_are_drawn_as_the_server_does_by_default(stand_in: StandIn, open_page: Open) -> None:
+    page = open_page(stand_in.url)
+    ask(page, "Is it?")
+    answered(page)
+    (admitted,) = stand_in.engine.admitted
+    assert (admitted.sampling.temperature, admitted.sampling.top_p) == (0.25, 0.75)
+
+
 def test_a_mistake_in_the_settings_is_told_where_it_is_made(stand_in: StandIn, open_page: Open) -> None:
     page = open_page(stand_in.url)
     for field, value, told in (("seed", "1.5", "whole number"), ("schema", "{", "JSON"), ("tools", "{}", "list")):

@@ -47,6 +47,12 @@ def test_answers_are_written_with_their_figures(server: StandIn, talk) -> None:
     assert {request.sampling.temperature for request in server.engine.admitted} == {0.5}
 
 
+def test_without_options_answers_are_drawn_as_the_server_does_by_default(server: StandIn, talk) -> None:
+    talk(server.url, "Is it?")
+    (request,) = server.engine.admitted
+    assert (request.sampling.temperature, request.sampling.top_p) == (0.25, 0.75)
+
+
 def test_a_conversation_can_begin_anew_and_end(server: StandIn, talk) -> None:
     _, out, _ = talk(server.url, "One", "/reset", "Two", "/what", "/quit", "Three")
     assert [message["content"] for message in server.template.messages] == ["Two"]

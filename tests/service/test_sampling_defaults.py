@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
+from numaserve.configs import generation_configs
+from numaserve.server.service.model_argument import DEMO
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.workers.errors import OperatorError
 
@@ -18,19 +20,19 @@ def folder_with(folder: Path, content: object) -> Path:
 def test_the_five_keys_are_taken_and_no_others(tmp_path: Path) -> None:
     values = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05}
     others = {"do_sample": False, "max_new_tokens": 7, "eos_token_id": [1, 2], "n": 3, "stop": "x", "seed": 1}
-    defaults = read_sampling_defaults(folder_with(tmp_path, {**values, **others}))
+    defaults = read_sampling_defaults("m", folder_with(tmp_path, {**values, **others}))
     assert defaults.given() == values
 
 
 def test_null_sets_nothing(tmp_path: Path) -> None:
-    defaults = read_sampling_defaults(folder_with(tmp_path, {"temperature": None, "top_k": 0}))
+    defaults = read_sampling_defaults("m", folder_with(tmp_path, {"temperature": None, "top_k": 0}))
     assert defaults.given() == {"top_k": 0}
 
 
 def test_a_folder_without_the_file_and_a_gguf_file_set_nothing(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     for model in (tmp_path, tmp_path / "model.gguf"):
-        assert read_sampling_defaults(model).given() == {}
+        assert read_sampling_defaults("m", model).given() == {}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_a_folder_without_the_file_and_a_gguf_file_set_nothing(tmp_path: Path) -
 )
 def test_a_file_that_cannot_be_meant_is_the_operator_s_to_mend(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(OperatorError, match=message) as caught:
-        read_sampling_defaults(folder_with(tmp_path, content))
+        read_sampling_defaults("m", folder_with(tmp_path, content))
     assert str(caught.value).startswith(str(tmp_path / "generation_config.json"))
     assert "--generation-config none" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -61,13 +63,25 @@ def test_a_file_that_is_no_json_object_is_of_no_use_to_the_configuration_either(
     tmp_path: Path, content: object
 ) -> None:
     with pytest.raises(OperatorError, match=r"generation_config\.json: .*JSON.* fetch it again"):
-        read_sampling_defaults(folder_with(tmp_path, content))
+        read_sampling_defaults("m", folder_with(tmp_path, content))
 
 
 def test_a_file_that_has_no_end_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "generation_config.json")
     with pytest.raises(OperatorError, match="not a regular file"):
-        read_sampling_defaults(tmp_path)
+        read_sampling_defaults("m", tmp_path)
     (tmp_path / "generation_config.json").unlink()
     with pytest.raises(OperatorError, match="larger than 16 MiB"):
-        read_sampling_defaults(folder_with(tmp_path, "[" + " " * 2**24))
+        read_sampling_defaults("m", folder_with(tmp_path, "[" + " " * 2**24))
+
+
+def test_the_demo_has_what_its_model_card_recommends(tmp_path: Path) -> None:
+    (tmp_path / "demo.gguf").touch()
+    assert read_sampling_defaults(DEMO, tmp_path / "demo.gguf").given() == {"temperature": 0.2, "top_p": 0.9}
+    assert read_sampling_defaults(str(tmp_path / "demo.gguf"), tmp_path / "demo.gguf").given() == {}
+
+
+@pytest.mark.parametrize("name", generation_configs())
+def test_a_model_s_own_file_comes_before_the_one_that_the_package_carries(tmp_path: Path, name: str) -> None:
+    assert read_sampling_defaults(name, tmp_path).given() != {}
+    assert read_sampling_defaults(name, folder_with(tmp_path, {"top_k": 3})).given() == {"top_k": 3}

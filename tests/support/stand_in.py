@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from numaserve.server.api.sampling import Sampling
 from numaserve.server.reasoning.formats import reasoning_formats
 from numaserve.server.service.http import HttpServer
 from numaserve.server.tools.formats import tool_formats
@@ -37,7 +38,9 @@ class Template(ByteTokenizer):
 
 
 class StandIn:
-    """Answers what `engine.reply` says. With `keys` it asks for one of them."""
+    """Answers what `engine.reply` says, with `DEFAULTS` of sampling. With `keys` it asks for one of them."""
+
+    DEFAULTS = Sampling(temperature=0.25, top_p=0.75)
 
     def __init__(self, *keys: str) -> None:
         self.engine = FakeEngine()
@@ -45,6 +48,7 @@ class StandIn:
         context = replace(
             make_context(self.engine, keys=keys, context_length=CONTEXT),
             tokenizer=self.template,
+            sampling_defaults=self.DEFAULTS,
             tool_format=tool_formats()["hermes"],
             reasoning_format=reasoning_formats()["think"],
         )

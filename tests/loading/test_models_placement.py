@@ -73,7 +73,7 @@ def test_a_core_is_named_by_its_first_hyperthread_and_a_node_has_both(planned: P
         ),
         ({"a": {"nodes": 2}}, {}, "model 'a': nodes: there is no node 2 for this process; there are 0, 1"),
         ({"a": {"cores": "7-8"}}, {}, "model 'a': cores: 8 are no cores of this process"),
-        ({"a": {"memory": "100MiB"}}, {}, "model 'a': too little memory on --memory-gib"),
+        ({"a": {"memory": "100MiB"}}, {}, "model 'a': too little memory within --memory-gib"),
     ],
 )
 def test_what_cannot_be_loaded_together_is_refused_with_what_would_fit(

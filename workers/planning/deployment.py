@@ -10,22 +10,13 @@ from dataclasses import dataclass, replace
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
-from numaserve.workers.planning.needs import (
-    format_bytes,
-    max_logit_rows,
-    pages_of,
-    pages_that_fit,
-    rank_needs,
-    ring_slot_bytes,
-    step_tokens,
-)
+from numaserve.workers.planning.fitting import fit
+from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import PAGE_SIZE, DraftModel, Launch
+from numaserve.workers.protocol import DraftModel, Launch
 from numaserve.workers.settings import ActivationDtype
-
-USEFUL_CONTEXT = 1024  # a default context is not reduced below this
 
 
 @dataclass(frozen=True)
@@ -68,12 +59,8 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
         check_experts(model, len(ranks))
-    partition = model.partition(shares, options.settings)
-    slot_bytes = ring_slot_bytes(options, model, partition)
-    needs = rank_needs(options, model, partition)
-    fitting = pages_that_fit(options, topology, ranks, needs)
-    context, context_notes = _choose_context(options, model, fitting, sum(needs.per_page))
-    num_pages = min(fitting, options.max_running_requests * pages_of(context) + 1)
+    memory = fit(options, model, topology, ranks)
+    partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
     tokens = step_tokens(options)
     launches = [
         Launch(
@@ -108,7 +95,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     return Deployment(
         launches=launches,
         ring_lanes=min(shares),
-        ring_slot_bytes=slot_bytes,
+        ring_slot_bytes=ring_slot_bytes(options, model, partition),
         ranks=resources,
         num_pages=num_pages,
         context_length=context,
@@ -117,7 +104,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         weight_formats=partition.weight_formats(),
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
-        notes=(*model.notes, *placement.notes, *context_notes),
+        notes=(*model.notes, *placement.notes, *memory.notes),
     )
 
 
@@ -139,28 +126,3 @@ def check_experts(model: ModelConfig, ranks: int) -> None:
             "--expert-parallel gives each rank some of the experts, and there is one rank: set --tp to 2 or more, or"
             " leave it out"
         )
-
-
-def _choose_context(
-    options: DeploymentOptions, model: ModelConfig, pages: int, bytes_per_page: int
-) -> tuple[int, tuple[str, ...]]:
-    """The context length, and what to tell about it. One sequence of full length and one spare page must fit."""
-    wanted = options.context_length or model.max_position
-    if wanted > model.max_position:
-        raise OperatorError(
-            f"--context-length {wanted} is more than the model's {model.max_position}: lower it to at most that"
-        )
-    holds = max(pages - 1, 0) * PAGE_SIZE
-    if wanted <= holds:
-        return wanted, ()
-    needed = format_bytes((pages_of(wanted) + 1) * bytes_per_page)
-    remedy = "raise --kv-cache-gib" if options.kv_cache_gib else "free some memory or raise --mem-fraction-static"
-    if options.context_length is not None or holds < min(USEFUL_CONTEXT, wanted):
-        shorter = f", or set --context-length to at most {holds}" if holds >= PAGE_SIZE else ""
-        raise OperatorError(
-            f"the KV cache holds {holds} tokens, but a sequence of {wanted} needs {needed}: {remedy}{shorter}"
-        )
-    note = (
-        f"the context is {holds} tokens instead of the model's {wanted}, for that is what the KV cache holds: {remedy}"
-    )
-    return holds, (note,)

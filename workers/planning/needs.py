@@ -1,15 +1,11 @@
-"""The memory that each rank of a deployment needs, and the KV cache that fits beside it."""
+"""The memory that each rank of a deployment needs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
-from numaserve.workers.planning.placement import RankCores
-from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.handles import BF16_BYTES, MATRIX_PAD, round_up
 from numaserve.workers.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
 
@@ -20,16 +16,6 @@ LOGIT_ROWS_UNIT = 16
 MIN_LOGIT_ROWS = 64
 PROCESS_BYTES = 256 * MIB  # interpreter, libraries and message buffers of a worker
 MEMORY_PAGE = 4096
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """Memory that some ranks share: a node's, or what a limit leaves. `remark` tells how `usable_bytes` came about."""
-
-    name: str
-    usable_bytes: int
-    ranks: tuple[int, ...]
-    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,57 +108,6 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
     columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))
     programs = 1 if decoder.predictor is None else 2
     return tokens * per_token + programs * 2 * 4 * _logit_rows(options) * columns
-
-
-def _pools(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
-    fraction, everyone = options.mem_fraction_static, tuple(range(len(ranks)))
-    free = [
-        (f"node {node.id}", node.free_bytes, members)
-        for node in topology.nodes
-        if (members := tuple(rank for rank, each in enumerate(ranks) if each.node == node.id))
-    ]
-    if topology.cgroup_free_bytes is not None:
-        free.append(("the cgroup's memory limit", topology.cgroup_free_bytes, everyone))
-    pools = [
-        _Pool(name, int(free_bytes * fraction), members, f" ({fraction:.0%} of what is free)")
-        for name, free_bytes, members in free
-    ]
-    if options.memory_bytes is not None:
-        pools.append(_Pool("--memory-gib", options.memory_bytes, everyone))
-    return pools
-
-
-def pages_that_fit(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankCores], needs: RankNeeds) -> int:
-    """KV pages that the memory of all `ranks` holds next to weights and scratch, or as many as `kv_cache_gib` asks for.
-
-    Raises `OperatorError` where they do not fit.
-    """
-    fitting: list[int] = []
-    for pool in _pools(options, topology, ranks):
-        weights = sum(needs.weights[rank] for rank in pool.ranks)
-        scratch = sum(needs.scratch[rank] for rank in pool.ranks)
-        left = pool.usable_bytes - weights - scratch
-        page = sum(needs.per_page[rank] for rank in pool.ranks)
-        if left < 2 * page:
-            raise OperatorError(
-                f"too little memory on {pool.name}: weights of {format_bytes(weights)} and scratch of"
-                f" {format_bytes(scratch)} do not fit {format_bytes(pool.usable_bytes)}{pool.remark}; free some memory,"
-                " raise --mem-fraction-static, or --memory-gib where it is set, spread over more nodes with --tp, or"
-                " take a smaller model"
-            )
-        if page:
-            fitting.append(left // page)
-    most = min(fitting)
-    if options.kv_cache_gib is None:
-        return most
-    total = sum(needs.per_page)
-    wanted = int(options.kv_cache_gib * GIB) // total
-    if wanted > most:
-        raise OperatorError(
-            f"--kv-cache-gib {options.kv_cache_gib:g} does not fit next to the weights: lower it to at most"
-            f" {most * total / GIB:.2f}, or raise --mem-fraction-static"
-        )
-    return wanted
 
 
 def pages_of(tokens: int) -> int:

@@ -7,13 +7,12 @@ from msgspec.structs import replace as change
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.narrower import narrower_settings
 from numaserve.workers.planning.needs import format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.settings import WeightFormat
-
-_NARROWER: tuple[WeightFormat, ...] = ("int8", "int4")
+from numaserve.workers.settings import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -83,18 +82,16 @@ def remedies(
     def fits(other: DeploymentOptions, tokens: int = context, divided: Partition = partition) -> bool:
         return all(node.fits for node in node_memory(other, model, topology, ranks, partition=divided, context=tokens))
 
-    def fits_with(**changes: object) -> bool:
+    def fits_with(settings: ModelSettings) -> bool:
         """Whether it fits with other settings; not where the model cannot be had with them."""
-        settings = change(options.settings, **changes)
         try:
             return fits(replace(options, settings=settings), divided=model.partition(partition.shares, settings))
         except OperatorError:
             return False
 
-    for narrower in _NARROWER:
-        if fits_with(formats=change(options.settings.formats, linear=narrower)):
-            yield f"--quantization {narrower}"
-            break
+    narrower = (name for name, settings in narrower_settings(options.settings) if fits_with(settings))
+    if name := next(narrower, None):
+        yield f"--quantization {name}"
     fewer = [
         count for count in _halves(options.max_running_requests) if fits(replace(options, max_running_requests=count))
     ]
@@ -103,7 +100,7 @@ def remedies(
     shorter = [tokens for tokens in _halves(context) if fits(options, tokens)]
     if shorter:
         yield f"a context of {shorter[0]} tokens"
-    if options.settings.kv_cache_dtype == "bf16" and fits_with(kv_cache_dtype="int8"):
+    if options.settings.kv_cache_dtype == "bf16" and fits_with(change(options.settings, kv_cache_dtype="int8")):
         yield "--kv-cache-dtype int8"
     short = [
         node.needed - node.usable

@@ -161,7 +161,8 @@ def test_memory_bytes_bounds_weights_scratch_and_kv_cache_of_all_ranks() -> None
     ]
     per_page = sum(rank.kv_bytes for rank in bounded.ranks) // bounded.num_pages
     assert taken[0] > 3 * GIB >= taken[1] > 3 * GIB - 2 * per_page
-    with pytest.raises(OperatorError, match=r"too little memory on --memory-gib: .* do not fit 512 MiB; free"):
+    said = r"too little memory within --memory-gib: .* do not fit 512 MiB; .*: raise --memory-gib or take a smaller"
+    with pytest.raises(OperatorError, match=said):
         make_deployment(replace(OPTIONS, memory_bytes=GIB // 2), SMALL, machine(4, 4))
 
 

@@ -6,11 +6,16 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+_FEW = 12  # keys, which a line may list
+
 
 def unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> str:
     """One line for a key that is none of `keys`."""
     close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'?" if close else "the keys are " + ", ".join(keys)
+    if close:
+        hint = f"did you mean '{close[0]}'?"
+    else:
+        hint = f"the keys are {', '.join(keys)}" if len(keys) <= _FEW else "docs/options.md lists the keys"
     return f"unknown key '{key}': {hint}"
 
 

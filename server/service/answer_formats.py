@@ -12,7 +12,7 @@ from numaserve.server.response_template.template import ResponseTemplate, respon
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.tools.format import ToolFormat
 from numaserve.server.tools.formats import plain_format, tool_format_of, tool_formats
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.errors import OperatorError, nearest
 
 _Format = TypeVar("_Format")
 _RESPONSE_TEMPLATE = "response_template"
@@ -61,5 +61,10 @@ def _named(option: str, name: str, known: Mapping[str, _Format]) -> _Format | No
     if name == "none":
         return None
     if name not in known:
-        raise OperatorError(f"--{option} {name} is not known; choose one of none, {', '.join(known)}")
+        near = nearest(name, known)
+        hint = f" (known and named like it: {', '.join(near)})" if near else ""
+        raise OperatorError(
+            f"--{option} {name[:100]!r} is not known{hint}: name a format that docs/api.md lists, give none, or leave"
+            " the option out"
+        )
     return known[name]

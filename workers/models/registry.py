@@ -2,10 +2,12 @@
 
 import functools
 import pkgutil
+import re
+from collections.abc import Iterable
 from importlib import import_module
 
 from numaserve.workers import models
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.errors import OperatorError, nearest
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.family import Family
 
@@ -21,24 +23,34 @@ def families() -> dict[str, Family]:
 def family_of(architecture: str, where: str) -> Family:
     """The family that runs one of Hugging Face's architectures.
 
-    Raises `OperatorError` with the list of those supported.
+    Raises `OperatorError` with the supported ones that are named most like it.
     """
     known = {name: family for family in families().values() for name in family.architectures}
-    return _found([known[architecture]] if architecture in known else [], architecture, where, sorted(known))
+    if architecture not in known:
+        raise _unsupported(architecture, where, known)
+    return known[architecture]
 
 
 def gguf_family(architecture: str, metadata: Fields) -> Family:
     """The family of a GGUF file of `architecture` with that `metadata`; raises like `family_of`."""
     known = [family for family in families().values() if family.gguf is not None]
-    names = sorted({family.gguf.architecture for family in known if family.gguf is not None})
-    fitting = [each for each in known if each.gguf and each.gguf.architecture == architecture]
-    accepted = [each for each in fitting if each.gguf and each.gguf.accepts(metadata)]
-    return _found(accepted, architecture, metadata.where, names)
+    for family, form in ((each, each.gguf) for each in known):
+        if form is not None and form.architecture == architecture and form.accepts(metadata):
+            return family
+    names = {family.gguf.architecture for family in known if family.gguf is not None}
+    raise _unsupported(architecture, metadata.where, sorted(names))
 
 
-def _found(fitting: list[Family], architecture: str, where: str, names: list[str]) -> Family:
-    if not fitting:
-        raise OperatorError(
-            f"{where}: architecture {architecture[:100]!r} is not supported; supported are: {', '.join(names)}"
-        )
-    return fitting[0]
+def _unsupported(architecture: str, where: str, names: Iterable[str]) -> OperatorError:
+    by_stem = {_stem(name): name for name in names}
+    near = [by_stem[stem] for stem in nearest(_stem(architecture), by_stem)]
+    hint = f" (supported and named like it: {', '.join(near)})" if near else ""
+    return OperatorError(
+        f"{where}: architecture {architecture[:100]!r} is not supported{hint}: take a model of a family that"
+        " docs/models.md lists"
+    )
+
+
+def _stem(architecture: str) -> str:
+    """The part of a name that differs between architectures, of which nearly all end alike."""
+    return re.sub("(For[A-Z].*|Model)$", "", architecture[:100]).lower()

@@ -1,0 +1,27 @@
+"""The answer to a model of a family that is not supported."""
+
+import pytest
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.registry import families, family_of
+
+
+@pytest.mark.parametrize(
+    ("architecture", "near"),
+    [
+        ("Qwen3NextForCausalLM", ["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"]),
+        ("GemmaForCausalLM", ["Gemma3For", "Gemma2ForCausalLM"]),
+        ("Llama4ForConditionalGeneration", ["LlamaForCausalLM"]),
+        ("BertModel", []),
+        ("FalconForCausalLM", []),
+        ("x" * 1000, []),
+    ],
+)
+def test_the_nearest_supported_architectures_are_named_and_no_others(architecture: str, near: list[str]) -> None:
+    with pytest.raises(OperatorError) as caught:
+        family_of(architecture, "config.json")
+    said = str(caught.value)
+    assert said.startswith(f"config.json: architecture {architecture[:100]!r} is not supported")
+    assert said.endswith("take a model of a family that docs/models.md lists")
+    assert all(name in said for name in near)
+    named = [name for family in families().values() for name in family.architectures if name in said]
+    assert len(named) == len(near) <= 3

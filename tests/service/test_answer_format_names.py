@@ -1,0 +1,20 @@
+"""The names of formats in options."""
+
+import pytest
+from numaserve.server.service.answer_formats import reasoning_format, tool_format
+from numaserve.workers.errors import OperatorError
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("llama3", r"'llama3' is not known \(known and named like it: llama3_json\): name a format that docs/api.md"),
+        ("zzz", "'zzz' is not known: name a format that docs/api.md lists, give none, or leave the option out"),
+    ],
+)
+def test_an_unknown_format_is_answered_with_those_named_like_it(given: str, said: str) -> None:
+    with pytest.raises(OperatorError, match=f"--tool-call-parser {said}") as caught:
+        tool_format(given, "")
+    assert "hermes" not in str(caught.value)
+    with pytest.raises(OperatorError, match=f"--reasoning-parser '{given}' is not known"):
+        reasoning_format(given, "")

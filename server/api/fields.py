@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.json_data import data
 from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.media import takes_no
 from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.server.option_types import SpeculativeName, alone_or_drafters
 from numaserve.workers.protocol import MAX_LOGPROBS
@@ -66,10 +67,14 @@ class Strict(BaseModel):
 
 
 class neutral:
-    """Accepts null and `values`, with which a field that is not supported changes nothing; refuses anything else."""
+    """Accepts null and `values`, with which a field that is not supported changes nothing; refuses anything else.
 
-    def __init__(self, *values: object) -> None:
+    `media` is the name of the input other than text that the field carries.
+    """
+
+    def __init__(self, *values: object, media: str | None = None) -> None:
         self._values = values
+        self._media = media
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
@@ -80,6 +85,8 @@ class neutral:
     def _check(self, value: object) -> object:
         if value is None or any(type(value) is type(item) and value == item for item in self._values):
             return value
+        if self._media is not None:
+            raise ValueError(takes_no(self._media))
         accepted = ", ".join(map(json.dumps, [None, *self._values]))
         raise ValueError(f"this server does not support it; leave it out or use {accepted}")
 

@@ -78,7 +78,7 @@ def test_one_so_long_that_it_is_not_even_counted_is_refused(client: TestClient, 
         ("abc", "prediction"),
         ({"type": "text", "content": "abc"}, "prediction.type"),
         ({"type": "content"}, "prediction.content"),
-        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content[0].type"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content[0]"),
     ],
 )
 def test_another_shape_is_refused_by_its_place(client: TestClient, prediction: object, param: str) -> None:

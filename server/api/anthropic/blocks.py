@@ -10,7 +10,6 @@ from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_BLOCKS = 16384
-_UNSERVED = {"image": "images"}
 _UNSERVED_SOURCES = dict.fromkeys(("base64", "file", "url"), "documents other than text")
 
 
@@ -23,7 +22,7 @@ class TextBlock(Strict):
     citations: Unused = None
 
 
-_Text = Annotated[TextBlock, only_types(("text",), _UNSERVED)]
+_Text = Annotated[TextBlock, only_types(("text",))]
 Texts = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_Text], Field(max_length=_MAX_BLOCKS), Tag("[list]")],
     Discriminator(text_or_list),
@@ -125,7 +124,7 @@ _InputText = (
 _ResultBlock = Annotated[
     _InputText | Annotated[ToolReferenceBlock, Tag("[tool_reference]")] | Annotated[ResultImageBlock, Tag("[image]")],
     Discriminator(tag_of()),
-    only_types(("text", "document", "search_result", "tool_reference", "image"), {}),
+    only_types(("text", "document", "search_result", "tool_reference", "image")),
 ]
 _Result = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_ResultBlock], Field(max_length=_MAX_BLOCKS), Tag("[list]")],
@@ -179,9 +178,7 @@ Block = Annotated[
     | Annotated[ToolUseBlock, Tag("[tool_use]")]
     | Annotated[ToolResultBlock, Tag("[tool_result]")],
     Discriminator(tag_of()),
-    only_types(
-        ("text", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result"), _UNSERVED
-    ),
+    only_types(("text", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result")),
 ]
 Blocks = Annotated[list[Block], Field(min_length=1, max_length=_MAX_BLOCKS)]
 Content = Annotated[

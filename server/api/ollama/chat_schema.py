@@ -48,7 +48,7 @@ class OllamaMessage(Strict):
     tool_name: ShortText | None = None
     """The tool whose result this is."""
     tool_call_id: Unused = None
-    images: Annotated[Neutral, neutral([])] = None
+    images: Annotated[Neutral, neutral([], media="images")] = None
     thinking: Text | None = None
     """What the assistant thought, for templates that write it."""
 

@@ -24,7 +24,7 @@ class OllamaGenerateRequest(OllamaFields):
 
     template: Annotated[Neutral, neutral("")] = None
     context: Annotated[Neutral, neutral([])] = None
-    images: Annotated[Neutral, neutral([])] = None
+    images: Annotated[Neutral, neutral([], media="images")] = None
 
     def asked(self) -> Asked | None:
         """The request; None where the client only wants the model to be loaded."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from numaserve.server.api.fields import Neutral, Text, TokenId, TopLogprobs, conflict, neutral
 from numaserve.server.api.generation.asked import Asked, Texts
 from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.media import refuse_media
 from numaserve.server.api.openai.constraint_fields import ConstraintFields
 from numaserve.server.api.openai.sampling_fields import SamplingFields
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -24,6 +25,8 @@ def _as_prompts(value: object) -> object:
     if not isinstance(value, list) or not (
         all(isinstance(item, str) for item in value) or all(isinstance(item, list) for item in value)
     ):
+        for item in value if isinstance(value, list) else [value]:
+            refuse_media(item)
         raise ValueError("expected a string, a list of strings, a list of token ids or a list of lists of token ids")
     return value
 

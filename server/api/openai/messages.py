@@ -8,7 +8,7 @@ from numaserve.server.api.conversation import Conversation, conversation_of
 from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
 from numaserve.server.api.json_data import arguments_of
 from numaserve.server.api.turns import text_of
-from numaserve.server.api.typed import text_or_list
+from numaserve.server.api.typed import only_types, text_or_list
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 MAX_TOOL_CALLS = 128
@@ -23,9 +23,10 @@ class TextPart(Strict):
     cache_control: Unused = None
 
 
+_Part = Annotated[TextPart, only_types(("text",))]
 # Tags, so that an error is about the kind of content that was sent; with brackets, so that `param_of` leaves them out.
 Content = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[list[TextPart], Field(min_length=1), Tag("[list]")],
+    Annotated[Text, Tag("[text]")] | Annotated[list[_Part], Field(min_length=1), Tag("[list]")],
     Discriminator(text_or_list),
 ]
 
@@ -73,7 +74,7 @@ class Message(Strict):
     """The thought before an earlier answer, for templates that write it."""
     reasoning: Text | None = None
     """vLLM's newer name for `reasoning_content`."""
-    audio: Annotated[Neutral, neutral()] = None
+    audio: Annotated[Neutral, neutral(media="audio")] = None
     prefix: Annotated[Neutral, neutral(False)] = None  # an answer to be continued
 
     refusal: Unused = None

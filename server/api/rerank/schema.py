@@ -6,13 +6,15 @@ from typing import Annotated
 
 from numaserve.server.api.fields import MAX_INT, Neutral, Priority, ShortText, Strict, Text, Unused, conflict, neutral
 from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.media import refuse_media
 from pydantic import BeforeValidator, Field, model_validator
 
 _MAX_DOCUMENTS = 8192
 
 
 def _text_of(value: object) -> object:
-    """Jina's and Cohere's document with a field `text` as that text."""
+    """Jina's and Cohere's document with a field `text` as that text. Raises `ValueError` for one with an image."""
+    refuse_media(value)
     return value["text"] if isinstance(value, dict) and "text" in value else value
 
 

@@ -84,9 +84,9 @@ class SGLangGenerateRequest(Strict):
     """Which of the client's own requests begins earlier: the one with the higher number, as in SGLang; 0 unless set."""
 
     input_embeds: Annotated[Neutral, neutral()] = None
-    image_data: Annotated[Neutral, neutral([])] = None
-    audio_data: Annotated[Neutral, neutral([])] = None
-    video_data: Annotated[Neutral, neutral([])] = None
+    image_data: Annotated[Neutral, neutral([], media="images")] = None
+    audio_data: Annotated[Neutral, neutral([], media="audio")] = None
+    video_data: Annotated[Neutral, neutral([], media="videos")] = None
     modalities: Annotated[Neutral, neutral([])] = None
     lora_path: Annotated[Neutral, neutral()] = None
     custom_logit_processor: Annotated[Neutral, neutral()] = None

@@ -23,10 +23,6 @@ from numaserve.server.api.typed import kind_of, only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_PARTS = 16384
-_UNSERVED = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
-
-
-_UNSERVED_OUTPUTS = {name: kind for name, kind in _UNSERVED.items() if name != "input_image"}
 
 
 def _kind_of_part(value: object) -> str:
@@ -42,7 +38,7 @@ class TextContent(Strict):
     logprobs: Unused = None
 
 
-_Part = Annotated[TextContent, only_types(("input_text", "output_text", "text"), _UNSERVED)]
+_Part = Annotated[TextContent, only_types(("input_text", "output_text", "text"))]
 Texts = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_Part], Field(max_length=_MAX_PARTS), Tag("[list]")],
     Discriminator(text_or_list),
@@ -66,7 +62,7 @@ class OutputImage(Strict):
 _OutputPart = Annotated[
     Annotated[TextContent, Tag("[text]")] | Annotated[OutputImage, Tag("[image]")],
     Discriminator(_kind_of_part),
-    only_types(("input_text", "output_text", "text", "input_image"), _UNSERVED_OUTPUTS),
+    only_types(("input_text", "output_text", "text", "input_image")),
 ]
 _Outputs = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[_OutputPart], Field(max_length=_MAX_PARTS), Tag("[list]")],
@@ -170,7 +166,7 @@ Item = Annotated[
     | Annotated[FunctionOutputItem, Tag("[function_call_output]")]
     | Annotated[ReasoningItem, Tag("[reasoning]")],
     Discriminator(tag_of("message")),
-    only_types(_KINDS, _UNSERVED, default="message"),
+    only_types(_KINDS, default="message"),
 ]
 
 

@@ -1,0 +1,27 @@
+"""The input other than text that clients send, of which no served model takes any, and how it is refused.
+
+Each surface answers in its own form of errors; the words are the same for all.
+"""
+
+from collections.abc import Mapping
+
+# By the type of a part, or the field of an object, that carries it on any surface.
+MEDIA: Mapping[str, str] = {
+    **dict.fromkeys(("image", "image_url", "input_image", "image_embeds"), "images"),
+    **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
+    **dict.fromkeys(("video", "video_url", "input_video"), "videos"),
+    **dict.fromkeys(("file", "file_url", "input_file", "container_upload"), "files"),
+}
+
+
+def takes_no(kind: str) -> str:
+    """Return the message for input of this `kind`, such as "images"."""
+    return f"this model takes no {kind}, only text; leave this out, or say in text what it holds"
+
+
+def refuse_media(value: object) -> None:
+    """Raise `ValueError` for an object with a field that carries other input than text."""
+    if isinstance(value, dict):
+        for name, kind in MEDIA.items():
+            if value.get(name) is not None:
+                raise ValueError(takes_no(kind))

@@ -9,7 +9,7 @@ from numaserve.server.engine.clock import Clock
 _MOST_S = 0.1  # that a client may have saved up
 _A_TOKEN_S = 5e-4  # earned by each: a mask takes some 50 microseconds, and seldom some milliseconds
 _A_SECOND_S = 0.02  # earned with time, of a core
-_CHEAP_S = 2e-3  # a piece of work that is not worth another process, whoever has it
+_CHEAP_S = 2e-3  # a piece of work that is not worth another process
 _MOST_CLIENTS = 1024
 
 
@@ -22,7 +22,7 @@ class MatcherBudget:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # seconds, and when; the last one last
 
     def allows(self, client: str, seconds: float, tokens: int) -> bool:
-        """Charge a client for a piece of work after so many tokens. Returns whether its next one may be done here."""
+        """Charge a client for a piece of work after `tokens`. Return whether its next one may be done here."""
         now = self._clock()
         with self._lock:
             left, since = self._left.pop(client, (_MOST_S, now))

@@ -24,8 +24,8 @@ class MatcherThreads:
     """Runs short pieces of work, which raise nothing, beside the event loop to which this belongs.
 
     A piece that does not come back costs its thread, and nobody else's turn: another thread takes its place, and it
-    goes on with the lowest priority, since workers have the same cores. A `ThreadPoolExecutor` would stand still once
-    each of its threads is held up, and would keep the process from ending; these are daemons.
+    goes on with the lowest priority, since workers have the same cores. A `ThreadPoolExecutor` would stop once
+    each of its threads is stuck, and would keep the process from ending; these threads are daemons.
     """
 
     def __init__(self) -> None:

@@ -53,8 +53,7 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
 
 
 def _take_some_tokens(matcher: LLMatcher) -> float:
-    """Begin an answer: what is too large for a mask, or for the one after the first token, is told by that alone.
-    Returns the seconds of the slowest mask."""
+    """Begin an answer, since only masks show that a grammar is too large for them. Return the seconds of the slowest."""
     slowest = 0.0
     for step in range(_TOKENS):
         if matcher.is_stopped():  # failed, or ended

@@ -39,8 +39,11 @@ class Memory:
             self._world.violate(f"plan {plan.step_id} is more than the workers were told they would get")
 
     def run(self, plan: StepPlan, dropped: dict[int, int], late: set[int]) -> list[SeqResult]:
-        """Run a plan; sequences in the slots of `dropped` have no mask behind so many guesses, and those of `late` none
-        in time. All read before any writes."""
+        """Run a plan; all read before any writes.
+
+        `dropped` has the number of draft tokens after which the sequence of a slot has no mask, `late` the slots whose
+        mask was not there in time.
+        """
         slots = [self._open(seq) for seq in plan.seqs]
         for work in plan.draft_work or []:
             self._draft(plan.seqs[work.index], slots[work.index], plan.drafts_of_each[work.index], work.lacking)

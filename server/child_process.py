@@ -1,4 +1,4 @@
-"""A process for work that must not hold up, or harm, this one: asked through pipes, until a deadline."""
+"""A process for work that must not hold up, or harm, this one: asked through pipes, with patience."""
 
 import errno
 import os
@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, cast
+
+from numaserve.server.patience import Patience
 
 _CHUNK = 2**20  # bytes
 # What a start may lack for a moment: descriptors, processes, memory.
@@ -35,7 +37,7 @@ def command_of(module: str) -> Sequence[str]:
 class ChildProcess:
     """A process that `command` started. It ends with `stop`, with this object, or when the interpreter exits.
 
-    Deadlines are times of `time.monotonic()`. Pipes that block, beside a timer that kills, were rejected: nothing would
+    Pipes that block, beside a timer that kills, were rejected: nothing would
     tell a process that is late from one that has ended.
     """
 
@@ -62,21 +64,21 @@ class ChildProcess:
         """Whether `stop` was called."""
         return not self._stop.alive
 
-    def send(self, data: bytes, deadline: float) -> None:
+    def send(self, data: bytes, patience: Patience) -> None:
         """Write all of `data`. Raises `TooLate` and `Ended`."""
         rest = memoryview(data)
         try:
             while rest:
-                _wait(self._input, select.POLLOUT, deadline)
+                _wait(self._input, select.POLLOUT, patience)
                 rest = rest[os.write(self._input.fileno(), rest[:_CHUNK]) :]
         except BrokenPipeError:
             raise Ended from None
 
-    def receive(self, size: int, deadline: float) -> bytes:
+    def receive(self, size: int, patience: Patience) -> bytes:
         """Read `size` bytes. Raises `TooLate` and `Ended`."""
         data = bytearray()
         while len(data) < size:
-            _wait(self._output, select.POLLIN, deadline)
+            _wait(self._output, select.POLLIN, patience)
             chunk = os.read(self._output.fileno(), min(_CHUNK, size - len(data)))
             if not chunk:
                 raise Ended
@@ -105,12 +107,14 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
         time.sleep(_LOOKS_SECONDS)
 
 
-def _wait(pipe: IO[bytes], event: int, deadline: float) -> None:
+def _wait(pipe: IO[bytes], event: int, patience: Patience) -> None:
     # poll, as select knows no descriptors beyond 1023.
     poll = select.poll()
     poll.register(pipe, event)
-    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        raise TooLate
+    patience.ends()  # a process that always has a little to say spends it too
+    while not poll.poll(patience.pause_s * 1000):
+        if patience.ends():
+            raise TooLate
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

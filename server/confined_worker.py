@@ -9,12 +9,12 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Mapping
 from typing import NoReturn
 
 from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.confined_work import ANSWER_HEAD, NOT_CONFINED
+from numaserve.server.patience import Patience
 
 MEMORY_BYTES = 512 * 2**20
 CPU_SECONDS = 2.0  # for a piece; usual ones take well under a millisecond
@@ -94,7 +94,7 @@ class ConfinedWorker:
             raise WorkerUnavailable("The server is shutting down.")
         process = self._process
         try:
-            answer = self._exchange(process, line, time.monotonic() + self._seconds)
+            answer = self._exchange(process, line, Patience(self._seconds))
         except TooLate:
             process.stop()
             self._raise_unavailable(f"did not answer within {self._seconds:g} s")
@@ -116,16 +116,16 @@ class ConfinedWorker:
     def _raise_unavailable(self, why: str) -> NoReturn:
         raise WorkerUnavailable(f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Try again.") from None
 
-    def _exchange(self, process: ChildProcess, line: bytes, deadline: float) -> tuple[bool, str] | None:
+    def _exchange(self, process: ChildProcess, line: bytes, patience: Patience) -> tuple[bool, str] | None:
         try:
-            process.send(self._unsent_config + line, deadline)
-            success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, deadline))
+            process.send(self._unsent_config + line, patience)
+            success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, patience))
             if self._unsent_config and self._idle:  # not before: its start would take too long
                 os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
             self._unsent_config = b""
             if size > self._max_bytes:
                 return None
-            return success, process.receive(size, deadline).decode("utf-8", "surrogatepass")
+            return success, process.receive(size, patience).decode("utf-8", "surrogatepass")
         except (Ended, UnicodeDecodeError):
             return None
 

@@ -5,12 +5,12 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from numaserve.server.engine.slow_work import SlowWork
 from numaserve.server.scheduler.client import Client
+from numaserve.server.patience import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class MatcherThreads:
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._began: dict[int, float] = {}  # when each thread began its piece, by the system's number of it
+        self._pieces: dict[int, Patience] = {}  # with each thread's piece, by the system's number of it
         self._stuck: set[int] = set()  # threads that have been replaced, and end when they come back
         self._threads = 0  # that were started, ever
         self._looking = False
@@ -62,12 +62,11 @@ class MatcherThreads:
         self._threads += 1
 
     def _look(self) -> None:
-        self._looking = not self._closed and bool(self._began or not self._work.empty())
+        self._looking = not self._closed and bool(self._pieces or not self._work.empty())
         if not self._looking:
             return
-        before = time.monotonic() - _STUCK_S
-        for number, began in list(self._began.items()):
-            if began < before and number not in self._stuck and len(self._stuck) < _MOST_STUCK:
+        for number, piece in list(self._pieces.items()):
+            if piece.ends() and number not in self._stuck and len(self._stuck) < _MOST_STUCK:
                 logger.warning("a constraint takes longer than %g s; another thread takes over", _STUCK_S)
                 self._stuck.add(number)
                 with contextlib.suppress(OSError):  # it has just ended
@@ -78,9 +77,9 @@ class MatcherThreads:
     def _run(self) -> None:
         number = threading.get_native_id()
         while not self._closed and (work := self._work.get()) is not None:
-            self._began[number] = time.monotonic()
+            self._pieces[number] = Patience(_STUCK_S)
             work()
-            del self._began[number]
+            del self._pieces[number]
             del work  # it may hold much memory, and the next piece may be long in coming
             if number in self._stuck:
                 self._stuck.discard(number)

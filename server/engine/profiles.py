@@ -1,12 +1,14 @@
 """Requests to the workers for figures of their steps."""
 
 import asyncio
+import functools
 import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from numaserve.server.engine.types import NotReady
+from numaserve.server.patience import PatientTimer
 from numaserve.workers.protocol import ProfileRequest, RankProfile
 
 logger = logging.getLogger(__name__)
@@ -49,8 +51,9 @@ class Profiles:
         """Ask the workers. The deadline is the request's, not that of each who waits for it: one that were kept beyond
         it, for those who came later, would stand in everybody's way for ever when an answer to it was lost."""
         asked = self._asked[ceilings] = _Asked(ProfileRequest(next(self._ids), ceilings))
-        timer = asyncio.get_running_loop().call_later(self._deadline_s, self._give_up, asked)
-        asked.complete.add_done_callback(lambda _: timer.cancel())
+        timer = PatientTimer(functools.partial(self._give_up, asked))
+        timer.start(self._deadline_s)
+        asked.complete.add_done_callback(lambda _: timer.stop())
         self._send(asked.request)
         return asked
 

@@ -96,10 +96,9 @@ class StepLoop:
         return not any(step.plan.seqs for step in self._in_flight)
 
     def seconds_without_progress(self) -> float:
-        """Seconds since the workers last answered or were first asked; 0 while idle."""
-        if not self._in_flight:
-            return 0.0
-        return self._clock() - max(self._in_flight[0].times.sent, self._last_answered)
+        """Seconds, of those in which this process ran, since the workers last answered or were first asked; 0 while
+        idle."""
+        return self._watch.waited_s
 
     def start(self) -> None:
         """Begin: workers without any state are ready."""

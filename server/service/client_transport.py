@@ -6,6 +6,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from numaserve.server.patience import PatientTimer
+
 _RESET = struct.pack("ii", 1, 0)  # on, after 0 s: closing discards what is not sent
 
 
@@ -14,7 +16,7 @@ class ClientTransport:
 
     `close` gives a client that is still sending the time to read the answer: closing at once would answer its next
     bytes with a reset, which takes an unread answer away from it. And an answer that is not read is given up where
-    `write_seconds` pass without any progress; a slow reader is not cut. With None nobody is.
+    `write_seconds` pass without any progress, in which this process ran; a slow reader is not cut. With None nobody is.
 
     Timers run only while something is pending.
     """
@@ -38,7 +40,7 @@ class ClientTransport:
         self._lost = False
         self._linger_timer: asyncio.TimerHandle | None = None
         self._discarded = 0
-        self._write_timer: asyncio.TimerHandle | None = None
+        self._write_timer: PatientTimer | None = None
         self._written = 0
         self._read_by_client = 0
 
@@ -91,15 +93,18 @@ class ClientTransport:
             return
         if self._transport.get_write_buffer_size():
             self._read_by_client = self._taken()
-            self._write_timer = self._loop.call_later(self._write_seconds, self._check_writes)
+            self._write_timer = PatientTimer(self._check_writes)
+            self._write_timer.start(self._write_seconds)
 
     def lost(self) -> None:
         """Stop the timers: the connection is closed."""
         self._closing = self._lost = True
         self._is_sending = _never  # what it was refers to the connection, and that to this
-        for timer in (self._linger_timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        if self._write_timer is not None:
+            self._write_timer.stop()
+            self._write_timer = None  # it refers to this
 
     def _taken(self) -> int:
         return self._written - self._transport.get_write_buffer_size()

@@ -7,6 +7,7 @@ from typing import Any, cast
 import httptools
 from numaserve.server.api.errors import ApiError, bad_request, rate_limited, too_many_headers, too_slow
 from numaserve.server.api.surfaces import error_response
+from numaserve.server.patience import PatientTimer
 from numaserve.server.service.client_transport import ClientTransport
 from numaserve.server.service.descriptors import max_connections
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -56,7 +57,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._content = 0  # bytes of bodies among those that are read now
         self._framing_left = limits.framing_bytes
         self._bytes_ahead = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_timer: PatientTimer | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept, unless there are too many."""
@@ -247,11 +248,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._limits.head_seconds, self._too_slow)
+            self._head_timer = PatientTimer(self._too_slow)  # made for each head: it refers to this
+            self._head_timer.start(self._limits.head_seconds)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
-            self._head_timer.cancel()
+            self._head_timer.stop()
             self._head_timer = None
 
     def _too_slow(self) -> None:

@@ -5,12 +5,12 @@ ends the process, and four large `multipleOf` together hold a thread for minutes
 where that harms nobody, with the same limits, and here only when it has gone well there.
 """
 
-import time
 from typing import NoReturn
 
 import msgspec
 from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.engine.types import NotReady
+from numaserve.server.patience import Patience
 from numaserve.server.structured.trial_answer import HEAD, Answer, Settings
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary
@@ -61,19 +61,19 @@ class Trial:
 
     def _ask(self, line: bytes) -> Answer | None:
         """The answer, or None where the process has died."""
-        patience = self._limits.seconds + _SPARE_SECONDS
+        seconds = self._limits.seconds + _SPARE_SECONDS
         unsent = b""
         if self._process is None or self._process.is_stopped:
-            self._process, unsent, patience = ChildProcess(_COMMAND), self._settings, patience + _START_SECONDS
+            self._process, unsent, seconds = ChildProcess(_COMMAND), self._settings, seconds + _START_SECONDS
         process = self._process
         if self._closed:  # asked after the start: `close` may not have seen the new process
             process.stop()
             raise NotReady("The server is shutting down.")
-        deadline = time.monotonic() + patience
+        patience = Patience(seconds)
         try:
-            process.send(unsent + line, deadline)
-            (size,) = HEAD.unpack(process.receive(HEAD.size, deadline))
-            return msgspec.json.decode(process.receive(size, deadline), type=Answer)
+            process.send(unsent + line, patience)
+            (size,) = HEAD.unpack(process.receive(HEAD.size, patience))
+            return msgspec.json.decode(process.receive(size, patience), type=Answer)
         except TooLate:
             process.stop()
             self._raise_too_slow()

@@ -11,6 +11,7 @@ import msgspec
 import zmq
 from numaserve.server.death import Death
 from numaserve.server.dispatch.channel import WorkerGroupChannel
+from numaserve.server.patience import wait_patiently
 from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, RingFactory, RingSegment
 from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch
@@ -204,7 +205,7 @@ class WorkerGroup:
         alive = [process.exited for process in self._processes if not process.exited.done()]
         if grace_s > 0 and alive and self._channel is not None:
             self._channel.broadcast(Shutdown())
-            await asyncio.wait(alive, timeout=grace_s)
+            await wait_patiently(alive, grace_s)
         self._abort_ring("the group is ended")
         await asyncio.gather(*(process.end(_TERM_GRACE_S) for process in self._processes))
         if self._channel is not None:

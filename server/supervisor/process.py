@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from numaserve.server.patience import wait_patiently
 from numaserve.server.supervisor.error_pipe import ErrorPipe
 
 # Libraries that would start threads of their own beside the pinned team.
@@ -90,7 +91,7 @@ class WorkerProcess:
         """Send SIGTERM, and SIGKILL after `grace_s` seconds. Returns when the process has been reaped."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # one that is stopped, by whomever, takes no other signal but the last
-        await asyncio.wait([self.exited], timeout=grace_s)
+        await wait_patiently([self.exited], grace_s)
         self.signal(signal.SIGKILL)
         await self.exited
 

@@ -112,12 +112,13 @@ class SimulatedGroup:
         if self.state == "serving":
             self._world.note("group.freezes in a step" if self._workers.in_flight else "group.freezes idle")
             self._workers.freeze()
-            self._frozen_at = self._world.loop.time()
+            self._frozen_at = self._world.loop.presence()
             self._blamed = True
 
     def frozen_for(self) -> float:
-        """The seconds for which the workers have done nothing, not even died; 0 or less where they have."""
-        return self._world.loop.time() - self._frozen_at if self.state == "serving" else 0.0
+        """The seconds for which the workers have done nothing, not even died, while the front end was there to see it;
+        0 or less where they have."""
+        return self._world.loop.presence() - self._frozen_at if self.state == "serving" else 0.0
 
     def _loaded(self, fault: str) -> None:
         if self.state != "loading" or self._ready.done():  # the start was cancelled

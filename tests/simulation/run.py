@@ -79,7 +79,9 @@ class _Run:
             world.truths |= {truth.wanted.seed: truth for truth in truths}
             clients.append(Client(world, server.engine, number, request, truths))
         for at in scenario.deaths:
-            self._loop.call_at(at, self._kill)
+            self._loop.call_outside_at(at, self._kill)
+        for at, seconds in scenario.absences:
+            self._loop.call_outside_at(at, self._go_away, seconds)
         tasks = [asyncio.create_task(client.run()) for client in clients]
         await self._serve(tasks)
         if scenario.ending == "wait":
@@ -128,6 +130,10 @@ class _Run:
             await asyncio.wait([stopping], timeout=rng.uniform(0.0, 2.0))
             await engine.stop(at_once=True)
         await stopping
+
+    def _go_away(self, seconds: float) -> None:
+        self.world.note("front end absent", seconds)
+        self._loop.go_away(seconds)
 
     def _kill(self) -> None:
         if self._server.groups:

@@ -59,6 +59,7 @@ class Scenario:
     step_faults: Mapping[str, float]  # the probability of each, in a step
     load_faults: float
     deaths: tuple[float, ...]  # times at which a worker dies, whatever it does
+    absences: tuple[tuple[float, float], ...]  # of the front end: when, and for how many seconds
     late_matchers: float  # the probability that a mask comes too late
     faults_end: float
     ending: Ending
@@ -108,6 +109,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
     until += load_s
     requests = _requests(rng, min(context, pages * PAGE_SIZE), load_s, until)
     deaths = rng.choice((0, 0, 1, 3)) if faulty else 0
+    away = random.Random(3 * until)  # of its own, as what the front end is spared
     return Scenario(
         ranks=rng.choice((1, 2, 2, 3)),
         overlap=rng.random() < 0.75,
@@ -132,6 +134,9 @@ def _any_scenario(rng: random.Random) -> Scenario:
         step_faults={kind: rng.choice((0.01, 0.05, 0.2)) for kind in kinds},
         load_faults=rng.choice((0.0, 0.0, 0.0, 0.3)) if faulty else 0.0,
         deaths=tuple(sorted(rng.uniform(load_s / 2, 2 * until) for _ in range(deaths))),
+        absences=tuple(
+            (away.uniform(0, 2 * until), away.choice((0.6, 2.0, 8.0, 60.0))) for _ in range(away.choice((0, 0, 1, 3)))
+        ),
         late_matchers=rng.choice((0.0, 0.1, 0.3)) if faulty else 0.0,
         faults_end=until * rng.choice((0.7, 1.5)) + 1.0,
         ending=rng.choice(("wait", "wait", "wait", "wait", "drain", "stop", "hurry")),

@@ -160,7 +160,7 @@ class SimulatedWorkers:
         if step.fault == "hang":
             self._blame()
         else:
-            world.loop.call_later(seconds, self._sample, step)
+            world.loop.call_outside_at(world.loop.time() + seconds, self._sample, step)
 
     def _sample(self, step: _Step, late: bool = False) -> None:
         """Run a step to its end, when all its masks are there or it is too late for them."""
@@ -176,7 +176,8 @@ class SimulatedWorkers:
             if not step.waits:
                 step.waits = True
                 self._world.note("masks awaited", step.plan.step_id)
-                self._world.loop.call_later(self._scenario.mask_grace_s, self._sample, step, True)
+                loop = self._world.loop
+                loop.call_outside_at(loop.time() + self._scenario.mask_grace_s, self._sample, step, True)
             return
         self._run(step)
         self._queue.popleft()
@@ -264,7 +265,7 @@ class SimulatedWorkers:
         # Two timers of the same time would fire in any order.
         self._arrival[rank] = arrival = max(self._arrival[rank] + 1e-6, now + way)
         if arrival < float("inf"):
-            self._world.loop.call_at(arrival, self._arrive, rank, message)
+            self._world.loop.call_arriving_at(arrival, self._arrive, rank, message)
 
     def _arrive(self, rank: int, message: FromWorker) -> None:
         if isinstance(message, StepResult | Failure):

@@ -30,7 +30,9 @@ class World:
         self.truths: dict[int, Truth] = {}  # of the sequences, by their seeds
         self.resume_timeout_s = 0.0
         self._down_since: float | None = None  # without a step that was answered, or could have been
-        self._failures: list[float] = []  # of the workers, since the last before which a step was answered: when
+        self._failures: list[
+            float
+        ] = []  # of the workers, since the last before which a step was answered: in which second of presence
         self._answered = False  # a step, since then
         self.deaths: list[dict[int, range]] = []  # the positions in flight at each death of the workers, by seed
         self.excused: dict[int, str] = {}  # seeds of sequences that may end with an error, and why
@@ -65,7 +67,7 @@ class World:
         taken for the cause."""
         self.note("group.fails", str(death))
         if self._down_since is None:
-            self._down_since = self.loop.time()
+            self._down_since = self.loop.presence()
         again = [seed for seed, positions in in_flight.items() if self._killed_before(seed, positions)]
         self.excused |= dict.fromkeys(again, "the workers died twice while it was in flight")
         self.deaths.append(in_flight)
@@ -81,14 +83,14 @@ class World:
         if self._answered:
             self._failures.clear()
         else:
-            self._failures.append(self.loop.time())
+            self._failures.append(self.loop.presence())
         self._answered = False
 
     def has_given_up(self, most_failures: int, window_s: float) -> None:
         """The server will not start workers again, as it does not when they fail for nothing, again and again."""
         self.note("given up")
         self.excuse_all = "the server has given up"
-        if sum(at >= self.loop.time() - window_s for at in self._failures) < most_failures:
+        if sum(at >= self.loop.presence() - window_s for at in self._failures) < most_failures:
             self.violate(f"the server has given up after failures at {self._failures}")
 
     def workers_work(self) -> None:
@@ -101,8 +103,9 @@ class World:
         self.workers_work()
 
     def waited_too_long(self) -> bool:
-        """Whether requests have waited for new workers for as long as they should."""
-        return self._down_since is not None and self.loop.time() >= self._down_since + self.resume_timeout_s
+        """Whether requests have waited for new workers for as long as they should, of the time in which the front end
+        was there."""
+        return self._down_since is not None and self.loop.presence() >= self._down_since + self.resume_timeout_s
 
     def excuses(self, seed: int) -> bool:
         """Whether the sequence of this seed may end with an error that it does not have of itself."""
@@ -111,7 +114,7 @@ class World:
     def expired(self, seed: int, step_id: int) -> None:
         """The workers have waited for a mask of this sequence until it was too late."""
         self.note("mask too late", step_id, seed)
-        if not self.late_matchers:
+        if not self.late_matchers and not self.loop.absent_s:
             self.violate(f"the mask of a sequence in step {step_id} never came")
 
     def digest(self) -> str:

@@ -5,7 +5,6 @@ The process is started for the first long body: usual ones are decoded in the ev
 """
 
 import asyncio
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +15,7 @@ from numaserve.server.api.errors import ApiError
 from numaserve.server.api.fields import Strict
 from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.engine.types import NotReady, QueueFull
+from numaserve.server.patience import Patience
 
 _MAX_WAITING = 64
 _DEADLINE_S = 20.0  # of one body; the longest takes under a second of processor time
@@ -77,12 +77,12 @@ class DecodingProcess:
 
     def _ask_once(self, head: bytes, data: bytes) -> Decoded | None:
         self._check_open()
-        process, deadline = self._running(), time.monotonic() + self._deadline_s
+        process, patience = self._running(), Patience(self._deadline_s)
         try:
             self._check_open()  # again: `close` may not have seen a new process
-            process.send(head, deadline)
-            process.send(data, deadline)
-            return msgspec.convert(put_together(_received(process, deadline)), Decoded)
+            process.send(head, patience)
+            process.send(data, patience)
+            return msgspec.convert(put_together(_received(process, patience)), Decoded)
         except BaseException as error:
             self._end()
             if isinstance(error, Ended):
@@ -100,7 +100,7 @@ class DecodingProcess:
         return self._process
 
 
-def _received(process: ChildProcess, deadline: float) -> Iterator[Piece]:
+def _received(process: ChildProcess, patience: Patience) -> Iterator[Piece]:
     """The pieces of an answer. Between two of them other threads have their turn."""
-    while length := int.from_bytes(process.receive(8, deadline), "little"):
-        yield msgspec.json.decode(process.receive(length, deadline), type=Piece)
+    while length := int.from_bytes(process.receive(8, patience), "little"):
+        yield msgspec.json.decode(process.receive(length, patience), type=Piece)

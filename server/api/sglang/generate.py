@@ -1,6 +1,5 @@
 """POST /generate, POST /abort_request and GET /health_generate, in SGLang's shapes."""
 
-import asyncio
 import uuid
 
 from fastapi import APIRouter, Request
@@ -19,6 +18,7 @@ from numaserve.server.api.sglang.answer import GenerateAnswer
 from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.api.sglang.responses import SGLangAborted, SGLangAnswer
 from numaserve.server.api.streaming import json_response, respond
+from numaserve.server.patience import patiently
 
 PROBE_SECONDS = 20.0  # as SGLang waits
 _PROBE = Asked(Texts([[0]]), Sampling(temperature=0.0, ignore_eos=True), max_tokens=1)
@@ -50,7 +50,7 @@ def generate_router(context: ApiContext) -> APIRouter:
     async def health_generate(request: Request) -> Response:
         """200 when a token was generated within 20 s; 503 while loading, and where none came."""
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with patiently(PROBE_SECONDS):
                 await _generate_once(context, request)
         except TimeoutError:
             message = f"No token was generated within {PROBE_SECONDS:.0f} s."

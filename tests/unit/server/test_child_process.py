@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from numaserve.server.child_process import ChildProcess
+from numaserve.server.child_process import ChildProcess, TooLate
+from numaserve.server.patience import Patience
 
 ECHO = ("cat",)
 
@@ -36,8 +37,8 @@ def test_what_a_start_lacks_for_a_moment_is_waited_for(lack: Callable[[int, int]
     tries = lack(3, number)
     process = ChildProcess(ECHO)
     try:
-        process.send(b"words", time.monotonic() + 60)
-        assert process.receive(5, time.monotonic() + 60) == b"words"
+        process.send(b"words", Patience(60.0))
+        assert process.receive(5, Patience(60.0)) == b"words"
     finally:
         process.stop()
     assert len(tries) == 4
@@ -48,3 +49,27 @@ def test_a_command_that_is_not_there_is_told_at_once(lack: Callable[[int, int], 
     with pytest.raises(FileNotFoundError):
         ChildProcess(ECHO)
     assert len(tries) == 1
+
+
+def test_a_process_that_was_late_while_this_one_was_absent_is_read() -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 100.0  # absent between any two looks
+        return now
+
+    process = ChildProcess(("sh", "-c", "sleep 0.2; echo words"))
+    try:
+        assert process.receive(6, Patience(0.01, clock)) == b"words\n"
+    finally:
+        process.stop()
+
+
+def test_a_process_that_dribbles_its_answer_uses_the_time_up() -> None:
+    process = ChildProcess(("sh", "-c", "while echo; do sleep 0.02; done"))
+    try:
+        with pytest.raises(TooLate):
+            process.receive(10_000_000, Patience(0.1))
+    finally:
+        process.stop()

@@ -1,23 +1,17 @@
-"""Defects that are put into the server to show that the simulation finds them."""
+"""Defects in scheduler, engine and supervisor."""
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from msgspec import structs
 from numaserve.server.death import Cause, Death
 from numaserve.server.engine.backlog import Backlog
 from numaserve.server.engine.masked_sequence import MaskedSequence
 from numaserve.server.engine.masks import Masks
-from numaserve.server.engine.outage import Outage
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepLoop
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.timeouts import Timeouts
 from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.levels import Levels
@@ -29,43 +23,13 @@ from numaserve.server.scheduler.sequence import Sequence, SequenceState, Sequenc
 from numaserve.server.scheduler.step import Entry, InFlight, StepBuilder
 from numaserve.server.scheduler.suspects import Suspects
 from numaserve.server.supervisor.policy import RestartPolicy
-from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.workers.protocol import SeqResult, StepResult
 
-
-@dataclass(frozen=True)
-class Defect:
-    """A way to put a defect into the server, and where the search for it begins.
-
-    `first_seed` of a rare defect is shortly before the seed that finds it today: the seeds before that one take most of
-    the time. When a change moves that seed, the search goes on for as many seeds as from seed 0.
-    """
-
-    applied: Callable[[], AbstractContextManager[None]]
-    first_seed: int
+from tests.simulation.defects.registry import defect
 
 
-DEFECTS: dict[str, Defect] = {}
-
-
-def _defect(owner: type, method: str, first_seed: int = 0) -> Callable[[Callable[..., Any]], None]:
-    """Have the decorated function, which gets the right method as its first argument, stand in for it."""
-
-    def register(wrong: Callable[..., Any]) -> None:
-        @contextmanager
-        def applied() -> Iterator[None]:
-            right = getattr(owner, method)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(owner, method, lambda *arguments, **named: wrong(right, *arguments, **named))
-                yield
-
-        DEFECTS[wrong.__name__] = Defect(applied, first_seed)
-
-    return register
-
-
-@_defect(KVCache, "release")
+@defect(KVCache, "release")
 def a_page_is_left_out_of_a_release(right: Callable[..., None], cache: KVCache, seq: Sequence) -> None:
     """The last page of a sequence of more than two is not freed."""
     if len(seq.pages) > 2 and seq.num_computed < len(seq.pages) * cache._config.page_size:
@@ -73,7 +37,7 @@ def a_page_is_left_out_of_a_release(right: Callable[..., None], cache: KVCache, 
     right(cache, seq)
 
 
-@_defect(RadixTree, "match_prefix")
+@defect(RadixTree, "match_prefix")
 def a_cache_group_finds_the_pages_of_all(
     right: Callable[..., Node], tree: RadixTree, scope: CacheScope, *arguments: Any
 ) -> Node:
@@ -81,21 +45,21 @@ def a_cache_group_finds_the_pages_of_all(
     return right(tree, cache_scope(salt=scope.partition("\0")[2]), *arguments)
 
 
-@_defect(KVCache, "publish", first_seed=160)
+@defect(KVCache, "publish", first_seed=160)
 def pages_are_shared_before_they_are_computed(right: Callable[..., None], cache: KVCache, seq: Sequence) -> None:
     """Others find the pages of a prompt in the very plan that writes them."""
     right(cache, seq)
     cache._fresh.clear()
 
 
-@_defect(StepBuilder, "add", first_seed=40)
+@defect(StepBuilder, "add", first_seed=40)
 def a_sequence_resumes_without_its_penalties(right: Callable[..., None], step: StepBuilder, *arguments: Any) -> None:
     """What it had said before it was retracted does not count."""
     *others, init = arguments
     right(step, *others, None if init is None else structs.replace(init, output_history=[]))
 
 
-@_defect(Scheduler, "reset_workers", first_seed=40)
+@defect(Scheduler, "reset_workers", first_seed=40)
 def log_probabilities_of_a_prompt_come_again(right: Callable[..., None], scheduler: Scheduler) -> None:
     """New workers are asked for rows that have been delivered."""
     right(scheduler)
@@ -103,25 +67,25 @@ def log_probabilities_of_a_prompt_come_again(right: Callable[..., None], schedul
         seq.logprob_rows_planned = seq.logprob_rows_received = 0
 
 
-@_defect(WaitingQueue, "leave")
+@defect(WaitingQueue, "leave")
 def a_client_is_forgotten_too_early(right: Callable[..., None], queue: WaitingQueue, seq: Sequence) -> None:
     """The others of its sequences have no queue any more."""
     queue._shares[seq.client.name].live = 1
     right(queue, seq)
 
 
-@_defect(Levels, "grown")
+@defect(Levels, "grown")
 def later_pages_are_nobody_s(_right: Callable[..., None], _levels: Levels, _seq: Sequence, _pages: int) -> None:
     """A client is taken to hold what its sequences had when they began."""
 
 
-@_defect(Suspects, "next_on_trial")
+@defect(Suspects, "next_on_trial")
 def who_was_held_back_stays_so(_right: Callable[..., Any], _suspects: Suspects) -> list[Sequence]:
     """Nobody looks at them again when those on trial were cleared."""
     return []
 
 
-@_defect(Suspects, "died")
+@defect(Suspects, "died")
 def suspects_are_not_divided(right: Callable[..., Any], suspects: Suspects, plans: Any) -> Any:
     """All of them are tried together again and again."""
     finding = right(suspects, plans)
@@ -129,7 +93,7 @@ def suspects_are_not_divided(right: Callable[..., Any], suspects: Suspects, plan
     return finding
 
 
-@_defect(Scheduler, "apply", first_seed=20)
+@defect(Scheduler, "apply", first_seed=20)
 def a_result_for_a_finished_sequence_is_applied(
     _right: Callable[..., Any], scheduler: Scheduler, result: StepResult
 ) -> list[SequenceUpdate]:
@@ -140,7 +104,7 @@ def a_result_for_a_finished_sequence_is_applied(
     return [update for each in updates for update in each]
 
 
-@_defect(Scheduler, "_apply_one")
+@defect(Scheduler, "_apply_one")
 def what_rests_on_wrong_guesses_counts_as_computed(
     right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
 ) -> list[SequenceUpdate]:
@@ -151,7 +115,7 @@ def what_rests_on_wrong_guesses_counts_as_computed(
     return updates
 
 
-@_defect(Scheduler, "_apply_one", first_seed=20)
+@defect(Scheduler, "_apply_one", first_seed=20)
 def the_draft_model_counts_as_having_read_wrong_guesses(
     right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
 ) -> list[SequenceUpdate]:
@@ -162,13 +126,13 @@ def the_draft_model_counts_as_having_read_wrong_guesses(
     return updates
 
 
-@_defect(StepBudget, "beyond")
+@defect(StepBudget, "beyond")
 def guesses_take_the_rows_of_others(_right: Callable[..., int], budget: StepBudget, _sequences: int) -> int:
     """Sequences that come behind find none."""
     return budget._rows
 
 
-@_defect(Scheduler, "fail_step", first_seed=170)
+@defect(Scheduler, "fail_step", first_seed=170)
 def the_plan_behind_a_failed_one_counts(
     right: Callable[..., list[Sequence]], scheduler: Scheduler, step_id: int
 ) -> list[Sequence]:
@@ -179,36 +143,20 @@ def the_plan_behind_a_failed_one_counts(
     return ended
 
 
-@_defect(StepLoop, "halt")
+@defect(StepLoop, "halt")
 def plans_of_dead_workers_stay_in_flight(_right: Callable[..., None], steps: StepLoop) -> None:
     """The step loop goes on waiting for their answers."""
     steps._running = False
     steps._watch.stop()
 
 
-@_defect(StepLoop, "halt")
-def the_watch_goes_on_without_workers(right: Callable[..., None], steps: StepLoop) -> None:
-    """The answers that the dead owe are awaited from the living."""
-    watch, steps._watch = steps._watch, ProgressWatch(1.0, lambda: None)
-    right(steps)
-    steps._watch = watch
-
-
-@_defect(StepLoop, "start")
+@defect(StepLoop, "start")
 def a_restart_wakes_nobody(_right: Callable[..., None], steps: StepLoop) -> None:
     """What waited for the new workers goes on waiting until somebody else comes."""
     steps._running = True
 
 
-@_defect(ProgressWatch, "_check", first_seed=10)
-def a_watch_is_not_armed_again(_right: Callable[..., None], watch: ProgressWatch) -> None:
-    """Where an answer came in the meantime."""
-    watch._timer = None
-    if watch._outstanding and asyncio.get_running_loop().time() >= watch._last + watch.deadline_s:
-        watch._on_stall()
-
-
-@_defect(MaskedSequence, "publish_known", first_seed=60)
+@defect(MaskedSequence, "publish_known", first_seed=60)
 def a_mask_is_given_to_any_position(_right: Callable[..., None], held: MaskedSequence) -> None:
     """A row that awaits the mask of a later token gets the one that is there."""
     if held.state is not None:
@@ -217,17 +165,7 @@ def a_mask_is_given_to_any_position(_right: Callable[..., None], held: MaskedSeq
         held.rows.clear()
 
 
-@_defect(StepLoop, "_rest", first_seed=225)
-def the_heart_does_not_beat(_right: Callable[..., None], _steps: StepLoop) -> None:
-    """Workers that freeze while they are idle are noticed by the next client."""
-
-
-@_defect(Timeouts, "_arm", first_seed=275)
-def only_plans_look_at_the_time(_right: Callable[..., None], _timeouts: Timeouts) -> None:
-    """A request whose time passes while there are no workers goes on waiting for them."""
-
-
-@_defect(Backlog, "ended")
+@defect(Backlog, "ended")
 def who_leaves_the_queue_is_still_in_it(
     right: Callable[..., None], backlog: Backlog, sequence: Sequence, now: float
 ) -> None:
@@ -236,12 +174,12 @@ def who_leaves_the_queue_is_still_in_it(
         right(backlog, sequence, now)
 
 
-@_defect(Masks, "reset", first_seed=100)
+@defect(Masks, "reset", first_seed=100)
 def rows_of_dead_workers_are_kept(_right: Callable[..., None], _masks: Masks) -> None:
     """Masks are published for workers that are gone."""
 
 
-@_defect(Masks, "reset", first_seed=265)
+@defect(Masks, "reset", first_seed=265)
 def matchers_begin_again(right: Callable[..., None], masks: Masks) -> None:
     """New workers go on where the old ones were, and the matcher with the first token."""
     right(masks)
@@ -249,12 +187,7 @@ def matchers_begin_again(right: Callable[..., None], masks: Masks) -> None:
         held.matcher = None
 
 
-@_defect(Outage, "end", first_seed=40)
-def an_outage_goes_on(_right: Callable[..., None], _outage: Outage) -> None:
-    """Though new workers have answered: requests that they serve are given up."""
-
-
-@_defect(LiveRequests, "_remove")
+@defect(LiveRequests, "_remove")
 def a_request_is_removed_without_its_sequence(right: Callable[..., None], requests: LiveRequests, live: Any) -> None:
     """A client that leaves while its sequence waits is forgotten, and the sequence is computed for nobody."""
     if live.sequence.state is SequenceState.WAITING:
@@ -263,7 +196,7 @@ def a_request_is_removed_without_its_sequence(right: Callable[..., None], reques
     right(requests, live)
 
 
-@_defect(Stream, "push")
+@defect(Stream, "push")
 def an_end_is_told_twice(right: Callable[..., None], stream: Stream, chunk: Any) -> None:
     """The last chunk comes again, without its text."""
     right(stream, chunk)
@@ -271,7 +204,7 @@ def an_end_is_told_twice(right: Callable[..., None], stream: Stream, chunk: Any)
         right(stream, chunk)
 
 
-@_defect(RestartPolicy, "failed", first_seed=390)
+@defect(RestartPolicy, "failed", first_seed=390)
 def failures_before_an_answer_are_not_forgiven(
     right: Callable[..., bool], policy: RestartPolicy, now: float, *, was_ready: bool, cause: Cause = Cause.UNKNOWN
 ) -> bool:
@@ -279,14 +212,14 @@ def failures_before_an_answer_are_not_forgiven(
     return right(policy, now, was_ready=was_ready, cause=Cause.REQUEST if cause is Cause.PASSING else cause)
 
 
-@_defect(Supervisor, "_on_failure", first_seed=135)
+@defect(Supervisor, "_on_failure", first_seed=135)
 def who_dies_as_he_is_ready_is_taken_to_serve(right: Callable[..., None], supervisor: Supervisor, death: Death) -> None:
     """His end is known before his beginning."""
     supervisor._starting = False
     right(supervisor, death)
 
 
-@_defect(Supervisor, "_end_group")
+@defect(Supervisor, "_end_group")
 async def a_group_is_started_before_the_old_one_has_ended(
     right: Callable[..., Any], supervisor: Supervisor, grace_s: float = 0.0
 ) -> None:
@@ -297,13 +230,13 @@ async def a_group_is_started_before_the_old_one_has_ended(
     supervisor._group = None
 
 
-@_defect(InFlight, "take_back")
+@defect(InFlight, "take_back")
 def what_rests_on_a_sample_that_was_taken_back_counts(
     right: Callable[..., None], record: InFlight, seq: Sequence
 ) -> None:
     """The plan in flight goes on as if the token that stands for the late one were the sequence's."""
 
 
-@_defect(Scheduler, "mask_known")
+@defect(Scheduler, "mask_known")
 def nobody_goes_on_whose_mask_was_late(right: Callable[..., None], scheduler: Scheduler, seq: Sequence) -> None:
     """The sequence waits for a mask that is there."""

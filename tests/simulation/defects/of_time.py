@@ -1,0 +1,66 @@
+"""Defects in what waits, and in what gives up waiting."""
+
+import asyncio
+from collections.abc import Callable
+
+from numaserve.server.engine.outage import Outage
+from numaserve.server.engine.steps import StepLoop
+from numaserve.server.engine.timeouts import Timeouts
+from numaserve.server.patience import Patience, PatientTimer
+from numaserve.server.supervisor.progress import ProgressWatch
+
+from tests.simulation.defects.registry import defect
+
+
+@defect(PatientTimer, "_look", first_seed=10)
+def a_watch_is_not_armed_again(_right: Callable[..., None], timer: PatientTimer) -> None:
+    """Where it looks before the time is over."""
+    timer._timer = None
+    if timer._patience is not None and timer._patience.ends():
+        timer._ended()
+
+
+@defect(Patience, "ends")
+def an_absence_counts(_right: Callable[..., bool], patience: Patience) -> bool:
+    """Workers are judged by the time in which nobody read what they answered."""
+    now = patience._clock()
+    patience._spent += now - patience._looked
+    patience._looked = now
+    return patience._spent >= patience.seconds
+
+
+@defect(Outage, "workers_down")
+def requests_wait_by_the_clock(right: Callable[..., None], outage: Outage) -> None:
+    """The time in which nobody could see that there are new workers counts."""
+    right(outage)
+    outage._timer.stop()
+    began = outage._began
+
+    def look() -> None:
+        if outage._began == began:
+            outage._run_out()
+
+    asyncio.get_running_loop().call_later(outage._timeout_s, look)
+
+
+@defect(Outage, "end", first_seed=40)
+def an_outage_goes_on(_right: Callable[..., None], _outage: Outage) -> None:
+    """Though new workers have answered: requests that they serve are given up."""
+
+
+@defect(Timeouts, "_arm", first_seed=275)
+def only_plans_look_at_the_time(_right: Callable[..., None], _timeouts: Timeouts) -> None:
+    """A request whose time passes while there are no workers goes on waiting for them."""
+
+
+@defect(StepLoop, "halt")
+def the_watch_goes_on_without_workers(right: Callable[..., None], steps: StepLoop) -> None:
+    """The answers that the dead owe are awaited from the living."""
+    watch, steps._watch = steps._watch, ProgressWatch(1.0, lambda: None)
+    right(steps)
+    steps._watch = watch
+
+
+@defect(StepLoop, "_rest", first_seed=225)
+def the_heart_does_not_beat(_right: Callable[..., None], _steps: StepLoop) -> None:
+    """Workers that freeze while they are idle are noticed by the next client."""

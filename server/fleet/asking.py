@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from numaserve.server.api.errors import ApiError, not_ready
 from numaserve.server.api.streaming import json_response
 from numaserve.server.fleet.passing import Headers, requested
+from numaserve.server.patience import patiently
 from starlette.types import Scope
 
 ASK_S = 10.0  # for a server, which answers these within milliseconds unless it hangs
@@ -96,7 +97,7 @@ async def _ask(session: aiohttp.ClientSession, question: Question) -> Response |
         return None
     with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
         async with (
-            asyncio.timeout(ASK_S),
+            patiently(ASK_S),
             requested(session, question.scope, question.body, question.told) as answer,
         ):
             return Response(await answer.read(), answer.status, media_type=answer.content_type)

@@ -16,6 +16,7 @@ from numaserve.server.fleet.residency import Residency, State
 from numaserve.server.fleet.resident import FleetOptions, Resident
 from numaserve.server.fleet.running_model import RunningModel
 from numaserve.server.fleet.waiting import WaitingRoom, not_loadable, too_late
+from numaserve.server.patience import wait_patiently
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class Fleet:
         processes = [model.process for model in self._models.values() if model.process is not None]
         if processes:
             seconds = self._options.drain_seconds + _KILL_S
-            await asyncio.wait([process.gone for process in processes], timeout=seconds)
+            await wait_patiently([process.gone for process in processes], seconds)
             for process in processes:
                 process.signal(signal.SIGKILL)
                 await process.gone

@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 import msgspec
 from numaserve.server.fleet.member import Membership
+from numaserve.server.patience import PatientTimer
 from numaserve.server.service.listen import BACKLOG
 
 MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.fleet.member")
@@ -43,7 +45,7 @@ class ModelProcess:
     process's alone. Each end tells when nobody has the other one any more: so the server ends with this process,
     however that ends (see `supervisor.process`), and this one knows when of a server that was killed no worker is left.
     `membership` comes without descriptors. Once the server is ready, it is killed when it has told of no life for
-    `watchdog_s` seconds. Must be made inside a running event loop. Raises `OSError`.
+    `watchdog_s` seconds in which this process ran. Must be made inside a running event loop. Raises `OSError`.
     """
 
     def __init__(
@@ -60,8 +62,9 @@ class ModelProcess:
         self._watchdog_s = watchdog_s
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()
-        self._leftovers: asyncio.TimerHandle | None = None
-        self._watchdog: asyncio.TimerHandle | None = None
+        self._leftovers = PatientTimer(self._give_up_on_leftovers)
+        self._watchdog = PatientTimer(partial(self.signal, signal.SIGKILL))
+        self._is_watched = False
         notify_path = path.with_suffix(".notify")
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,21 +106,17 @@ class ModelProcess:
             return
         lines = message.split(b"\n")
         if b"READY=1" in lines:
-            self._feed()
+            self._watchdog.start(self._watchdog_s)
+            self._is_watched = True
             self._hooks.ready()
-        elif b"WATCHDOG=1" in lines and self._watchdog is not None:
-            self._feed()
+        elif b"WATCHDOG=1" in lines and self._is_watched:
+            self._watchdog.start(self._watchdog_s)
         elif b"STOPPING=1" in lines:
             self._stop_watchdog()
 
-    def _feed(self) -> None:
-        self._stop_watchdog()
-        self._watchdog = self._loop.call_later(self._watchdog_s, self.signal, signal.SIGKILL)
-
     def _stop_watchdog(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
+        self._is_watched = False
+        self._watchdog.stop()
 
     def _reap(self) -> None:
         self._stop_watchdog()
@@ -127,7 +126,7 @@ class ModelProcess:
         self._notify.close()
         status = self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
         self._hooks.ended(status)
-        self._leftovers = self._loop.call_later(_LEFTOVERS_S, self._give_up_on_leftovers)
+        self._leftovers.start(_LEFTOVERS_S)
         self._loop.add_reader(self._lifeline, self._on_gone)  # nothing is ever sent: it is readable at its end
 
     def _give_up_on_leftovers(self) -> None:
@@ -135,8 +134,7 @@ class ModelProcess:
         self._on_gone()
 
     def _on_gone(self) -> None:
-        if self._leftovers is not None:
-            self._leftovers.cancel()
+        self._leftovers.stop()
         self._loop.remove_reader(self._lifeline)
         self._lifeline.close()
         self.gone.set_result(None)

@@ -9,6 +9,7 @@ import aiohttp
 from numaserve.server.fleet.member import EXIT_MISTAKE
 from numaserve.server.fleet.process import ModelProcess
 from numaserve.server.fleet.resident import Resident
+from numaserve.server.patience import PatientTimer
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.unix_session import open_session
 
@@ -29,7 +30,7 @@ class RunningModel:
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and new, at each change of state
     is_served: bool = False  # by the process that there is
     _policy: RestartPolicy = field(default_factory=RestartPolicy)
-    _timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    _timers: list[PatientTimer] = field(default_factory=list)
     _was_served: bool = False  # by any
 
     def __post_init__(self) -> None:
@@ -66,13 +67,14 @@ class RunningModel:
         return self._policy.pause_s
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call it in a while, unless `forget_timers` is called before."""
-        self._timers.append(asyncio.get_running_loop().call_later(seconds, call))
+        """Call it when this process has been there for so long, unless `forget_timers` is called before."""
+        self._timers.append(PatientTimer(call))
+        self._timers[-1].start(seconds)
 
     def forget_timers(self) -> None:
         """Call nothing later."""
         for timer in self._timers:
-            timer.cancel()
+            timer.stop()
         self._timers.clear()
 
     def tell_change(self) -> None:

@@ -1,6 +1,8 @@
 """Models loaded, unloaded, restarted and given up, over processes that are stand-ins for their servers."""
 
 import asyncio
+import socket
+import time
 from typing import Any
 
 import httpx
@@ -264,3 +266,29 @@ async def test_a_server_that_tells_no_life_is_killed(opened: Open, monkeypatch: 
     monkeypatch.setattr(Resident, "watchdog_s", 0.05)
     async with opened({"a": {}}) as door:
         await door.until(lambda: len(started(door, "a")) > 1)
+
+
+async def test_a_front_door_that_was_absent_reads_what_servers_have_told_before_it_judges(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Resident, "watchdog_s", 0.05)
+    async with opened({"a": {"load": "request"}}) as door:
+        hear, signals, absences = ModelProcess._hear, list[int](), list[float]()
+
+        def hear_and_be_absent(process: ModelProcess) -> None:
+            """The server is ready, and ends by itself while nobody is there."""
+            hear(process)
+            if absences:
+                return
+            absences.append(1.0)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+                server.sendto(b"STOPPING=1", str(process.path.with_suffix(".notify")))
+            time.sleep(absences[0])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ModelProcess, "_hear", hear_and_be_absent)
+            patch.setattr(ModelProcess, "signal", lambda _, number: signals.append(number))
+            assert (await echoed(door, "a")).json()["by"] == "a"
+            await asyncio.sleep(0.5)
+            assert absences
+            assert signals == []

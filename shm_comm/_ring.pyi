@@ -45,7 +45,7 @@ class Ring(RingBase):
     def prefault(self) -> None:
         """Touch the own slots so that they exist before the first collective; after the part was bound."""
     def set_deadline(self, seconds: float) -> None:
-        """Set the longest that one wait may take."""
+        """Set the longest that one wait may take, of the time in which this process runs."""
     def share_cores(self) -> None:
         """Let other threads run as soon as there is something to wait for: for ranks that are not pinned to cores."""
     def beat(self) -> None:

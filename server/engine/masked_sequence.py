@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from numaserve.server.engine.constraint import MaskState, TokenMatcher
+from numaserve.server.patience import PatientTimer
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.supervisor.memory import MaskBoard
@@ -68,7 +68,7 @@ class MaskedSequence:
     memory: Bits  # a thread writes it without the lock while `state` is None
     state: MaskState | None = None  # None: not known yet
     reports: bool = False  # the scheduler waits for `state`
-    patience: asyncio.TimerHandle | None = None  # the event loop's: for how long it waits
+    patience: PatientTimer | None = None  # the event loop's: for how long it waits
     tokens: list[int] = field(default_factory=list)  # sampled, not accepted yet
     rows: list[AwaitedRow] = field(default_factory=list)  # not published yet
     guesses: Guesses | None = None  # of the step that is awaited
@@ -125,7 +125,7 @@ class MaskedSequence:
         self.state = None
         self.forget_guesses()
 
-    def wait(self, patience: asyncio.TimerHandle) -> None:
+    def wait(self, patience: PatientTimer) -> None:
         """Report `state` once it is known; after `patience` it is too late."""
         self.stop_waiting()
         self.reports, self.patience = True, patience
@@ -134,7 +134,7 @@ class MaskedSequence:
         """Report nothing."""
         self.reports = False
         if self.patience is not None:
-            self.patience.cancel()
+            self.patience.stop()
             self.patience = None
 
     def publish_known(self) -> None:

@@ -18,6 +18,7 @@ from numaserve.server.engine.masked_sequence import Guesses, MaskedSequence
 from numaserve.server.engine.matcher_budget import MatcherBudget
 from numaserve.server.engine.matcher_threads import MatcherThreads
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.patience import PatientTimer
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
@@ -183,7 +184,8 @@ class Masks:
 
     def _wait(self, held: MaskedSequence) -> None:
         request_id = held.sequence.request_id
-        timer = asyncio.get_running_loop().call_later(self._patience_s, self._failed, request_id, _LATE)
+        timer = PatientTimer(functools.partial(self._failed, request_id, _LATE))
+        timer.start(self._patience_s)
         with self._lock:
             held.wait(timer)
 

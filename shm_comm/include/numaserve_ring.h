@@ -34,6 +34,7 @@
 //   between done(n) and n+1  the same as the first case, for n + 1
 //   while aborting           the word is set, the reason is missing: the others report an abort without reason
 //   killed after a deadline  the first waiter whose deadline passes aborts the ring, so the others leave at once
+// A group that is stopped as a whole and goes on is none of them: see numaserve_patience.h.
 // A ring that was aborted stays so: the group is ended and a new one gets a new segment with a new nonce.
 //
 // Include this in translation units built for the baseline instruction set only: inline functions are weak symbols, and
@@ -124,7 +125,7 @@ class Ring {
   std::uint64_t position() const { return position_; }
   void set_position(std::uint64_t n) { position_ = n; }
 
-  // The longest that one wait may take, in nanoseconds.
+  // The longest that one wait may take, in nanoseconds of this thread's presence.
   void set_deadline(std::uint64_t ns) { policy_.deadline_ns = ns; }
 
   // Lets other threads run as soon as there is something to wait for. Ranks that share their cores want it: a wait that

@@ -3,19 +3,14 @@
 
 #include <cpuid.h>
 #include <sched.h>
-#include <time.h>
 #include <x86intrin.h>
 
 #include <atomic>
 #include <cstdint>
 
-namespace numaserve::ring {
+#include "shm_comm/include/numaserve_patience.h"
 
-inline std::uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(now.tv_nsec);
-}
+namespace numaserve::ring {
 
 inline std::uint64_t cycles() { return __rdtsc(); }
 
@@ -59,7 +54,7 @@ inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t
     if (seen >= target) return Status::ok;
     _mm_pause();
   }
-  const std::uint64_t limit = monotonic_ns() + policy.deadline_ns;
+  Patience patience(policy.deadline_ns);
   for (int umwaits = 0;;) {
     seen = epoch.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
@@ -69,7 +64,7 @@ inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t
       umwait_word(epoch, seen);
       continue;
     }
-    if (monotonic_ns() > limit) return Status::deadline;
+    if (patience.ends()) return Status::deadline;
     sched_yield();
   }
 }

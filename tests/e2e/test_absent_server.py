@@ -1,0 +1,60 @@
+"""A server that is stopped for longer than a step's deadline, alone or with its workers, goes on where it was."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.real_server import RealServer
+
+DEADLINE_S = 2
+ABSENCE_S = 5.0  # longer than the deadlines of a step and of its masks, and a tick
+BODIES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "constrained": {"structured_outputs": {"regex": "[a-z ]{400}"}},
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealServer]:
+    with RealServer("--tp", "2", "--step-deadline-seconds", str(DEADLINE_S), "--mask-deadline-ms", "1000") as made:
+        yield made
+
+
+@pytest.mark.parametrize("everybody", [False, True], ids=["the front end", "everybody"])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_no_worker_is_ended_for_an_absence_and_the_stream_goes_on(
+    server: RealServer, everybody: bool, body: dict[str, Any]
+) -> None:
+    workers = server.worker_pids()
+    with server.stream(200, **body) as payloads:
+        *undisturbed, _ = payloads
+    with server.stream(200, **body) as payloads:
+        # Ranks do not stop at one moment: when the second one does, the first waits for it.
+        absent = [server.process.pid, *(workers if everybody else [])]
+        for pid in absent:
+            _stop(pid)
+        time.sleep(ABSENCE_S)
+        for pid in absent:
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.1)
+        *disturbed, done = payloads
+    assert done == "[DONE]"
+    assert _texts(disturbed) == _texts(undisturbed)
+    assert server.worker_pids() == workers
+    assert server.info()["restarts"] == 0
+
+
+def _stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.001)
+
+
+def _texts(payloads: list[str]) -> list[str]:
+    return [choice["text"] for payload in payloads for choice in json.loads(payload)["choices"]]

@@ -14,6 +14,7 @@ from numaserve.kernels._native import (
     peak_flops,
     read_bandwidth,
     read_packed,
+    read_seconds,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "peak_flops",
     "read_bandwidth",
     "read_packed",
+    "read_seconds",
 ]

@@ -48,8 +48,13 @@ def isa() -> str:
 def read_bandwidth(team: Team, nbytes: int) -> float:
     """Bytes a second that the team reads from memory."""
 
-def peak_flops(team: Team, format: str = "bf16") -> float:
-    """Operations a second of the tiles of the instruction set in use, on all threads of the team."""
+def read_seconds(team: Team, ranges: Sequence[tuple[int, int]], fetch_ahead: bool) -> float:
+    """Seconds in which the team reads these ranges of memory, each an address and a number of bytes, but for what each
+    has behind a multiple of 256 bytes for each thread."""
+
+def peak_flops(team: Team, format: str = "bf16", passes: int = 7) -> float:
+    """Operations a second of the tiles of the instruction set in use, on all threads of the team: the best of some
+    passes, each of some hundredths of a second at most."""
 
 def barrier_ns(team: Team) -> float:
     """Nanoseconds of one barrier of the team."""

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,8 @@
 #include <optional>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "kernels/bindings/program.h"
 #include "kernels/cpu_features.h"
@@ -158,9 +161,21 @@ NB_MODULE(_native, m) {
       "read_bandwidth", [](Team& team, int64_t bytes) { return read_bandwidth(*default_table(), team, bytes); },
       nb::arg("team"), nb::arg("nbytes"), released, "Bytes a second that the team reads from memory.");
   m.def(
+      "read_seconds",
+      [](Team& team, const std::vector<std::pair<std::uintptr_t, int64_t>>& ranges, bool fetch_ahead) {
+        std::vector<Memory> parts;
+        for (const auto& [address, bytes] : ranges)
+          parts.push_back({reinterpret_cast<const std::byte*>(address), bytes});
+        return read_seconds(*default_table(), team, parts, fetch_ahead);
+      },
+      nb::arg("team"), nb::arg("ranges"), nb::arg("fetch_ahead"), released,
+      "Seconds in which the team reads these ranges of memory, each an address and a number of bytes.");
+  m.def(
       "peak_flops",
-      [](Team& team, const std::string& format) { return peak_flops(*default_table(), team, weight_format(format)); },
-      nb::arg("team"), nb::arg("format") = "bf16", released,
+      [](Team& team, const std::string& format, int passes) {
+        return peak_flops(*default_table(), team, weight_format(format), passes);
+      },
+      nb::arg("team"), nb::arg("format") = "bf16", nb::arg("passes") = 7, released,
       "Operations a second of the tiles of the instruction set in use, on all threads of the team.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 

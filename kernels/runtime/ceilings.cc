@@ -38,11 +38,22 @@ double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes) {
   return static_cast<double>(share * team.size()) / best;
 }
 
-double peak_flops(const KernelTable& table, Team& team, WeightFormat format) {
+double read_seconds(const KernelTable& table, Team& team, const std::vector<Memory>& parts, bool fetch_ahead) {
+  return seconds([&] {
+    team.parallel([&](int thread) {
+      for (const Memory& part : parts) {
+        const int64_t share = part.bytes / team.size() / 256 * 256;
+        table.read(part.data + thread * share, share, fetch_ahead);
+      }
+    });
+  });
+}
+
+double peak_flops(const KernelTable& table, Team& team, WeightFormat format, int passes) {
   constexpr int64_t kRounds = 2'000'000;
   std::vector<int64_t> done(static_cast<size_t>(team.size()));
   double best = 0.0;
-  for (int pass = 0; pass < kPasses; ++pass) {
+  for (int pass = 0; pass < passes; ++pass) {
     const double time = seconds(
         [&] { team.parallel([&](int thread) { done[static_cast<size_t>(thread)] = table.peak(format, kRounds); }); });
     best = std::max(best, static_cast<double>(done[0]) * team.size() / time);

@@ -30,7 +30,7 @@ class RunEstimate:
         barrier_us = self.efficiencies.barrier_s * 1e6
         machines = [
             RankMachine(
-                machine_of(each.ceilings, self.topology, barrier_us), each.ceilings.threads, each.ceilings.read_bytes_s
+                machine_of(each.ceilings, self.topology, barrier_us), each.ceilings.threads, each.ceilings.read_rate
             )
             for each in ranks
         ]

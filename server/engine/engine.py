@@ -35,7 +35,7 @@ from numaserve.workers.protocol import RankProfile
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 5.0
-_MEASURING_S = 5.0  # more than measuring ceilings takes, behind the steps that were under way
+_MEASURING_S = 5.0  # more than measuring ceilings takes, beside the steps that come meanwhile
 
 
 class Engine:
@@ -191,8 +191,8 @@ class Engine:
         """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
 
         With `ceilings` each also measures what its node allows. Only its own threads on its own cores and memory can
-        tell; a process beside it would measure other cores, and another machine when asked from afar. No step runs
-        meanwhile, for some tenths of a second: raises `Busy` while a request runs.
+        tell; a process beside it would measure other cores, and another machine when asked from afar. That takes some
+        tenths of a second, in slices between steps; raises `Busy` while a request runs, which would spoil it.
         """
         if self._state != "serving":
             raise NotReady(f"The server is {self.state}; try again later.")

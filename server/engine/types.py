@@ -163,6 +163,6 @@ class EngineProtocol(Protocol):
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
         """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
 
-        With `ceilings` each also measures what its node allows, which stops steps for some tenths of a second: raises
+        With `ceilings` each also measures what its node allows, for some tenths of a second between steps: raises
         `Busy` while a request runs.
         """

@@ -128,8 +128,8 @@ def _bounds(operation: OperationProfile, ceilings: Ceilings | None) -> dict[str,
     if ceilings is None:
         return {}
     peak = ceilings.flops_s.get(operation.format)
-    bounds = {"read": operation.bytes / ceilings.read_bytes_s}
-    return bounds | ({"flops": operation.flops / peak} if peak else {})
+    read = {"read": operation.bytes / ceilings.read_bytes_s} if ceilings.read_bytes_s else {}
+    return read | ({"flops": operation.flops / peak} if peak else {})
 
 
 def _averages(operation: OperationProfile, figures: RankFigures, bounds: dict[str, float]) -> OperationFigures:

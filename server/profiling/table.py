@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 WIDTH = 100  # columns that a table needs
+_SMALL = "not measured (its weights are less than twice the processor's last cache)"
 _SHOWN = 0.002  # the least part of a step that has a row
 
 
@@ -43,7 +44,8 @@ def ceilings_view(ceilings: Ceilings | None) -> Text:
         )
     threads = f"{ceilings.threads} thread{'s' if ceilings.threads > 1 else ''}, {ceilings.isa}"
     peaks = ", ".join(f"{format} {flops / 1e12:.3g} TFLOP/s" for format, flops in ceilings.flops_s.items())
-    return Text(f"\n ceilings of the rank ({threads}): reads {ceilings.read_bytes_s / 1e9:.3g} GB/s, {peaks}")
+    read = f"{ceilings.read_bytes_s / 1e9:.3g} GB/s" if ceilings.read_bytes_s else _SMALL
+    return Text(f"\n ceilings of the rank ({threads}): reads {read}, {peaks}")
 
 
 def _cells(cost: OperationFigures) -> list[str]:

@@ -70,9 +70,11 @@ export class MachineView {
   worker(worker, rates, lately, ceilings) {
     const rate = rates?.ranks.find(({ rank }) => rank === worker.rank);
     const last = lately?.find(({ rank }) => rank === worker.rank);
-    const most = (ceilings?.[worker.rank]?.read_bytes_s ?? 0) / 1e9; // 0: not measured
+    const most = (ceilings?.[worker.rank]?.read_bytes_s ?? 0) / 1e9; // 0: not asked for, or not measured
     const read = rate?.gigabytes ?? 0;
-    const shown = most ? `${number(read, 1)} of ${number(most, 1)} GB/s` : `${number(read, 1)} GB/s`;
+    const measured = most ? ` of ${number(most, 1)}` : "";
+    const limit = ceilings && !most ? ", limit not measured" : ""; // weights that fit into a cache, or the reference
+    const shown = `${number(read, 1)}${measured} GB/s${limit}`;
     const misplaced = worker.misplaced_pages
       ? make("span", { class: "bad" }, `${number(worker.misplaced_pages)} pages misplaced`)
       : "no page misplaced";

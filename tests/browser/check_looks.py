@@ -177,6 +177,16 @@ def test_the_machine_is_shown_as_it_is(real: RealServer, open_page: Open) -> Non
     expect(machine.locator(".rank h3").first).to_contain_text(" of ", timeout=30_000)
 
 
+def test_a_limit_that_was_not_measured_is_said_to_be_so(real: RealServer, open_page: Open) -> None:
+    page = open_page(real.url)
+    ceilings = {"isa": "avx512", "threads": 1, "read_bytes_s": None, "flops_s": {"bf16": 1e9}}
+    profile = [{"rank": rank, "ceilings": ceilings if rank else None} for rank in range(2)]
+    page.route("**/server_info*ceilings=1", lambda route: route.fulfill(json={"profile": profile}))
+    page.locator("#machine").get_by_role("button", name="Measure").click()
+    for rank in range(2):
+        expect(page.locator("#machine .rank h3").nth(rank)).to_contain_text("limit not measured")
+
+
 def test_it_is_looked_at_while_others_use_the_server(real: RealServer, open_page: Open) -> None:
     story = "Once upon a time there was a city by the sea, and in it there was a tower. " * 8
     for scheme in ("light", "dark"):

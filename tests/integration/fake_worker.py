@@ -217,7 +217,10 @@ class Worker:
         while isinstance(plan := self.receive(), StepPlan | ProfileRequest):
             if isinstance(plan, ProfileRequest):
                 if not self.options.no_profile:
-                    self.send(profile_of(plan, self.rank, count))
+                    profile = profile_of(plan, self.rank, count)
+                    if profile.ceilings is not None and self.options.small_weights:
+                        profile = replace(profile, ceilings=replace(profile.ceilings, read_bytes_s=None))
+                    self.send(profile)
                 continue
             received = time.perf_counter_ns()
             if self.faulty and not self.survives(plan, count):
@@ -310,6 +313,7 @@ def main() -> None:
     parser.add_argument("--die-loading", action="store_true")
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--terms", action="store_true", help="tell what operations take, so that steps are predicted")
+    parser.add_argument("--small-weights", action="store_true", help="be no measure of reading from memory")
     parser.add_argument("--no-profile", action="store_true", help="never answer a request for a profile")
     parser.add_argument("--nan", action="store_true", help="let two tokens make logits that are not numbers")
     parser.add_argument("--script", type=lambda path: Script(Path(path)), help="play these answers")

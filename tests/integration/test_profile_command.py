@@ -67,6 +67,22 @@ def test_others_traffic_is_watched_without_sending_any(capsys: pytest.CaptureFix
     assert "no step ran" in err
 
 
+def test_bandwidth_that_was_not_measured_is_told_to_be_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        async with serving(Options(faults=["--step-ms", "2", "--small-weights"])) as server:
+            options = ("--prompt-tokens", "100", "--output-tokens", "200")
+            assert await command(server, *options) == 0
+            assert await command(server, *options, "--json") == 0
+
+    run(scenario())
+    table, _, data = capsys.readouterr().out.partition("[{")
+    assert "reads not measured" in table
+    assert "bf16 0.001 TFLOP/s" in table
+    phases: list[dict[str, Any]] = json.loads("[{" + data)
+    assert {phase["ceilings"]["read_bytes_s"] for phase in phases} == {None}
+    assert {cost["ceiling"] for phase in phases for cost in phase["costs"]} == {"flops", None}
+
+
 def test_what_the_server_refuses_is_told_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario() -> None:
         async with serving(Options(context=64, faults=["--step-ms", "2"])) as server:

@@ -51,6 +51,12 @@ async def test_ceilings_are_measured_by_an_idle_server_only() -> None:
         assert (await working).status_code == 200
 
 
+async def test_bandwidth_that_was_not_measured_is_null() -> None:
+    async with serving(Options(faults=["--small-weights"])) as server:
+        (rank,) = await profile(server, "&ceilings=1")
+        assert rank["ceilings"] == {"isa": "fake", "threads": 1, "read_bytes_s": None, "flops_s": {"bf16": 1e9}}
+
+
 async def test_a_worker_that_dies_ends_the_wait_for_its_profile() -> None:
     async with running_engine(Options(ranks=2, faults=["--no-profile"])) as engine:
         asked = asyncio.create_task(engine.profile())

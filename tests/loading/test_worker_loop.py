@@ -1,13 +1,24 @@
 """What the worker's loop does between messages."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import pytest
 from numaserve.workers.process import loop
 from numaserve.workers.process.loop import Mailbox, serve
 from numaserve.workers.process.model import StepAnswer
-from numaserve.workers.protocol import FromWorker, Launch, SeqPlan, Shutdown, StepPlan, StepResult, ToWorker
+from numaserve.workers.protocol import (
+    Ceilings,
+    FromWorker,
+    Launch,
+    ProfileRequest,
+    RankProfile,
+    SeqPlan,
+    Shutdown,
+    StepPlan,
+    StepResult,
+    ToWorker,
+)
 
 LAUNCH = Launch(
     rank=0,
@@ -25,6 +36,10 @@ LAUNCH = Launch(
     ring_nonce=0,
     step_deadline_s=1.0,
 )
+
+
+SLICES = 3
+CEILINGS = Ceilings("simulated", 1, None, {})
 
 
 class FullMailbox:
@@ -65,6 +80,16 @@ class Model:
         self.events.append("step")
         return StepAnswer([], 0, 0, 0)
 
+    def measure_ceilings(self) -> Generator[None, None, Ceilings]:
+        for _ in range(SLICES):
+            self.events.append("slice")
+            yield
+        return CEILINGS
+
+    def profile(self, request: ProfileRequest, ceilings: Ceilings | None = None) -> RankProfile:
+        self.events.append("profile")
+        return RankProfile(request.request_id, 0, 0, 0, 0, [], ceilings)
+
     def cache_weights(self) -> None: ...
 
     def close(self) -> None: ...
@@ -78,3 +103,33 @@ def test_memory_keeps_up_with_the_pages_of_steps_that_leave_no_pause(monkeypatch
     assert serve(cast(Mailbox, cast(Any, mailbox)), 0) == 0
     assert model.events == [2, "step", "keep up", "step", "keep up", 3, "step", "keep up"]
     assert [message.step_id for message in mailbox.sent if isinstance(message, StepResult)] == [0, 1, 2]
+
+
+class EmptyMailbox(FullMailbox):
+    """One in which no message comes while there is something to do."""
+
+    def receive(self, meanwhile: Callable[[], bool] = lambda: False, *, pause_ms: int = 0) -> ToWorker:
+        while meanwhile():
+            assert pause_ms == 0
+        return super().receive()
+
+
+def test_ceilings_are_measured_in_slices_between_steps_that_leave_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    monkeypatch.setattr(loop, "_load", lambda *_: model)
+    steps = [StepPlan(step_id, [SeqPlan(0, 0, [1])]) for step_id in range(SLICES + 2)]
+    mailbox = FullMailbox([LAUNCH, ProfileRequest(7, ceilings=True), ProfileRequest(8), *steps, Shutdown()])
+    assert serve(cast(Mailbox, cast(Any, mailbox)), 0) == 0
+    events = [event for event in model.events if event != "keep up"]
+    assert events == ["profile", *("step", "slice") * SLICES, "step", "profile", "step"]
+    told = [(each.request_id, each.ceilings) for each in mailbox.sent if isinstance(each, RankProfile)]
+    assert told == [(8, None), (7, CEILINGS)]
+
+
+def test_ceilings_are_measured_at_once_while_nothing_else_is_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    monkeypatch.setattr(loop, "_load", lambda *_: model)
+    # The launch is received before there is a loop.
+    mailbox = EmptyMailbox([LAUNCH, ProfileRequest(7, ceilings=True), StepPlan(0, [SeqPlan(0, 0, [1])]), Shutdown()])
+    assert serve(cast(Mailbox, cast(Any, mailbox)), 0) == 0
+    assert model.events == [*["slice"] * SLICES, "profile", "step", "keep up"]

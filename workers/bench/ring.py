@@ -62,7 +62,7 @@ def use_ring(task: UseRing, say: Say) -> Reduced:
     team = Team([task.cpu])
     ring = Ring(task.ring_fd, task.rank, task.ring_nonce, task.world_size)
     ring.prefault()
-    read = rank_ceilings(team, teams=task.world_size).read_bytes_s
+    read = rank_ceilings(team, teams=task.world_size).read_rate
     ways: dict[str, Collective] = {"ring": ring.all_reduce, "barrier": lambda _: ring.barrier()}
     ways |= {name: partial(ring.all_reduce, one_shot_bytes=limit) for name, limit in _FORCED.items()}
     if task.store is not None:
@@ -72,7 +72,7 @@ def use_ring(task: UseRing, say: Say) -> Reduced:
         say(f"all-reduce of {size} bytes over {task.world_size} ranks")
         array = np.zeros(size // 4, np.float32)
         found.append({name: _median_us(ring, partial(way, array), task.seconds) for name, way in ways.items()})
-    read = max(read, rank_ceilings(team, teams=task.world_size).read_bytes_s)
+    read = max(read, rank_ceilings(team, teams=task.world_size).read_rate)
     return Reduced(read, found)
 
 

@@ -57,7 +57,7 @@ class Work:
 
     def bound(self, ceilings: Ceilings) -> tuple[float, str]:
         """Seconds that it takes at least, and whether reading or computing is what takes them."""
-        read, compute = self.nbytes / ceilings.read_bytes_s, self.flops / ceilings.flops_s[self.format]
+        read, compute = self.nbytes / ceilings.read_rate, self.flops / ceilings.flops_s[self.format]
         return max((read, "read"), (compute, "flops"))
 
 

@@ -1,13 +1,21 @@
 """The ceilings of a rank: what its cores read and compute at best, measured. Profiles and benchmarks divide by them."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from numaserve.kernels import Team, isa, peak_flops, read_bandwidth
+from numaserve.kernels import Team, isa, peak_flops, read_bandwidth, read_seconds
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.protocol import Ceilings
 
 MIN_READ_BYTES = 512 << 20
+_CACHES = 2  # times the last cache: so much that is read over and over is in it no more when its turn comes
+_SLICE_BYTES = 32 << 20  # some milliseconds
+_READ_PASSES = 3  # of each way to read
+_PEAK_PASSES = 3
+_READING_S = 0.2  # after which no further pass begins
+
+Range = tuple[int, int]  # an address and a number of bytes
 
 
 def rank_ceilings(team: Team, formats: Iterable[str] = ("bf16",), *, teams: int = 1) -> Ceilings:
@@ -17,6 +25,61 @@ def rank_ceilings(team: Team, formats: Iterable[str] = ("bf16",), *, teams: int 
     """
     read = read_bandwidth(team, min(bytes_beyond_caches(), spare_bytes() // teams))
     return Ceilings(isa(), team.size, read, {format: peak_flops(team, format) for format in sorted(set(formats))})
+
+
+def ceilings_in_slices(
+    team: Team, formats: Iterable[str], resident: Sequence[Range]
+) -> Generator[None, None, Ceilings]:
+    """Measure while steps run between two slices, each of some hundredths of a second at most.
+
+    Nothing is allocated: bandwidth is that of reading `resident`, memory that the rank holds anyway. Where that is less
+    than `_CACHES` times the last cache, it is not measured: what is small is read from the cache.
+    """
+    read = yield from _bandwidth_in_slices(team, resident)
+    peaks: dict[str, float] = {}
+    for format in sorted(set(formats)):
+        for _ in range(_PEAK_PASSES):
+            peaks[format] = max(peaks.get(format, 0.0), peak_flops(team, format, passes=1))
+            yield
+    return Ceilings(isa(), team.size, read, peaks)
+
+
+def _bandwidth_in_slices(team: Team, resident: Sequence[Range]) -> Generator[None, None, float | None]:
+    wanted = _CACHES * last_level_cache_bytes() or MIN_READ_BYTES
+    if sum(nbytes for _, nbytes in resident) < wanted:
+        return None
+    # Each pass goes on where the one before has ended: of large models it reads what no cache has seen for long.
+    slices = itertools.cycle(_slices(resident))
+    best, spent = 0.0, 0.0
+    for number in range(2 * _READ_PASSES):
+        if number >= 2 and spent > _READING_S:
+            break
+        done, seconds = 0, 0.0
+        while done < wanted:
+            ranges = next(slices)
+            # Which of the two reads more differs between processors.
+            seconds += read_seconds(team, ranges, fetch_ahead=number % 2 == 0)
+            done += sum(nbytes for _, nbytes in ranges)
+            yield
+        best, spent = max(best, done / seconds), spent + seconds
+    return best
+
+
+def _slices(resident: Iterable[Range]) -> Iterator[list[Range]]:
+    """All of `resident`, in its order, in lists of ranges of `_SLICE_BYTES` each but for the last one."""
+    ranges: list[Range] = []
+    left = _SLICE_BYTES
+    for address, nbytes in resident:
+        done = 0
+        while done < nbytes:
+            taken = min(nbytes - done, left)
+            ranges.append((address + done, taken))
+            done, left = done + taken, left - taken
+            if not left:
+                yield ranges
+                ranges, left = [], _SLICE_BYTES
+    if ranges:
+        yield ranges
 
 
 def bytes_beyond_caches() -> int:

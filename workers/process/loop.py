@@ -1,12 +1,12 @@
 """The worker's loop: a message in, a native step, a message out.
 
 Nothing else runs in this process, but for the packed weights' way to the cache after a first start, and the first touch
-of the KV cache: while there is no message, and some after each step.
+of the KV cache and what ceilings are asked for: while there is no message, and some after each step.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import psutil
 import zmq
@@ -15,6 +15,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.protocol import (
+    Ceilings,
     Failure,
     FromWorker,
     Launch,
@@ -146,12 +147,13 @@ class _Loop:
         self._rank = rank
         self._kv_populations = model.kv_populations()
         self._next_stats = time.monotonic() + _STATS_INTERVAL_S
+        self._measuring: tuple[ProfileRequest, Generator[None, None, Ceilings | None]] | None = None
 
     def run(self) -> int:
         while True:
             try:
-                behind = any(each.is_behind for each in self._kv_populations)
-                message = self._mailbox.receive(self._touch_memory, pause_ms=0 if behind else _PAUSE_MS)
+                hurries = self._measuring is not None or any(each.is_behind for each in self._kv_populations)
+                message = self._mailbox.receive(self._use_pause, pause_ms=0 if hurries else _PAUSE_MS)
             except Orphaned:
                 # The last plan may have reached other ranks only, which then wait for this one.
                 self._model.abandon("the front end is gone")
@@ -159,7 +161,7 @@ class _Loop:
             if isinstance(message, Shutdown):
                 return 0
             if isinstance(message, ProfileRequest):
-                self._mailbox.send(self._model.profile(message))
+                self._profile(message)
                 continue
             if not isinstance(message, StepPlan):
                 continue
@@ -171,6 +173,7 @@ class _Loop:
             self._send_stats()
             for each in self._kv_populations:
                 each.keep_up()
+            self._measure()  # traffic without a pause delays it, and does not put it off
 
     def _step(self, plan: StepPlan) -> None:
         for seq in plan.seqs:
@@ -199,9 +202,28 @@ class _Loop:
             )
         )
 
-    def _touch_memory(self) -> bool:
-        """Touch some of the KV caches' memory; False when there is nothing to touch now."""
-        return any(each.advance() for each in self._kv_populations)
+    def _profile(self, request: ProfileRequest) -> None:
+        """Answer, at once or when what is asked for has been measured. Nobody waits for an earlier one any more."""
+        if request.ceilings:
+            self._measuring = request, self._model.measure_ceilings()
+        else:
+            self._mailbox.send(self._model.profile(request))
+
+    def _measure(self) -> bool:
+        """Measure a slice of the ceilings, and answer after the last one; False when there is nothing to measure."""
+        if self._measuring is None:
+            return False
+        request, slices = self._measuring
+        try:
+            next(slices)
+        except StopIteration as end:
+            self._measuring = None
+            self._mailbox.send(self._model.profile(request, end.value))
+        return True
+
+    def _use_pause(self) -> bool:
+        """Measure something, or touch some of the KV caches' memory; False when there is nothing to do now."""
+        return self._measure() or any(each.advance() for each in self._kv_populations)
 
     def _send_stats(self) -> None:
         now = time.monotonic()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.planning.ceilings import ceilings_in_slices
 from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafting import Drafting
 from numaserve.workers.process.node import NodeContext
@@ -19,6 +19,7 @@ from numaserve.workers.process.predicting import Predicting
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
 from numaserve.workers.protocol import (
+    Ceilings,
     Launch,
     OperationProfile,
     OperationTerms,
@@ -136,15 +137,19 @@ class RankModel:
         if self._node.ring is not None:
             self._node.ring.abort(reason)
 
-    def profile(self, request: ProfileRequest) -> RankProfile:
-        """The cost of the steps since load. With `ceilings` it measures those first, as all other ranks must now."""
-        ceilings, operations = None, self.operations()
-        if request.ceilings and self._launch.backend == "native":
-            # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
-            matrices = (matrix for each in self._loaded for matrix in each.loaded.weights.matrices)
-            formats = {each.format for each in operations} | {each.format for each in matrices}
-            ceilings = rank_ceilings(self._node.team, formats, teams=self._launch.world_size)
-        return RankProfile(request.request_id, self._launch.rank, *self._program.totals, operations, ceilings)
+    def profile(self, request: ProfileRequest, ceilings: Ceilings | None = None) -> RankProfile:
+        """The cost of the steps since load, with `ceilings` that were measured for it."""
+        return RankProfile(request.request_id, self._launch.rank, *self._program.totals, self.operations(), ceilings)
+
+    def measure_ceilings(self) -> Generator[None, None, Ceilings | None]:
+        """Measure what the node allows, in slices; nothing on the reference."""
+        if self._launch.backend != "native":
+            return None
+        matrices = [matrix for each in self._loaded for matrix in each.loaded.weights.matrices]
+        # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
+        formats = {each.format for each in self.operations()} | {each.format for each in matrices}
+        resident = [(each.address, each.nbytes) for each in matrices]
+        return (yield from ceilings_in_slices(self._node.team, formats, resident))
 
     def operations(self) -> list[OperationProfile]:
         """The cost of all operations since load; those of what guesses say so."""

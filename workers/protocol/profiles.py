@@ -8,8 +8,8 @@ import msgspec
 class ProfileRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="profile_request"):
     """Asks a rank what its operations have cost so far. It is answered between two steps, in the order of arrival.
 
-    With `ceilings` the rank measures beforehand what its node allows. That takes some tenths of a second, in which no
-    step can run: every rank has to be asked at the same place between the plans, while nothing runs.
+    With `ceilings` the rank measures what its node allows, and answers some tenths of a second later: it measures in
+    slices of some hundredths of a second, between which steps run. Every rank is asked, while no request runs.
     """
 
     request_id: int
@@ -30,17 +30,26 @@ class OperationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The most that the cores of one rank can do, measured while all ranks measure."""
+    """The most that the cores of one rank can do, measured while all ranks measure. `read_bytes_s` is None where the
+    rank holds too little memory to tell reading it from reading its caches."""
 
     isa: str
     threads: int
-    read_bytes_s: float
+    read_bytes_s: float | None
     flops_s: dict[str, float]  # by the format of what is multiplied; those that the rank uses
 
     def better(self, other: Ceilings) -> Ceilings:
         """The best of two measurements: a shared machine changes within minutes, and only ever for the worse."""
         flops = {format: max(self.flops_s[format], other.flops_s[format]) for format in self.flops_s}
-        return Ceilings(self.isa, self.threads, max(self.read_bytes_s, other.read_bytes_s), flops)
+        read = max(self.read_bytes_s or 0.0, other.read_bytes_s or 0.0) or None
+        return Ceilings(self.isa, self.threads, read, flops)
+
+    @property
+    def read_rate(self) -> float:
+        """Bytes a second. Raises `ValueError` where they were not measured."""
+        if self.read_bytes_s is None:
+            raise ValueError("the bandwidth of reading was not measured")
+        return self.read_bytes_s
 
 
 class RankProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="profile"):

@@ -77,9 +77,9 @@ def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Mac
         isa=isa_of(ceilings.isa),
         node_cores=[len(node.cpus) for node in topology.nodes],
         node_memory_gib=min(node.free_bytes for node in topology.nodes) / GIB,
-        node_read_gb_s=ceilings.read_bytes_s / 1e9,
+        node_read_gb_s=ceilings.read_rate / 1e9,
         core_gflop_s={"bf16": bf16 / ceilings.threads / 1e9, "int8": int8 / ceilings.threads / 1e9},
-        link_gb_s=ceilings.read_bytes_s / 1e9,
+        link_gb_s=ceilings.read_rate / 1e9,
         meeting_us=_MEETING_BARRIERS * barrier_us,
         barrier_us=barrier_us,
     )

@@ -4,6 +4,8 @@ from typing import Any
 
 from numaserve.server.supervisor.progress import ProgressWatch
 
+from tests.support.simulated_loop import SimulatedLoop
+
 DEADLINE = 0.05
 
 
@@ -81,3 +83,24 @@ def test_a_deadline_that_is_longer_from_now_on_is_waited_for() -> None:
         await asyncio.sleep(4 * DEADLINE)
 
     assert _stalls(drive) == 0
+
+
+def test_workers_are_not_late_for_the_time_in_which_nobody_could_read_their_answers() -> None:
+    stalls: list[float] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        watch = ProgressWatch(5.0, lambda: stalls.append(loop.time()))
+        watch.expect(1)
+        await asyncio.sleep(4.0)
+        loop.go_away(100.0)
+        await asyncio.sleep(0.5)
+        assert loop.time() >= 104.0
+        assert 3.5 < watch.waited_s < 5.0  # what the watchdog of a service manager is told by
+        assert not stalls
+        await asyncio.sleep(2.0)
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario())
+    assert len(stalls) == 1

@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test service-wheel install-service uninstall-service container test-container test-kubernetes clean
+	audit lock vm-test service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -109,10 +109,10 @@ lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@# The folders are one import root only when installed; mypy and import-linter see them the same way through links.
-	@rm -rf build/mypy && mkdir -p build/mypy/numaserve && for p in $(PACKAGES) deploy/ray; do \
-		ln -s ../../../$$p build/mypy/numaserve/$${p##*/}; done
+	@rm -rf build/mypy && mkdir -p build/mypy/numaserve build/mypy/deploy && for p in $(PACKAGES) deploy/ray; do \
+		ln -s ../../../$$p build/mypy/numaserve/$${p##*/}; done; ln -s ../../../deploy/installation build/mypy/deploy/
 	cd build/mypy && MYPYPATH=. $(abspath $(BIN))/mypy --config-file ../../pyproject.toml --cache-dir ../mypy-cache \
-		--explicit-package-bases numaserve
+		--explicit-package-bases numaserve deploy
 	cd build/mypy && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config ../../pyproject.toml --cache-dir ../import-cache
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 
@@ -188,14 +188,16 @@ $(AUDIT)/tools.txt: pyproject.toml $(STAMPS)/venv
 	$(REQUIREMENTS) audit > $@
 	$(AUDIT_BIN)/python -m pip --disable-pip-version-check -q install -r $@
 
-# --- the service: needs root, see deploy/numaserve.service ------------------------------------------------------------
+# --- the service: needs root, see deploy/installation --------------------------------------------------------------
 
 PREFIX ?= /opt/numaserve
 ETC ?= /etc
-SERVICE_PIP = $(PREFIX)/bin/python -m pip --disable-pip-version-check -q
+VAR ?= /var
 WHEEL := build/wheel
 WHEEL_BIN := $(abspath $(WHEEL))/tools/bin
 LOCKED = install --require-hashes -r $(LOCKS)
+INSTALLATION = $(PYTHON) -m deploy.installation --prefix $(PREFIX)
+PLACES = --etc $(ETC) --var $(VAR)
 
 # Whatever is fetched is named in deploy/locks/ with its hash, what the wheel is built with too.
 service-wheel:
@@ -204,26 +206,24 @@ service-wheel:
 	PATH="$(WHEEL_BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_BIN)/python -m pip --disable-pip-version-check -q \
 		wheel --no-deps --no-build-isolation -w $(WHEEL) .
 
-# A wheel that was built elsewhere: a host that has it in SERVICE_WHEEL needs no compiler.
+# A wheel that was built elsewhere: a host that has it in SERVICE_WHEEL needs no compiler. A foreign PREFIX is refused
+# before one is built.
 SERVICE_WHEEL ?=
-install-service: $(if $(SERVICE_WHEEL),,service-wheel)
-	$(PYTHON) -m venv $(PREFIX)
-	$(SERVICE_PIP) $(LOCKED)/run.txt
-	$(SERVICE_PIP) $(LOCKED)/demo.txt --no-deps
-	$(SERVICE_PIP) install --no-deps --force-reinstall $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl)
-	install -d $(ETC)/systemd/system $(ETC)/numaserve
-	sed 's#/opt/numaserve#$(PREFIX)#g; s#/etc/numaserve#$(ETC)/numaserve#g' deploy/numaserve.service > $(ETC)/systemd/system/numaserve.service
-	install -m 644 deploy/numaserve.socket $(ETC)/systemd/system/
-	test -e $(ETC)/numaserve/numaserve.yaml || install -m 644 deploy/numaserve.yaml $(ETC)/numaserve/
-	test -e $(ETC)/numaserve/numaserve.env || install -m 600 deploy/numaserve.env $(ETC)/numaserve/
-	@echo "Now: systemctl daemon-reload && systemctl enable --now numaserve"
+install-service:
+	$(INSTALLATION) check $(PLACES)
+	$(if $(SERVICE_WHEEL),,$(MAKE) service-wheel)
+	$(INSTALLATION) install $(PLACES) --locks $(LOCKS) --wheel $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl)
 
-# Takes away all of it: the program, the configuration with its keys, and the models that were downloaded.
+# Another version that is installed: VERSION=, or the one before the present one.
+rollback-service:
+	$(INSTALLATION) switch $(if $(VERSION),--version $(VERSION))
+
+service-versions:
+	@$(INSTALLATION) versions
+
+# What was installed. PURGE=1 takes the configuration with its keys and the models too; VERSION= that version alone.
 uninstall-service:
-	systemctl disable --now numaserve.socket numaserve.service
-	rm -rf $(foreach place,lib cache,/var/$(place)/numaserve /var/$(place)/private/numaserve) $(PREFIX) $(ETC)/numaserve
-	rm -rf $(ETC)/systemd/system/numaserve.service $(ETC)/systemd/system/numaserve.socket $(ETC)/systemd/system/numaserve.service.d
-	systemctl daemon-reload
+	$(INSTALLATION) $(if $(VERSION),remove --version $(VERSION),uninstall $(if $(filter 1,$(PURGE)),--purge))
 
 # A virtual machine with systemd and two NUMA nodes; needs root, mmdebstrap and qemu-system-x86. Its disks are in build/vm.
 # Python's own changes need no other wheel: SERVICE_WHEEL=FILE takes one that is there.

@@ -8,6 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from deploy.installation.versions import pip_commands
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "deploy" / "locks"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -68,9 +70,9 @@ def test_a_lock_holds_nothing_but_packages_with_hashes(lock: str) -> None:
 
 
 def test_the_service_is_installed_from_the_locks_alone() -> None:
-    makefile = (ROOT / "Makefile").read_text().replace("\\\n", "")
-    rules = [makefile.partition(f"\n{name}:")[2].partition("\n\n")[0] for name in ("service-wheel", "install-service")]
-    installs = [line for line in "\n".join(rules).splitlines() if "_PIP)" in line or " pip " in line]
-    fetching = [line for line in installs if "$(LOCKED)" not in line]
-    assert len(installs) - len(fetching) == len(WANTED.keys() - {"container"})
-    assert all("--no-deps" in line for line in fetching)
+    rule = (ROOT / "Makefile").read_text().replace("\\\n", "").partition("\nservice-wheel:")[2].partition("\n\n")[0]
+    builds = [line.replace("$(LOCKED)", "--require-hashes") for line in rule.splitlines() if " pip " in line]
+    installs = [" ".join(command) for command in pip_commands(Path("numaserve.whl"), LOCKS)]
+    fetching = [command for command in (*builds, *installs) if "--require-hashes" in command]
+    assert len(fetching) == len(WANTED.keys() - {"container"})
+    assert all("--no-deps" in command for command in {*builds, *installs} - {*fetching})

@@ -12,4 +12,4 @@ def test_the_unit_runs_only_the_server_and_the_shell() -> None:
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(UNIT)
     commands = [value.split()[0] for name, value in parser["Service"].items() if name.startswith("Exec")]
-    assert sorted(commands) == ["/opt/numaserve/bin/numaserve", "sh"]
+    assert sorted(commands) == ["/opt/numaserve/current/bin/numaserve", "sh"]

@@ -58,7 +58,7 @@ def installed() -> str:
         install()
     _note("files", sorted(_files() - set(_noted("made") or ())))
     run("systemctl", "daemon-reload")
-    topology = run("/opt/numaserve/bin/numaserve", "topology", COLUMNS="120")
+    topology = run("/opt/numaserve/current/bin/numaserve", "topology", COLUMNS="120")
     assert "│ 0-2 " in topology and "│ 3-4 " in topology, topology
     return "numaserve topology tells two nodes, of cores 0-2 and 3-4"
 
@@ -98,8 +98,8 @@ def a_reboot_brings_it_back() -> str:
 
 
 def removal_leaves_nothing() -> str:
-    """`make uninstall-service` takes away all files, units and processes."""
-    run("make", "-C", _TREE, "uninstall-service")
+    """`make uninstall-service PURGE=1` takes away all files, units and processes."""
+    run("make", "-C", _TREE, "uninstall-service", "PURGE=1")
     before = _noted("files")
     assert before is not None
     left = sorted(_files() - set(before))

@@ -70,7 +70,7 @@ def _most_kv(limit: int) -> float:
     # Of this type it is waited for; --wait would want a bus, which this small system has not.
     properties = ("Type=oneshot", f"MemoryMax={limit}", f"StandardError=truncate:{told}")
     within = ("systemd-run", "--collect", *(f"--property={each}" for each in properties))
-    command = (*within, "/opt/numaserve/bin/numaserve", "topology", MODEL, "--kv-cache-gib", "64")
+    command = (*within, "/opt/numaserve/current/bin/numaserve", "topology", MODEL, "--kv-cache-gib", "64")
     subprocess.run(command, check=False)  # it fails, as there is not so much
     found = re.search(r"lower it to at most ([\d.]+),", " ".join(told.read_text().split()))
     assert found is not None, f"a KV cache of 64 GiB was not refused: {told.read_text()[-600:]}"

@@ -30,7 +30,7 @@ from tests.vm.guest.service import (
 
 _NODES = {"first": 0, "second": 1}
 _FILE = CONFIG.with_name("models.yaml")
-_SERVE = f"/opt/numaserve/bin/numaserve serve --models {_FILE} --host 127.0.0.1 --port {PORT}"
+_SERVE = f"/opt/numaserve/current/bin/numaserve serve --models {_FILE} --host 127.0.0.1 --port {PORT}"
 _TOKENS = 24
 _MANY = 4000  # which are still on their way when the other model's worker is back
 

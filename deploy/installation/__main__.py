@@ -1,0 +1,71 @@
+"""``python -m deploy.installation``: what `make install-service` and the targets beside it run."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from deploy.installation.errors import InstallationError
+from deploy.installation.install import check, install, switch
+from deploy.installation.manifest import read_manifest
+from deploy.installation.remove import remove, uninstall
+from deploy.installation.versions import current
+
+EXIT_MISTAKE = 2
+_RESTART = "Now: systemctl daemon-reload && systemctl restart numaserve (the first time: enable --now numaserve)"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command. A mistake is one line on standard error, and exit status 2."""
+    options = _parser().parse_args(arguments)
+    os.umask(0o022)  # the service runs as another user than who installs it
+    try:
+        print(_run(options))
+    except InstallationError as error:
+        print(f"numaserve: {error}", file=sys.stderr)
+        return EXIT_MISTAKE
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m deploy.installation", description=__doc__)
+    parser.add_argument("command", choices=["check", "install", "switch", "versions", "remove", "uninstall"])
+    parser.add_argument("--prefix", type=Path, required=True)
+    parser.add_argument("--etc", type=Path, default=Path("/etc"))
+    parser.add_argument("--var", type=Path, default=Path("/var"))
+    parser.add_argument("--wheel", type=Path, help="of `install`")
+    parser.add_argument("--locks", type=Path, help="of `install`")
+    parser.add_argument("--version", help="of `switch` and `remove`")
+    parser.add_argument("--purge", action="store_true", help="`uninstall` removes configuration, models and caches too")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> str:
+    prefix = options.prefix
+    match options.command:
+        case "check":
+            check(prefix, options.etc, options.var)
+            return f"{prefix} can be installed to"
+        case "install":
+            version = install(prefix, options.etc, options.var, options.wheel, options.locks)
+            return f"{version} is installed. {_RESTART}"
+        case "switch":
+            return f"{switch(prefix, options.version)} is current. {_RESTART}"
+        case "remove":
+            remove(prefix, options.version)
+            return f"{options.version} is removed"
+        case "uninstall":
+            left = uninstall(prefix, purge=options.purge)
+            return f"left: {', '.join(map(str, left))}" if left else "nothing is left"
+    return _listed(prefix)
+
+
+def _listed(prefix: Path) -> str:
+    manifest = read_manifest(prefix)
+    served = current(prefix)
+    marks = {served: " (current)", manifest.previous if manifest else None: " (previous)"}
+    return "\n".join(f"{version}{marks.get(version, '')}" for version in (manifest.versions if manifest else ()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The manifest of an installation: what it has written, and therefore may remove."""
+
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from deploy.installation.errors import InstallationError
+
+NAME = "manifest.json"
+_PROGRAM = "numaserve"
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass
+class Manifest:
+    """What an installation owns. It is written before what it lists is, so that an interrupted one is still known."""
+
+    etc: str  # absolute, as `var`: where units and configuration, and the service's state, are
+    var: str
+    versions: dict[str, list[str] | None] = field(default_factory=dict)  # files below each; None: was not finished
+    previous: str | None = None  # served before the present one
+    directories: list[str] = field(default_factory=list)  # made by the installation, removed when they are empty
+    units: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)  # configuration, models and caches: removed only when that is asked
+
+
+def read_manifest(prefix: Path) -> Manifest | None:
+    """Return the manifest below `prefix`, or None where there is none.
+
+    Raises:
+        InstallationError: Another user could have written it, or it is not a manifest.
+    """
+    file = prefix / NAME
+    try:
+        text = file.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for path in (prefix, file):
+        status = path.stat()
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & _WRITABLE_BY_OTHERS:
+            raise InstallationError(
+                f"{path} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}; only root, or the "
+                f"user who runs this, may be able to write it: use chown and chmod, or another PREFIX"
+            )
+    try:
+        found = json.loads(text)
+        if found.pop("program") == _PROGRAM:
+            return Manifest(**found)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise InstallationError(f"{file} is not the manifest of an installation of {_PROGRAM}: give another PREFIX")
+
+
+def write_manifest(prefix: Path, manifest: Manifest) -> None:
+    """Replace the manifest below `prefix`, at once or not at all."""
+    replace_file(prefix / NAME, json.dumps({"program": _PROGRAM} | asdict(manifest), indent=1) + "\n")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write `path` so that readers see the old text or the new one, also after a power failure."""
+    written = path.with_name(f".{path.name}.new")
+    with written.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    written.replace(path)

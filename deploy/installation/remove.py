@@ -1,0 +1,120 @@
+"""Removal of what a manifest lists, and of nothing else."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from deploy.installation.errors import InstallationError
+from deploy.installation.manifest import NAME, Manifest, read_manifest, write_manifest
+from deploy.installation.versions import CURRENT, current, folder_of
+
+
+def uninstall(prefix: Path, *, purge: bool) -> list[Path]:
+    """Stop the service and remove all versions and units. Returns what is left of the installation's places.
+
+    Configuration, models and caches stay, and the manifest with them, unless `purge`.
+
+    Raises:
+        InstallationError: There is no installation in `prefix`.
+    """
+    manifest = _read(prefix)
+    _remove_units(manifest)
+    (prefix / CURRENT).unlink(missing_ok=True)
+    for version in list(manifest.versions):
+        _remove_version(prefix, manifest, version)
+    manifest.previous = None
+    if purge:
+        for place in map(Path, manifest.kept):
+            _remove_tree(place)
+        manifest.kept = []
+    return _close(prefix, manifest)
+
+
+def remove(prefix: Path, version: str) -> None:
+    """Remove one version.
+
+    Raises:
+        InstallationError: It is not installed, or it is the one that is served.
+    """
+    manifest = _read(prefix)
+    if version not in manifest.versions:
+        installed = ", ".join(manifest.versions) or "none"
+        raise InstallationError(f"{prefix} has no version {version}; installed: {installed}")
+    if version == current(prefix):
+        raise InstallationError(f"{version} is served: have another one served first (make rollback-service)")
+    _remove_version(prefix, manifest, version)
+    if manifest.previous == version:
+        manifest.previous = None
+    write_manifest(prefix, manifest)
+
+
+def _read(prefix: Path) -> Manifest:
+    manifest = read_manifest(prefix)
+    if manifest is None:
+        raise InstallationError(f"{prefix / NAME} is not there, so nothing is known to be ours: give the right PREFIX")
+    return manifest
+
+
+def _remove_version(prefix: Path, manifest: Manifest, version: str) -> None:
+    folder = folder_of(prefix, version)
+    files = manifest.versions.pop(version)
+    if files is None:
+        _remove_tree(folder)  # made by an installation that did not come to its end
+        return
+    for name in files:
+        (folder / name).unlink(missing_ok=True)
+    if folder.is_dir():
+        _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folders in `folder`, and itself, that hold nothing any more."""
+    for each in folder.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            _remove_empty(each)
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _remove_tree(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def _close(prefix: Path, manifest: Manifest) -> list[Path]:
+    """Remove the manifest when nothing needs it any more, and folders that are empty. Returns what is left."""
+    write_manifest(prefix, manifest)
+    if (versions := prefix / "versions").is_dir() and not any(versions.iterdir()):
+        versions.rmdir()
+    left = [each for each in map(Path, manifest.kept) if os.path.lexists(each)]
+    left += [each for each in prefix.iterdir() if each.name != NAME]
+    if not left:
+        (prefix / NAME).unlink()
+    for folder in sorted(map(Path, manifest.directories), key=lambda path: -len(path.parts)):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    return left
+
+
+def _remove_units(manifest: Manifest) -> None:
+    """Stop, disable and remove the units; those that systemd has from other files are of another installation."""
+    units = [Path(unit) for unit in manifest.units]
+    ours = [unit.name for unit in units if _systemctl("show", "-P", "FragmentPath", unit.name) == str(unit)]
+    if ours:
+        # The socket first: it would start the service again.
+        _systemctl("disable", "--now", *sorted(ours, reverse=True))
+    for unit in units:
+        unit.unlink(missing_ok=True)
+    if ours:
+        _systemctl("daemon-reload")
+    manifest.units = []
+
+
+def _systemctl(*arguments: str) -> str:
+    """Return what systemctl prints: nothing where there is no systemd, as in a container."""
+    if (program := shutil.which("systemctl")) is None:
+        return ""
+    return subprocess.run((program, *arguments), check=False, stdout=subprocess.PIPE, text=True).stdout.strip()

@@ -26,7 +26,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 INSTALL = PATH="$(abspath $(BIN)):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-deps --no-build-isolation \
 	--force-reinstall
-STAMPS := $(VENV)/.stamps
+# `override`: what is removed with all that is in it cannot be given on the command line.
+override STAMPS := $(VENV)/.stamps
 PACKAGES := server workers kernels shm_comm configs
 SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) deploy/ray -type f \
 	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' -o -name '*.cmake' -o -name CMakeLists.txt \))
@@ -148,7 +149,7 @@ docs: $(STAMPS)/install
 
 # The same pages as a site, in build/site/site; a broken link is an error.
 docs-site: $(STAMPS)/install $(STAMPS)/docs
-	$(BIN)/python -m tests.documentation.site build/site
+	$(BIN)/python -m tests.documentation.site
 	cd build/site && $(abspath $(BIN))/zensical build --strict
 
 DOCS_ADDRESS ?= 127.0.0.1:8001
@@ -157,7 +158,7 @@ docs-serve: docs-site
 
 # --- what the service is made of --------------------------------------------------------------------------------------
 
-AUDIT := build/audit
+override AUDIT := build/audit
 AUDIT_BIN := $(AUDIT)/tools/bin
 LOCKS := deploy/locks
 # Where pip-audit asks for advisories: pypi, or osv where the index has none.
@@ -193,7 +194,7 @@ $(AUDIT)/tools.txt: pyproject.toml $(STAMPS)/venv
 PREFIX ?= /opt/numaserve
 ETC ?= /etc
 VAR ?= /var
-WHEEL := build/wheel
+override WHEEL := build/wheel
 WHEEL_BIN := $(abspath $(WHEEL))/tools/bin
 LOCKED = install --require-hashes -r $(LOCKS)
 INSTALLATION = $(PYTHON) -m deploy.installation --prefix $(PREFIX)
@@ -232,7 +233,7 @@ vm-test: $(STAMPS)/run $(if $(SERVICE_WHEEL),,service-wheel)
 
 # --- the image ---------------------------------------------------------------------------------------------------------
 
-CONTAINER := build/container
+override CONTAINER := build/container
 CONTAINER_BIN := $(abspath $(CONTAINER))/tools/bin
 CONTAINER_PIP = $(CONTAINER_BIN)/python -m pip --disable-pip-version-check -q
 CONTAINER_SITE = install --target $(CONTAINER)/context/site

@@ -320,3 +320,11 @@ def test_make_installs_a_wheel_with_pip_and_removes_it(host: Host) -> None:
     removed = make("uninstall-service", "PURGE=1", *places)
     assert removed.returncode == 0, removed.stderr
     assert host.tree() == before
+
+
+@pytest.mark.parametrize("target", ["clean", "service-wheel", "container", "audit"])
+def test_make_removes_no_folder_that_it_is_given(target: str) -> None:
+    variables = ("STAMPS", "WHEEL", "AUDIT", "CONTAINER", "PREFIX", "ETC", "VAR")
+    planned = make("-n", target, *(f"{name}=/precious" for name in variables))
+    removals = [line for line in planned.stdout.splitlines() if "rm -rf" in line or "--clear" in line]
+    assert removals and not [line for line in removals if "/precious" in line]

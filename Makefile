@@ -288,9 +288,11 @@ $(STAMPS)/install: $(SOURCES) $(STAMPS)/run $(STAMPS)/build
 	$(INSTALL) .
 	@touch $@
 
-# The same, and what tests of single kernels need: whoever has that needs nothing else.
+# The same, and what tests of single kernels need: whoever has that needs nothing else. Warnings of the compiler are
+# errors here. In a folder of its own: in the other one each change between both would compile all kernels again.
 $(STAMPS)/install-test: $(SOURCES) $(wildcard tests/kernels/native/* tests/kernels/amx/*.*) $(STAMPS)/run $(STAMPS)/build
-	$(INSTALL) -C cmake.define.NUMASERVE_KERNEL_TESTS=ON .
+	$(INSTALL) -C build-dir='build/test-{wheel_tag}' -C cmake.define.NUMASERVE_KERNEL_TESTS=ON \
+		-C cmake.define.NUMASERVE_WERROR=ON .
 	@touch $(STAMPS)/install $@
 
 $(STAMPS)/torch: $(STAMPS)/venv

@@ -81,6 +81,9 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 inline void tile_begin(int64_t) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 
+// Has a sum be needed. Not written where the sum is a lambda's capture: clang captures nothing that only asm names.
+NUMASERVE_INLINE inline void need(const auto& sum) { __asm__ volatile("" ::"x"(sum.low), "x"(sum.high)); }
+
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
 template <class T>
 NUMASERVE_FLAT inline int64_t tile_peak(int64_t rounds) {
@@ -103,7 +106,7 @@ NUMASERVE_FLAT inline int64_t tile_peak(int64_t rounds) {
     });
     __asm__ volatile("" : "+m"(x));
   }
-  unrolled<kSums>([&]<int s>() NUMASERVE_INLINE { __asm__ volatile("" ::"x"(sums[s].low), "x"(sums[s].high)); });
+  unrolled<kSums>([&]<int s>() NUMASERVE_INLINE { need(sums[s]); });
   return rounds * kTimes * kSums * 2 * kTileN * kLineDepth<T> / DotOf<T>::Operands::kPerWord;
 }
 

@@ -127,7 +127,7 @@ inline void block_scores(const AttentionArgs& a, const AttentionItem& item, cons
   const int32_t padded = a.head_tiles * kTileK;
   for (int32_t page = 0; page < pages; ++page) {
     const std::byte* half = half_page(a, item, a.kv.k, table[page]);
-    const auto tile = [half, &ahead](int64_t kt) {
+    const auto tile = [&, half](int64_t kt) {
       if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
       return half + kt * kv_tile_bytes(Codes::kDtype);
     };
@@ -153,7 +153,7 @@ template <class Codes, bool kAhead>
 inline void block_outputs(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
                           KvAhead& ahead, AttentionScratch& w) {
   const int32_t padded = a.head_tiles * kTileK;
-  const auto tile = [&a, &item, table, &ahead](int64_t kt) {
+  const auto tile = [&, table](int64_t kt) {
     if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
     return half_page(a, item, a.kv.v, table[kt]);
   };

@@ -138,7 +138,7 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
   for (int32_t page = 0; page < pages; ++page) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
     const bf16* keys = latent_page(a, table[page]);
-    const auto tile = [keys, &ahead](int64_t kt) {
+    const auto tile = [&, keys](int64_t kt) {
       if constexpr (kAhead) advance(ahead, kTileLines);
       return keys + kt * kTileElements;
     };
@@ -151,7 +151,7 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
   for (int32_t t = 0; t < a.value_dim / kTileK; ++t) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
     const bf16* values = w.v + t * kBlockPages * 2 * kTileElements;
-    const auto tile = [values, &ahead](int64_t kt) {
+    const auto tile = [&, values](int64_t kt) {
       if constexpr (kAhead) advance(ahead, kTileLines);
       return values + kt * 2 * kTileElements;
     };

@@ -9,6 +9,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from numaserve.server.client_tls import advice, tls_of
 from numaserve.workers.errors import OperatorError
 
 _TIMEOUT_S = 300.0  # for a prompt of a whole context
@@ -20,16 +21,16 @@ _T = TypeVar("_T")
 class RemoteServer:
     """A running numaserve. Raises `OperatorError` for a URL that is none, and whenever there is no such answer.
 
-    With `uds` the Unix socket there is connected to, in place of what `url` names.
+    With `uds` the Unix socket there is connected to, in place of what `url` names. `ca_file` is that of `tls_of`.
     """
 
-    def __init__(self, url: str, api_key: str | None, uds: Path | None = None) -> None:
+    def __init__(self, url: str, api_key: str | None, uds: Path | None = None, *, ca_file: Path | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OperatorError(f"{url}: expected a URL like http://127.0.0.1:8000")
         self.url = url
         self._uds = uds
-        self._is_secure = parts.scheme == "https"
+        self._tls = tls_of(url, ca_file)
         self._netloc = parts.netloc
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"}
@@ -64,7 +65,7 @@ class RemoteServer:
             yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
-            raise OperatorError(f"{self.url} does not answer ({reason}): is the server running?") from None
+            raise OperatorError(f"{self.url} does not answer ({reason}){advice(error)}") from None
         finally:
             connection.close()
 
@@ -86,8 +87,9 @@ class RemoteServer:
     def _connection(self) -> http.client.HTTPConnection:
         if self._uds is not None:
             return _UnixConnection(self._uds)
-        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
-        return kind(self._netloc, timeout=_TIMEOUT_S)
+        if self._tls is not None:
+            return http.client.HTTPSConnection(self._netloc, timeout=_TIMEOUT_S, context=self._tls)
+        return http.client.HTTPConnection(self._netloc, timeout=_TIMEOUT_S)
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
-from numaserve.server.cli.shared_options import option, with_options
+from numaserve.server.cli.shared_options import ApiKeyFile, CaFile, option, with_options
 from numaserve.server.loadtest.options import Traffic, Workload
 from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 
-ApiKeyFile = Annotated[Path | None, typer.Option(help="File whose first key is sent.")]
 ExtraRequestBody = Annotated[str, typer.Option(help="JSON object to add to each request.")]
 
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
@@ -34,7 +33,11 @@ def takes_load(command: Callable[..., None]) -> Callable[..., None]:
     The command then raises `OperatorError` for a file or JSON that is no use.
     """
     # Not fields as they are: a key comes in a file, and an object as JSON.
-    other = [option("api_key_file", ApiKeyFile, None), option("extra_request_body", ExtraRequestBody, "{}")]
+    other = [
+        option("api_key_file", ApiKeyFile),
+        option("ca_file", CaFile),
+        option("extra_request_body", ExtraRequestBody, "{}"),
+    ]
     shared = [*_fields(Workload).values(), *_fields(Traffic).values(), *other]
     return with_options(command, shared, {"workload": _workload_of, "traffic": _traffic_of})
 
@@ -62,6 +65,7 @@ def _traffic_of(options: dict[str, Any]) -> Traffic:
     return Traffic(
         **{name: options[name] for name in _fields(Traffic)},
         api_key=client_key(options["api_key_file"]),
+        ca_file=options["ca_file"],
         extra_body=_json_object(options["extra_request_body"]),
     )
 

@@ -2,13 +2,13 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.conversation import Conversation
+from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
 from numaserve.server.config_file import read_config_file
 from numaserve.server.remote import RemoteServer
 from numaserve.server.service.key_sources import client_key
@@ -32,7 +32,8 @@ def chat(
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the server's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of each answer. Default: what fits.")] = None,
     model: Annotated[str | None, typer.Option(help="Of several that URL serves; the first unless set.")] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="File whose first key is sent.")] = None,
+    api_key_file: ApiKeyFile = None,
+    ca_file: CaFile = None,
     config: Annotated[Path | None, typer.Option(help="YAML file or preset for the server of MODEL.")] = None,
 ) -> None:
     """Talk to a server, or to a model: a server of its own is started for it and ended."""
@@ -40,29 +41,36 @@ def chat(
     fields: dict[str, object] = {"temperature": temperature, "max_tokens": max_tokens, "model": model}
     if model is not None and "://" not in target:
         raise OperatorError(f"--model is for a URL that serves several: {target} is a model")
+    if ca_file is not None and "://" not in target:
+        raise OperatorError(f"--ca-file is for an https URL: {target} is a model")
     given = {key: value for key, value in options.items() if value is not None}
-    with _server(target, api_key_file, given, config, console) as remote:
+    with contextlib.ExitStack() as stack:
+        if "://" in target:
+            remote = _running(target, api_key_file, ca_file, given, config)
+        else:
+            remote = _own(target, given, config, console, stack)
         sent = {name: value for name, value in fields.items() if value is not None}
         _talk(console, Conversation(remote, sent, system))
 
 
-@contextlib.contextmanager
-def _server(
-    target: str, api_key_file: Path | None, options: dict[str, Any], config: Path | None, console: Console
-) -> Iterator[RemoteServer]:
-    if "://" in target:
-        if options or config is not None:
-            name = next(iter(options), "config").replace("_", "-")
-            raise OperatorError(f"--{name} is for a server of one's own: name a MODEL in place of {target}")
-        yield RemoteServer(target, client_key(api_key_file))
-        return
+def _running(
+    url: str, api_key_file: Path | None, ca_file: Path | None, options: dict[str, Any], config: Path | None
+) -> RemoteServer:
+    if options or config is not None:
+        name = next(iter(options), "config").replace("_", "-")
+        raise OperatorError(f"--{name} is for a server of one's own: name a MODEL in place of {url}")
+    return RemoteServer(url, client_key(api_key_file), ca_file=ca_file)
+
+
+def _own(
+    model: str, options: dict[str, Any], config: Path | None, console: Console, stack: contextlib.ExitStack
+) -> RemoteServer:
+    """A server of `model` that ends with `stack`."""
     from numaserve.server.cli.own_server import own_server  # noqa: PLC0415 half of what there is
 
-    with contextlib.ExitStack() as stack:
-        with console.status(f"Loading {target}"):
-            of_file = {} if config is None else read_config_file(config)
-            remote = stack.enter_context(own_server(target, of_file | options))
-        yield remote
+    with console.status(f"Loading {model}"):
+        of_file = {} if config is None else read_config_file(config)
+        return stack.enter_context(own_server(model, of_file | options))
 
 
 def _talk(console: Console, conversation: Conversation) -> None:

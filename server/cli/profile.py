@@ -1,11 +1,11 @@
 """``numaserve profile URL``: the time of a running server's steps, by operation."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
 from numaserve.server.profiling.measure import one_stream, watch
 from numaserve.server.profiling.remote import Remote
 from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
@@ -23,11 +23,12 @@ def profile(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Of the request that is sent otherwise.")] = 512,
     output_tokens: Annotated[int, typer.Option(min=3, help="Of the request that is sent otherwise.")] = 64,
     rank: Annotated[int, typer.Option(min=0, help="Whose operations are shown.")] = 0,
-    api_key_file: Annotated[Path | None, typer.Option(help="File whose first key is sent.")] = None,
+    api_key_file: ApiKeyFile = None,
+    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, of all ranks.")] = False,
 ) -> None:
     """Show what each operation of a step costs, beside what the machine allows."""
-    remote = Remote(url, client_key(api_key_file))
+    remote = Remote(url, client_key(api_key_file), ca_file=ca_file)
     phases = one_stream(remote, prompt_tokens, output_tokens) if seconds is None else watch(remote, seconds)
     shown = [phase for phase in phases if phase.rank == rank]
     if not shown:

@@ -3,10 +3,17 @@
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from numaserve.workers.errors import OperatorError
+
+# Of each command that asks a server.
+ApiKeyFile = Annotated[Path | None, typer.Option(help="File whose first key is sent.")]
+CaFile = Annotated[
+    Path | None, typer.Option(help="File of authorities (PEM) to check an https server by. Default: the system's.")
+]
 
 MAX_LOADED = typer.Option(
     min=1, max=4096, help="With --models: models that are loaded at once; overrides the file's max-loaded."

@@ -2,11 +2,11 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
+from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
 from numaserve.server.profiling.machine import Machine, Rates, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
 from numaserve.server.remote import RemoteServer
@@ -27,10 +27,11 @@ def top(
     seconds: Annotated[float, typer.Option(min=0.05, help="Between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one view, of so many seconds, and end.")] = False,
     model: Annotated[str | None, typer.Option(help="Of several that are served; the first unless set.")] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="File whose first key is sent.")] = None,
+    api_key_file: ApiKeyFile = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Show a server's queue, pace, KV cache, nodes and steps, live; Ctrl-C ends it."""
-    look = _Look(RemoteServer(url, client_key(api_key_file)), model)
+    look = _Look(RemoteServer(url, client_key(api_key_file), ca_file=ca_file), model)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     machine, _ = look.again()
     if once:

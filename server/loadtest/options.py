@@ -84,6 +84,7 @@ class Traffic:
         float, Option("Seconds after which a request has failed; 0: never.", least=0, spelling="--timeout")
     ] = 3600.0
     api_key: str | None = None
+    ca_file: Path | None = None
     extra_body: dict[str, Any] = field(default_factory=dict)  # added to each request
 
 

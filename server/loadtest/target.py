@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from numaserve.server.client_tls import advice, tls_of
 from numaserve.server.loadtest.options import Traffic
 from numaserve.server.loadtest.stream import error_text
 from numaserve.workers.errors import OperatorError
@@ -69,7 +70,8 @@ class Target:
             ) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise OperatorError(f"{url} does not answer ({describe(error)}): is the server running?") from None
+            reason = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error
+            raise OperatorError(f"{url} does not answer ({describe(error)}){advice(reason)}") from None
         try:
             return response.status, msgspec.json.decode(content)
         except msgspec.DecodeError:
@@ -82,7 +84,7 @@ def _hint(status: int) -> str:
 
 @asynccontextmanager
 async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
-    """A target with its connections. Raises `OperatorError` for what is no HTTP URL."""
+    """A target with its connections. Raises `OperatorError` for what is no HTTP URL, and no authority."""
     base_url = base_url.rstrip("/")
     if not re.match(r"https?://[^/\s?#]+(/[^\s?#]*)?$", base_url):
         raise OperatorError(f"{base_url}: expected a URL like http://127.0.0.1:8000")
@@ -90,7 +92,7 @@ async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
     if traffic.api_key is not None:
         headers["Authorization"] = f"Bearer {traffic.api_key}"
     # A connection for each request: one that is kept may be closed by the server just when it is used again.
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=tls_of(base_url, traffic.ca_file) or True)
     timeout = aiohttp.ClientTimeout(total=traffic.timeout_s)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()

@@ -41,7 +41,9 @@ def main() -> int:
         for name in OVERLAYS:
             of_overlay = check(python, copy / "overlays" / name)
             needed = {document["kind"] for document in of_overlay} & FOREIGN.keys()
-            assert not needed, f"{name} needs {', '.join(needed)}, which no cluster has of itself: leave it to components"
+            assert not needed, (
+                f"{name} needs {', '.join(needed)}, which no cluster has of itself: leave it to components"
+            )
             documents += of_overlay
         for name in COMPONENTS:
             made = copy / "overlays" / f"base-with-{name}"

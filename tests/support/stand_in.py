@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,11 +39,12 @@ class Template(ByteTokenizer):
 
 
 class StandIn:
-    """Answers what `engine.reply` says, with `DEFAULTS` of sampling. With `keys` it asks for one of them."""
+    """Answers what `engine.reply` says, with `DEFAULTS` of sampling. With `keys` it asks for one of them, with `tls` it
+    speaks HTTPS."""
 
     DEFAULTS = Sampling(temperature=0.25, top_p=0.75)
 
-    def __init__(self, *keys: str) -> None:
+    def __init__(self, *keys: str, tls: ssl.SSLContext | None = None) -> None:
         self.engine = FakeEngine()
         self.template = Template()
         context = replace(
@@ -53,8 +55,8 @@ class StandIn:
             reasoning_format=reasoning_formats()["think"],
         )
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._server = HttpServer(context, [self._listener])
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._server = HttpServer(context, [self._listener], tls=tls)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
 

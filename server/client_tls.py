@@ -1,0 +1,32 @@
+"""The certificates that commands check https servers by."""
+
+import ssl
+from pathlib import Path
+
+from numaserve.workers.errors import OperatorError
+
+
+def tls_of(url: str, ca_file: Path | None) -> ssl.SSLContext | None:
+    """Return what checks the certificate of an https `url`; None for other URLs.
+
+    The authorities of `ca_file` (PEM) are trusted alone; without one, those of the system.
+
+    Raises:
+        OperatorError: `ca_file` holds no certificate, or is named for a URL that is not https.
+    """
+    if not url.startswith("https:"):
+        if ca_file is not None:
+            raise OperatorError(f"--ca-file is for https, and {url} is not: leave it out, or give an https URL")
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # SSLError is one
+        reason = error.strerror if ca_file is not None and not ca_file.is_file() else "it holds no certificate in PEM"
+        raise OperatorError(f"--ca-file {ca_file}: {reason}; name a file with the authority's certificate") from None
+
+
+def advice(error: BaseException) -> str:
+    """Return what to do where a server does not answer, to end the message with."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ": name the certificate of its authority with --ca-file"
+    return ": is the server running?"

@@ -38,12 +38,12 @@ def top(
         time.sleep(seconds)
         console.print(machine_view(url, *look.again(), console.width))
         return
-    view = machine_view(url, machine, None, console.width)
+    view = machine_view(url, machine, None, console.width, console.height)
     with Live(view, console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(seconds)
             try:
-                view = machine_view(url, *look.again(), console.width)
+                view = machine_view(url, *look.again(), console.width, console.height)
             except OperatorError as error:  # it may be there again the next time, or this model
                 live.update(Group(Text(str(error), "red"), Text("Before that:\n", "dim"), view), refresh=True)
             else:

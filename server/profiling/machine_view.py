@@ -6,33 +6,59 @@ from numaserve.server.engine.overview import Overview, WorkerState
 from numaserve.server.profiling.figures import RankFigures
 from numaserve.server.profiling.machine import Machine, Rates
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
 
-WIDTH = 78  # columns that all of it needs
-_NARROW = 58  # in fewer, what is told of nodes beside their work is left out too
+WIDTH = 78  # columns where nothing tells how many there are
+_NARROW = 58  # in fewer, bars of operations are short
+_NAME = 10  # columns of a line's name
 _BAR, _NARROW_BAR = 24, 8  # columns of a bar
 _OPERATIONS = 8
+_TABLE_HEAD = 2  # lines of a table of operations before its rows
 _GIB = 2**30
-# Of the table of nodes, with the width from which on each is shown.
+_UNBOUNDED = 1000  # columns: as many as any table needs
+# Of the table of nodes; those with a number may be left out, the highest first.
 _NODE_COLUMNS = (
-    *(("node", 0), ("rank", 0), ("cores", _NARROW), ("GB/s", 0), ("in steps", _NARROW), ("waiting", 0)),
-    *(("misplaced", 0), ("weights\nGiB", WIDTH), ("KV\nGiB", WIDTH), ("resident\nGiB", WIDTH)),
+    *(("node", 0), ("rank", 0), ("cores", 1), ("GB/s", 0), ("in steps", 2), ("waiting", 0)),
+    *(("misplaced", 0), ("weights\nGiB", 3), ("KV\nGiB", 4), ("resident\nGiB", 5)),
 )
 
 
-def machine_view(url: str, machine: Machine, rates: Rates | None, width: int = WIDTH) -> Group:
+def machine_view(
+    url: str, machine: Machine, rates: Rates | None, width: int = WIDTH, height: int | None = None
+) -> Group:
     """Queue, pages, nodes and a step by operation; what needs two answers is left out where there are no `rates`.
 
-    What `width` columns have no room for is left out: a number that is cut off tells nothing.
+    What `width` columns and `height` lines (None: any number) have no room for is left out: a number that is cut off
+    tells nothing. Operations go first, then nodes, the last ones of each.
     """
     now = machine.now
-    head = Text.assemble((machine.model, "bold"), "  ", (now.state, "green" if now.state == "serving" else "red"))
-    head.append(f"  {url}  {machine.version}", "dim")
-    lines = [head, Text(), _pace(now, rates), _queue(now), _pages(now), _prefixes(now)]
+    lines = [_pace(now, rates), _queue(now), _pages(now, width), _prefixes(now)]
+    head = [_head(url, machine, width), Text(), *lines, Text()]
+    left = None if height is None else height - sum(len(line.wrap(_console(width), width)) for line in head)
+    nodes = _nodes(now.workers, rates, width, left)
     costs = [] if rates is None else [rank for rank in rates.ranks if rank.steps]
-    return Group(*lines, _nodes(now.workers, rates, width), *(_step(rank, width) for rank in costs[:1]))
+    if left is not None:
+        left -= len(_console(width).render_lines(nodes)) + 1 + _TABLE_HEAD  # and a line between both
+    most = _OPERATIONS if left is None else min(_OPERATIONS, left)
+    steps = (each for rank in costs[:1] if most > 0 for each in (Text(), _step(rank, width, most)))
+    return Group(*head, nodes, *steps)
+
+
+def _console(width: int) -> Console:
+    return Console(width=width, legacy_windows=False)
+
+
+def _head(url: str, machine: Machine, width: int) -> Text:
+    """The server's name, cut so that its state is seen, and as much of the others as one line has room for."""
+    name, state = Text(machine.model, "bold"), machine.now.state
+    name.truncate(max(_NAME, width - len(state) - 2), overflow="ellipsis")
+    line = Text.assemble(name, "  ", (state, "green" if state == "serving" else "red"))
+    for each in (url, machine.version):
+        if len(line) + 2 + len(each) <= width:
+            line.append(f"  {each}", "dim")
+    return line
 
 
 def _pace(now: Overview, rates: Rates | None) -> Text:
@@ -52,11 +78,12 @@ def _queue(now: Overview) -> Text:
     return _line("Queue", f"{now.running} of {now.max_running} run, {now.waiting} wait{waits}")
 
 
-def _pages(now: Overview) -> Text:
+def _pages(now: Overview, width: int) -> Text:
     total = now.pages_free + now.pages_cached + now.pages_active
-    used, kept = round(_BAR * now.pages_active / total), round(_BAR * now.pages_cached / total)
-    bar = Text.assemble(("█" * used, "blue"), ("▒" * kept, "blue"), ("░" * (_BAR - used - kept), "dim"))
     told = f"  {now.pages_active:,} in use, {now.pages_cached:,} kept, {now.pages_free:,} free pages"
+    most = max(_NARROW_BAR, min(_BAR, width - _NAME - len(told)))
+    used, kept = round(most * now.pages_active / total), round(most * now.pages_cached / total)
+    bar = Text.assemble(("█" * used, "blue"), ("▒" * kept, "blue"), ("░" * (most - used - kept), "dim"))
     return _line("KV cache", bar, told)
 
 
@@ -66,13 +93,27 @@ def _prefixes(now: Overview) -> Text:
     return _line("Prefixes", f"{found:.0%} of prompts found; {now.prefixes.pages:,} pages, branches: {branches}")
 
 
-def _nodes(workers: Sequence[WorkerState], rates: Rates | None, width: int) -> Table:
+def _nodes(workers: Sequence[WorkerState], rates: Rates | None, width: int, lines: int | None) -> Group:
     ranks = {} if rates is None else {rank.rank: rank for rank in rates.ranks}
     rows = [_node(worker, rates, ranks.get(worker.rank)) for worker in workers]
-    shown = [(name, [row[at] for row in rows]) for at, (name, needed) in enumerate(_NODE_COLUMNS) if width >= needed]
-    table = Table(*(Column(name, justify="right") for name, _ in shown), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in zip(*(cells for _, cells in shown), strict=True):
-        table.add_row(*row)
+    shown = [at for at, _ in enumerate(_NODE_COLUMNS)]
+    for dropped in sorted(shown, key=lambda at: -_NODE_COLUMNS[at][1]):
+        table = _table_of(rows, shown)
+        if _NODE_COLUMNS[dropped][1] == 0 or _console(_UNBOUNDED).measure(table).maximum <= width:
+            break
+        shown.remove(dropped)
+    head = len(_console(width).render_lines(table)) - len(rows)
+    if lines is None or head + len(rows) <= lines:
+        return Group(table)
+    seen = max(0, lines - head - 1)
+    return Group(_table_of(rows[:seen], shown), Text(f" and {len(rows) - seen} more", "dim"))
+
+
+def _table_of(rows: Sequence[Sequence[Text | str]], shown: Sequence[int]) -> Table:
+    columns = (Column(_NODE_COLUMNS[at][0], justify="right") for at in shown)
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for row in rows:
+        table.add_row(*(row[at] for at in shown))
     return table
 
 
@@ -92,23 +133,25 @@ def _reading(rank: RankFigures | None, seconds: float) -> tuple[str, str, str]:
     return f"{read / seconds / 1e9:.1f}", f"{read / rank.native_ns:.1f}", f"{waited / rank.native_ns:.0%}"
 
 
-def _step(rank: RankFigures, width: int) -> Table:
-    most = _BAR if width >= _NARROW else _NARROW_BAR
+def _step(rank: RankFigures, width: int, most: int) -> Table:
+    """The table of the `most` costly operations of a step."""
+    bar_width = _BAR if width >= _NARROW else _NARROW_BAR
     table = Table(
         Column(f"operation, rank {rank.rank}", no_wrap=True),
         Column("ms a step", justify="right"),
         Column("of a step"),
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
+        show_edge=False,
     )
     ran = sorted((each for each in rank.operations if each.ns > 0), key=lambda each: -each.ns)
-    for each in ran[:_OPERATIONS]:
+    for each in ran[:most]:
         share = each.ns / rank.native_ns
         name = each.name if each.format in ("", "bf16") else f"{each.name} {each.format}"
-        bar = Text.assemble(("█" * round(most * share), "blue"), f" {share:.0%}")
+        bar = Text.assemble(("█" * round(bar_width * share), "blue"), f" {share:.0%}")
         table.add_row(name, f"{each.ns / rank.steps / 1e6:.3f}", bar)
     return table
 
 
 def _line(name: str, *parts: Text | str) -> Text:
-    return Text.assemble((f"{name:<10}", "dim"), *parts)
+    return Text.assemble((f"{name:<{_NAME}}", "dim"), *parts)

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from numaserve.server.engine.overview import WorkerState
 from numaserve.server.profiling.figures import RankFigures
 from numaserve.server.profiling.machine import Machine, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
@@ -58,6 +59,48 @@ def test_a_narrow_terminal_shows_fewer_figures_and_cuts_none_off(width: int, lef
     assert "…" not in text
     assert "misplaced" in text
     assert not any(name in text for name in left_out)
+
+
+def large_machine(ranks: int, times: int) -> Machine:
+    """A server whose figures are as large as those of any, `times` as much of what is counted."""
+    names = [(f"operation {at}", "int4" if at % 2 else "bf16") for at in range(12)]
+    costs = [
+        OperationProfile(name, format, times, 10**10 * times // (at + 1), times, 0, 10**13 * times, 0)
+        for at, (name, format) in enumerate(names)
+    ]
+    now = replace(
+        OVERVIEW,
+        generation_tokens=99_999 * times,
+        prompt_tokens=999_999 * times,
+        steps=9_999 * times,
+        running=4096,
+        max_running=4096,
+        waiting=65536,
+        longest_wait_s=12345.6,
+        pages_free=1_234_567,
+        pages_cached=1_234_567,
+        pages_active=1_234_567,
+        workers=[
+            WorkerState(rank, rank, 128, "amx", 900 << 30, 900 << 30, 1900 << 30, misplaced_pages=123_456_789)
+            for rank in range(ranks)
+        ],
+    )
+    ranks_costs = [RankFigures(rank, 9_999 * times, times, 4 * 10**10 * times, costs) for rank in range(ranks)]
+    return Machine("0.1.0.dev1+g0123abc", "a-model-with-a-long-name-" * 4, now, ranks_costs)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 20])
+@pytest.mark.parametrize("has_rates", [True, False])
+def test_a_view_fits_80_columns_and_24_lines_whatever_the_figures(ranks: int, has_rates: bool) -> None:
+    before, after = large_machine(ranks, 1), large_machine(ranks, 2)
+    rates = rates_between(before, after, 1.0) if has_rates else None
+    head, *lines = text_of(machine_view("https://a-host.example:8443", after, rates, 80, 24), 80).splitlines()
+    assert len(lines) + 1 <= 24 and max(len(line.rstrip()) for line in (head, *lines)) <= 80
+    assert "…" not in "".join(lines), "a name is cut off, a number never is"
+    assert "serving" in head
+    assert "123456789" in "".join(lines)
+    assert any("operation 0" in line for line in lines) == (has_rates and ranks <= 8)
+    assert any(line.strip().startswith("and ") for line in lines) == (ranks == 20)
 
 
 def test_the_first_view_has_totals_in_place_of_rates() -> None:

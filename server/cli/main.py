@@ -1,29 +1,32 @@
 """The ``numaserve`` command."""
 
+import functools
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from numaserve.server.cli.bench import bench
 from numaserve.server.cli.chat import chat
+from numaserve.server.cli.completion import PROGRAM, completion, prepare_completion
 from numaserve.server.cli.plan import plan
 from numaserve.server.cli.profile import profile
 from numaserve.server.cli.ring_stat import ring_stat
 from numaserve.server.cli.serve import serve
 from numaserve.server.cli.top import top
 from numaserve.server.cli.topology import topology
+from numaserve.server.cli.version_option import version_text, with_version
 from numaserve.server.cli.weights_cache import cache
-from numaserve.server.version import installed_version
 from numaserve.workers.errors import OperatorError
 
 EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
-    name="numaserve",
+    name=PROGRAM,
     help="Serve large language models on the NUMA nodes of a Xeon host.",
-    add_completion=False,
+    add_completion=False,  # options of the bare command, one of which edits start-up files: there is a command instead
+    context_settings={"help_option_names": ["-h", "--help"]},
     # Rich's help cuts long option names off at 80 columns and takes "[default: 64]" for markup.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -37,20 +40,28 @@ app.command()(top)
 app.command("ring-stat")(ring_stat)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
+app.command()(completion)
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(f"numaserve {installed_version()}")
+    typer.echo(version_text())
+
+
+@functools.cache
+def whole_command() -> Any:
+    """Return the command with all those below it, as a click command."""
+    return with_version(typer.main.get_command(app))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit. A mistake of the operator is one line on standard error and exit status 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        prepare_completion()
         # Typer's own error box is several lines; as an exception its message is one.
-        status = app(args=given or ["--help"], standalone_mode=False, prog_name="numaserve")
+        status = whole_command().main(args=given or ["--help"], standalone_mode=False, prog_name=PROGRAM)
     except typer.TyperException as error:
         _complain(error.format_message())
         status = EXIT_MISTAKE

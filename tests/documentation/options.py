@@ -5,8 +5,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import typer
-from numaserve.server.cli.main import app
+from numaserve.server.cli.main import whole_command
 
 from tests.documentation.tables import code, table
 
@@ -54,14 +53,16 @@ def names(*group: str) -> list[str]:
 
 
 def _command(*names: str) -> Any:
-    command: Any = typer.main.get_command(app)
+    command: Any = whole_command()
     for name in names:
         command = command.commands[name]
     return command
 
 
 def _options(command: Sequence[str]) -> list[Option]:
-    return [_option(each) for each in _command(*command).params if each.opts[0].startswith("--")]
+    # As --help, --version is said once, of all.
+    found = [each for each in _command(*command).params if each.opts[0].startswith("--")]
+    return [_option(each) for each in found if each.opts[0] != "--version"]
 
 
 def _option(parameter: Any) -> Option:

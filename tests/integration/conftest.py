@@ -1,6 +1,5 @@
 """The serve command over fake workers, with a tiny model."""
 
-import functools
 import os
 import socket
 import subprocess
@@ -9,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import typer.main
 import uvloop
 from fake_worker import VOCAB
 from served import Process, Serve, activated
@@ -28,11 +26,9 @@ SCRIPT = Path(__file__).with_name("serve_fake.py")
 
 @pytest.fixture(autouse=True, scope="session")
 def _cheap_processes() -> Iterator[None]:
-    """Has workers of engines in this process forked, and the options of all commands, which each command makes, made
-    once."""
+    """Has workers of engines in this process forked."""
     prepare(FORKED, Path(__file__).parent)
-    with members_and_workers_forked(), pytest.MonkeyPatch.context() as patches:
-        patches.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+    with members_and_workers_forked():
         yield
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-import typer
-from numaserve.server.cli.main import app
+from numaserve.server.cli.main import whole_command
 from numaserve.server.config import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.settings import DEFAULT_SETTINGS, MODEL_OPTIONS, ModelOption, ModelSettings
@@ -30,7 +29,7 @@ def settings_with(**options: Any) -> ModelSettings:
 @pytest.mark.parametrize("name", MODEL_OPTIONS)
 @pytest.mark.parametrize("path", COMMANDS)
 def test_every_command_with_a_model_has_the_option(path: str, name: str) -> None:
-    command = typer.main.get_command(app)
+    command = whole_command()
     for part in path.split():
         command = command.commands[part]  # type: ignore[attr-defined]
     (option,) = (each for each in command.params if each.name == name)

@@ -29,7 +29,7 @@ INSTALL = PATH="$(abspath $(BIN)):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(P
 # `override`: what is removed with all that is in it cannot be given on the command line.
 override STAMPS := $(VENV)/.stamps
 PACKAGES := server workers kernels shm_comm configs
-SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) deploy/ray -type f \
+SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) numaserve deploy/ray -type f \
 	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' -o -name '*.cmake' -o -name CMakeLists.txt \))
 CXX_SOURCES = $(shell git ls-files '*.cc' '*.h' '*.inl')
 # Prints a list of requirements of pyproject.toml: dependencies, an extra's, or the build's.
@@ -111,7 +111,8 @@ lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff format --check .
 	@# The folders are one import root only when installed; mypy and import-linter see them the same way through links.
 	@rm -rf build/mypy && mkdir -p build/mypy/numaserve build/mypy/deploy && for p in $(PACKAGES) deploy/ray; do \
-		ln -s ../../../$$p build/mypy/numaserve/$${p##*/}; done; ln -s ../../../deploy/installation build/mypy/deploy/
+		ln -s ../../../$$p build/mypy/numaserve/$${p##*/}; done; \
+		ln -s ../../../numaserve/__main__.py build/mypy/numaserve/; ln -s ../../../deploy/installation build/mypy/deploy/
 	cd build/mypy && MYPYPATH=. $(abspath $(BIN))/mypy --config-file ../../pyproject.toml --cache-dir ../mypy-cache \
 		--explicit-package-bases numaserve deploy
 	cd build/mypy && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config ../../pyproject.toml --cache-dir ../import-cache

@@ -42,6 +42,7 @@ from numaserve.server.service.spans import open_spans
 from numaserve.server.service.start_report import log_start
 from numaserve.server.service.stop_signals import StopSignals
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
+from numaserve.server.service.tokenizer_check import TokenizerCheck, check_tokenizer
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.models.load import open_model, read_config
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-# Workers that are up by then are announced first: what is prepared beside them takes their cores and holds the GIL.
-_QUICK_S = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -103,11 +102,19 @@ def run_service(
 
 def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     instructions = check_backend(config.backend)
+    with TokenizerCheck() as tokenizer_check:  # its libraries are imported while the model is looked for
+        return _check_model(config, instructions, key_sources, tokenizer_check)
+
+
+def _check_model(
+    config: ServeConfig, instructions: str, key_sources: KeySources, tokenizer_check: TokenizerCheck
+) -> Checked:
     path = resolve_model(config.model)
     files = open_model(path)
     options = deployment_options(config, path)
     embeds = options.settings.pooled
     model = read_config(files, options.settings)
+    tokenizer_check.begin(path, model.vocab_size)
     if embeds:
         check_pooling(path)
     with_defaults = config.generation_config == "model"
@@ -123,13 +130,17 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
         _log.warning("%s", note)
     if deployment.front_end_cpus:
         os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
+    tokenizer_check.wait_until_loaded()
     tokenizer = load_tokenizer_with(path, config.chat_template)
     if options.draft is not None:
+        check_tokenizer(Path(options.draft.model), options.draft.config.vocab_size)
         check_vocabulary(tokenizer, Path(options.draft.model))
     parser = config.tool_call_parser
     calls = tool_format(parser, tokenizer.chat_template)
     answers = config.max_running_requests + config.max_queued_requests
     responses = None if embeds else response_template(parser, calls, path, tokenizer, max_answers=answers)
+    judge = find_judge(path, tokenizer) if config.task == "score" else None
+    tokenizer_check.finish()
     return Checked(
         config,
         instructions,
@@ -139,7 +150,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
         tokenizer,
         model.vocab_size,
         model.hidden_size if embeds else 0,
-        find_judge(path, tokenizer) if config.task == "score" else None,
+        judge,
         sampling_defaults,
         calls,
         reasoning_format(config.reasoning_parser, tokenizer.chat_template),
@@ -171,7 +182,6 @@ class Service:
         self._member = member
         self._signals = StopSignals()
         self._gave_up = asyncio.Event()
-        self._preparing: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Load, serve, drain. Returns the exit status."""
@@ -183,13 +193,13 @@ class Service:
             parts = (self._checked, self._engine, self._listeners)
             http = await asyncio.to_thread(make_http_server, *parts, traced=self._traced, member=self._member)
             serving = loop.create_task(http.run_until_stopped())
-            await _first_of(starting, self._signals.stop.wait(), asyncio.sleep(_QUICK_S))
-            if not starting.done() and not self._signals.stop.is_set():
-                self._prepare(http)
-            await _first_of(starting, self._signals.stop.wait())
+            # Before the server is ready: the tables for constraints hold the GIL for some tenths of a second, in which
+            # no stream would go on.
+            preparing = asyncio.gather(starting, asyncio.to_thread(http.prepare))
+            await _first_of(preparing, self._signals.stop.wait())
         try:
-            if starting.done():
-                starting.result()
+            if preparing.done():
+                preparing.result()
                 await self._serve_until_stopped(http)
             else:
                 starting.cancel()
@@ -198,8 +208,6 @@ class Service:
             _log.critical("the workers could not be started: %s", error)
             return EXIT_FAILED
         finally:
-            if self._preparing is not None:
-                self._preparing.cancel()
             if self._listeners[0].kept_open:
                 http.accept_no_more()  # connections from now on wait for the next server, which does not refuse them
             await self._drain()
@@ -215,17 +223,11 @@ class Service:
         task, template = self._checked.config.task, self._checked.tokenizer.chat_template
         example = example_for(task, has_chat_template=bool(template))
         announce(name, listener, example, needs_key=self._checked.key_sources.keys is not None)
-        self._prepare(http)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(self._makes_progress))
         try:
             await _first_of(self._signals.stop.wait(), self._gave_up.wait())
         finally:
             watchdog.cancel()
-
-    def _prepare(self, http: HttpServer) -> None:
-        """Load what requests need later, once; not waited for, as few need it at once."""
-        if self._preparing is None:
-            self._preparing = asyncio.get_running_loop().create_task(asyncio.to_thread(http.prepare))
 
     async def _drain(self) -> None:
         """Let running requests finish, unless the workers are gone or somebody is in a hurry."""

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from numaserve.server.tokenizer.failures import while_loading
-from numaserve.server.tokenizer.gguf import gguf_chat_template, load_gguf
 from numaserve.server.tokenizer.hf import folder_chat_template, load_folder
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
@@ -13,13 +12,15 @@ from numaserve.server.tokenizer.types import TokenizerError
 def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
     """The tokenizer of the model at `path`: a Hugging Face folder or a .gguf file.
 
-    `chat_template` is used instead of the model's own.
+    `chat_template` is used instead of the model's own; an empty one leaves the tokenizer without any.
 
     Raises `TokenizerError`, whose message tells the operator what to do.
     """
     if path.is_dir():
         return load_folder(path, chat_template)
     if path.suffix == ".gguf":
+        from numaserve.server.tokenizer.gguf import load_gguf  # noqa: PLC0415 numpy, for a folder in vain
+
         return load_gguf(path, chat_template)
     raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; give the path of one of these")
 
@@ -29,4 +30,8 @@ def own_chat_template(path: Path) -> str | None:
 
     The vocabulary is not built. Raises `TokenizerError` as `load_tokenizer` does.
     """
-    return folder_chat_template(path) if path.is_dir() else gguf_chat_template(path)
+    if path.is_dir():
+        return folder_chat_template(path)
+    from numaserve.server.tokenizer.gguf import gguf_chat_template  # noqa: PLC0415 numpy, for a folder in vain
+
+    return gguf_chat_template(path)

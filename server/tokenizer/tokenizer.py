@@ -39,7 +39,7 @@ class Tokenizer:
         self._backend = backend
         self._bytes_of = spelling_of(backend)
         self.decode(self.encode(_PLAIN_TEXT))  # a file that fails on every text is refused now
-        self.vocab_size = vocab_size or max(backend.get_vocab_size(with_added_tokens=False), *(i + 1 for i in added), 1)
+        self.vocab_size = vocab_size or 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=0)
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -51,7 +51,7 @@ class Tokenizer:
             self._template_constants["bos_token"] = self.token_text(bos_token_id)
         if eos_token_id is not None:
             self._template_constants["eos_token"] = self.token_text(eos_token_id)
-        self._chat_template = ChatTemplate(chat_template) if chat_template is not None else None
+        self._chat_template = ChatTemplate(chat_template) if chat_template else None
 
     @while_serving
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -1,8 +1,8 @@
 """Work in a process that can do nothing else: what such a process runs. `ConfinedWorker` starts it and asks it.
 
-The process reads lines of JSON: first its configuration, with `cpu_seconds` and `memory_bytes`, then what it is to work
-on, one piece a line. It answers each piece with `ANSWER_HEAD` and as many bytes as that says: UTF-8, with lone
-surrogates passed. It ends when its input does.
+The process reads lines of JSON: first its configuration, with `cpu_seconds`, `make_cpu_seconds` and `memory_bytes`,
+then what it is to work on, one piece a line. It answers each piece with `ANSWER_HEAD` and as many bytes as that says:
+UTF-8, with lone surrogates passed. It ends when its input does.
 """
 
 import json
@@ -30,7 +30,7 @@ def serve(load: Callable[[], object], make: Callable[[Any], Work]) -> None:
     """Answer until the input ends.
 
     `load` reads every file that the work may need, as afterwards none can be opened. `make` is called with the
-    configuration, once, for the first piece; that is bounded as the work on a piece is.
+    configuration, once, for the first piece; that is bounded by `make_cpu_seconds`.
     """
     ignore_ends_of_the_group()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -49,8 +49,10 @@ def serve(load: Callable[[], object], make: Callable[[Any], Work]) -> None:
 
         def work(line: bytes = line) -> str:
             nonlocal made
+            if made is None:
+                with _cpu_limit(config["make_cpu_seconds"]):
+                    made = make(config)
             with _cpu_limit(config["cpu_seconds"]):
-                made = made or make(config)
                 return made(json.loads(line))
 
         success, text = _answer(work)

@@ -31,6 +31,10 @@ class WorkFailed(Exception):
     """There is no result, and there would be none again; the message says why."""
 
 
+class BeyondLimits(WorkFailed):
+    """The piece takes more time or memory than it may."""
+
+
 class WorkerUnavailable(Exception):
     """The process does not answer; the next piece gets a new one. The message is meant for the client."""
 
@@ -47,17 +51,23 @@ class ConfinedWorker:
         max_bytes: int,
         cpu_seconds: float = CPU_SECONDS,
         seconds: float = SECONDS,
+        make_cpu_seconds: float | None = None,
         memory_bytes: int = MEMORY_BYTES,
         idle: bool = False,
     ) -> None:
         """`subject` is what messages call it, such as "the chat template", `module` what the process runs; an answer
-        has at most `max_bytes`. An `idle` one works while nobody else wants a core, once it has answered."""
+        has at most `max_bytes`. `make_cpu_seconds`, else `cpu_seconds`, bound what comes before the first piece. An
+        `idle` process works only while nothing else wants a core, once it has answered."""
         self._subject = subject
         self._module = module
         self._max_bytes = max_bytes
         self._cpu_seconds = cpu_seconds
         self._seconds = seconds
-        limits = {"cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
+        limits = {
+            "cpu_seconds": cpu_seconds,
+            "make_cpu_seconds": make_cpu_seconds or cpu_seconds,
+            "memory_bytes": memory_bytes,
+        }
         self._config = json.dumps({**config, **limits}).encode() + b"\n"
         self._idle = idle
         self._unsent_config = self._config
@@ -102,7 +112,7 @@ class ConfinedWorker:
             return answer
         process.stop()
         if process.returncode == -signal.SIGPROF:
-            raise WorkFailed(f"{self._subject} ran for more than {self._cpu_seconds:g} s of processor time")
+            raise BeyondLimits(f"{self._subject} ran for more than {self._cpu_seconds:g} s of processor time")
         if process.returncode == NOT_CONFINED:
             raise WorkFailed(f"{self._subject} needs a kernel that takes seccomp filters, and this one does not")
         return None
@@ -110,7 +120,7 @@ class ConfinedWorker:
     def _raise_dead(self) -> NoReturn:
         """Say why the process has ended twice without an answer."""
         if -(self._process.returncode or 0) in _ITS_OWN_FAULT:
-            raise WorkFailed(f"{self._subject} failed: its process crashed twice")
+            raise BeyondLimits(f"{self._subject} failed: its process crashed twice")
         self._raise_unavailable("ended twice without an answer")
 
     def _raise_unavailable(self, why: str) -> NoReturn:

@@ -79,6 +79,14 @@ def ignore_ends_of_the_group() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def silence_errors() -> None:
+    """Let go of standard error: the libraries in Rust write pages about memory that they do not get, and whoever waits
+    for this process says what is wrong in one line."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+
 def confine(memory_bytes: int) -> None:
     """Give up memory beyond `memory_bytes` of address space, opening anything, and every system call but those above.
 

@@ -12,7 +12,14 @@ from numaserve.server.api.access_log import record_of
 from numaserve.server.api.anthropic.messages import messages_router
 from numaserve.server.api.anthropic.response_models import AnthropicError
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
+from numaserve.server.api.errors import (
+    ApiError,
+    from_engine,
+    from_http,
+    from_validation,
+    tokenizer_failed,
+    tokenizer_unavailable,
+)
 from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
 from numaserve.server.api.limits import ApiLimits
@@ -46,7 +53,7 @@ from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.api.ui import ui_router
 from numaserve.server.api.vllm import vllm_router
 from numaserve.server.engine.types import EngineError
-from numaserve.server.tokenizer.types import TokenizationError
+from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizationError, TokenizerUnavailable
 from starlette.exceptions import HTTPException
 
 __all__ = ["ApiContext", "ApiLimits", "create_app"]
@@ -127,7 +134,7 @@ def _answer_errors(app: FastAPI, context: ApiContext, methods: Mapping[str, str]
             context.metrics.request_refused(answered.refusal)
         return error_of(request.scope, answered)
 
-    for kind in (HTTPException, RequestValidationError, EngineError, TokenizationError):
+    for kind in (HTTPException, RequestValidationError, EngineError, TokenizationError, TokenizerUnavailable):
         app.add_exception_handler(kind, answer)
 
 
@@ -139,11 +146,17 @@ def _as_api_error(request: Request, error: Exception) -> ApiError:
             return from_validation(error)
         case EngineError():
             return from_engine(error)
-        case TokenizationError():
-            # What the library says stays here: it may be about the server's own files.
-            _logger.error("%s", error, extra={"fields": {"request_id": record_of(request).request_id}})
-            return tokenizer_failed()
+        case TokenizationError() | TokenizerUnavailable():
+            return _from_tokenizer(request, error)
         case HTTPException():
             return from_http(error.status_code, error.detail, error.headers, request.method, request.url.path)
         case _:
             raise error
+
+
+def _from_tokenizer(request: Request, error: TokenizationError | TokenizerUnavailable) -> ApiError:
+    if isinstance(error, TokenizerUnavailable):
+        return tokenizer_unavailable(str(error))
+    # What the library says stays here: it may be about the server's own files.
+    _logger.error("%s", error, extra={"fields": {"request_id": record_of(request).request_id}})
+    return tokenizer_failed(str(error) if isinstance(error, TextBeyondLimits) else None)

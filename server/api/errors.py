@@ -71,10 +71,11 @@ def context_length_exceeded(message: str, param: str | None, overflow: Overflow 
     return ApiError(400, message, param=param, code=code, refusal="too_long", overflow=overflow)
 
 
-def tokenizer_failed() -> ApiError:
+def tokenizer_failed(reason: str | None = None) -> ApiError:
     """The model's tokenizer cannot process this text. No 5xx: the same text fails again on every try and every server
     of the model, and those would make clients and routers try."""
-    return bad_request("The model's tokenizer cannot process this text.", None, "tokenizer_failed")
+    why = "" if reason is None else f": {reason}"
+    return bad_request(f"The model's tokenizer cannot process this text{why}.", None, "tokenizer_failed")
 
 
 def token_unknown(param: str, token: int, vocab_size: int) -> ApiError:
@@ -135,6 +136,11 @@ def not_ready(message: str) -> ApiError:
 def template_unavailable(message: str) -> ApiError:
     """The chat template's process is stuck: no fault of the conversation, which may be sent again."""
     return ApiError(503, message, kind="server_error", code="chat_template_unavailable", refusal="not_ready")
+
+
+def tokenizer_unavailable(message: str) -> ApiError:
+    """The tokenizer's process is stuck: no fault of the text, which may be sent again."""
+    return ApiError(503, message, kind="server_error", code="tokenizer_unavailable", refusal="not_ready")
 
 
 def internal_error() -> ApiError:

@@ -107,7 +107,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
 
 
 def _check_model(
-    config: ServeConfig, instructions: str, key_sources: KeySources, tokenizer_check: TokenizerCheck
+    config: ServeConfig, instructions: str | None, key_sources: KeySources, tokenizer_check: TokenizerCheck
 ) -> Checked:
     path = resolve_model(config.model)
     files = open_model(path)

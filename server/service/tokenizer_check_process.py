@@ -4,7 +4,6 @@ Started by `TokenizerCheck`. It is bounded, but not confined as processes for te
 the server itself is about to run on the same file.
 """
 
-import os
 import resource
 import signal
 import sys
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from numaserve.server.confinement import ignore_ends_of_the_group
+from numaserve.server.confinement import ignore_ends_of_the_group, silence_errors
 from numaserve.server.service.tokenizer_check import ANSWER_SIZE, Subject
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.tokenizer import Tokenizer
@@ -31,8 +30,7 @@ def _bound(subject: Subject) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, subject.limits.cpu_seconds)
-    # The library writes pages about memory that it does not get; the server says what is wrong in one line.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    silence_errors()
 
 
 def _loaded(subject: Subject) -> Tokenizer:

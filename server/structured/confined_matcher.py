@@ -22,6 +22,7 @@ _MODULE = "numaserve.server.structured.matcher_process"
 _PROCESSES = 2
 _MEMORY_BYTES = 1536 * 2**20  # the tokenizer's, too
 _CPU_SECONDS = 2.0  # for a token, or for all of an answer where a process is new
+_MAKE_CPU_SECONDS = 10.0  # for the tokenizer
 _SECONDS = 60.0  # wall time: the idle priority may have to wait long; requests have a shorter patience
 
 
@@ -75,6 +76,7 @@ class MatcherProcesses:
                     max_bytes=self._max_bytes,
                     memory_bytes=_MEMORY_BYTES,
                     cpu_seconds=_CPU_SECONDS,
+                    make_cpu_seconds=_MAKE_CPU_SECONDS,
                     seconds=_SECONDS,
                     idle=True,
                 )

@@ -28,6 +28,12 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+# GPT-2's, as some files spell it out.
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# Expressions that take a time in proportion to the text, but for runs of spaces.
+KNOWN_EXPRESSIONS = frozenset(
+    {_GPT2, _LLAMA3, _QWEN2, _TEKKEN, _GPT4O, *_DEEPSEEK3, r"\p{N}", r"\p{N}{1,3}", r"\s", r"\s+", " {2,}"}
+)
 
 
 @dataclass(frozen=True)

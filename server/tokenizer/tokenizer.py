@@ -4,8 +4,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 import tokenizers
+from numaserve.server.tokenizer.backend import decode, encode
 from numaserve.server.tokenizer.chat_template import ChatTemplate
-from numaserve.server.tokenizer.failures import while_serving
+from numaserve.server.tokenizer.confined import ConfinedTokenizer
+from numaserve.server.tokenizer.steps import all_are_bounded
 from numaserve.server.tokenizer.token_bytes import spelling_of
 from numaserve.server.tokenizer.types import ChatTemplateError
 
@@ -16,7 +18,7 @@ class Tokenizer:
     """A `tokenizers.Tokenizer`, used so that it does not hold the interpreter lock, and its chat template.
 
     Implements `TokenizerProtocol`. Nothing changes after construction, so threads need no lock, except for
-    rendering, which `ChatTemplate` serialises.
+    rendering, which `ChatTemplate` serialises. A tokenizer with steps that nothing bounds works in another process.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._bytes_of = spelling_of(backend)
+        self._confined = None if all_are_bounded(backend) else ConfinedTokenizer(backend.to_str())
         self.decode(self.encode(_PLAIN_TEXT))  # a file that fails on every text is refused now
         self.vocab_size = vocab_size or 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=0)
         self.eos_token_ids = eos_token_ids
@@ -53,19 +56,18 @@ class Tokenizer:
             self._template_constants["eos_token"] = self.token_text(eos_token_id)
         self._chat_template = ChatTemplate(chat_template) if chat_template else None
 
-    @while_serving
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in `text` are recognised. Raises
-        `TokenizationError` where the library fails on it."""
-        # The library's `encode` and `decode` hold the GIL all the time, a second for a megabyte. Its batches let go of
-        # it; this one gives the same ids without computing offsets.
-        batch = self._backend.encode_batch_fast([_without_surrogates(text)], add_special_tokens=add_special_tokens)
-        return batch[0].ids
+        """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError` where
+        the library fails on it or takes more than it may, and `TokenizerUnavailable`."""
+        if self._confined is not None:
+            return self._confined.encode(text, add_special_tokens=add_special_tokens)
+        return encode(self._backend, text, add_special_tokens)
 
-    @while_serving
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; ids outside the vocabulary add nothing. Raises `TokenizationError`."""
-        return self._backend.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
+        """Text of `token_ids`; ids outside the vocabulary add nothing. Raises as `encode` does."""
+        if self._confined is not None:
+            return self._confined.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return decode(self._backend, token_ids, skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
         """The vocabulary's spelling of the token; empty for an id outside the vocabulary."""
@@ -111,15 +113,8 @@ class Tokenizer:
         )
 
     def close(self) -> None:
-        """End the template's process; a rendering that it has begun fails."""
+        """End the processes for texts and templates; work that they have begun fails."""
+        if self._confined is not None:
+            self._confined.close()
         if self._chat_template is not None:
             self._chat_template.close()
-
-
-def _without_surrogates(text: str) -> str:
-    """`text`, with lone surrogates, which JSON can smuggle into a string but UTF-8 cannot hold, as U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

@@ -14,6 +14,15 @@ class TokenizationError(TokenizerError):
     """A text, or tokens, on which the tokenizer fails, and would fail again. Other requests are not affected."""
 
 
+class TextBeyondLimits(TokenizationError):
+    """A text that takes more time or memory to tokenize than it may. The message is meant for the client."""
+
+
+class TokenizerUnavailable(Exception):
+    """The process that tokenizes does not answer; the next request gets a new one. The message is meant for the
+    client."""
+
+
 class ChatTemplateError(ValueError):
     """A conversation that cannot be rendered: no template, a template that refuses it, or a limit."""
 

@@ -10,6 +10,7 @@ import pytest
 from numaserve.server.api.access_log import JsonFormatter
 from numaserve.server.api.app import ApiContext
 from numaserve.server.tokenizer.failures import while_serving
+from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizerUnavailable
 from shared_apps import app_over
 from starlette.testclient import TestClient
 from tokenizers import Regex, Tokenizer, models, normalizers
@@ -88,6 +89,49 @@ def test_the_answer_is_the_clients_error_and_the_log_says_why(
     assert "retry-limit" in line["message"]
     assert "exception" not in line
     assert outcomes(panicky, "invalid") == 1
+
+
+class ConfinedTokenizer(PanickyTokenizer):
+    """Byte tokens of a tokenizer whose process gives `error` for one text."""
+
+    error: Exception
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if TRIGGER in text:
+            raise self.error
+        return ByteTokenizer.encode(self, text, add_special_tokens=add_special_tokens)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "message"),
+    [
+        (
+            TextBeyondLimits("the tokenizer ran for more than 2 s of processor time"),
+            400,
+            "tokenizer_failed",
+            "The model's tokenizer cannot process this text: the tokenizer ran for more than 2 s of processor time.",
+        ),
+        (
+            TokenizerUnavailable("It does not answer. Try again."),
+            503,
+            "tokenizer_unavailable",
+            "It does not answer. Try again.",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("route", "body"), [case for case in CASES if "echo" not in case[1] and "tokens" not in case[1]]
+)
+def test_a_text_beyond_limits_is_the_clients_error_and_a_process_that_is_stuck_is_not(
+    route: str, body: dict[str, Any], error: Exception, status: int, code: str, message: str, panicky: ApiContext
+) -> None:
+    context = replace(panicky, tokenizer=(tokenizer := ConfinedTokenizer()))
+    tokenizer.error = error
+    with TestClient(app_over(context), raise_server_exceptions=False) as client:
+        answer = client.post(route, json=body)
+        assert client.post("/v1/completions", json={"model": MODEL, "prompt": "dogs"}).status_code == 200
+    assert answer.status_code == status
+    assert (answer.json()["error"]["code"], answer.json()["error"]["message"]) == (code, message)
 
 
 def test_other_requests_are_served_as_before(panicky_client: TestClient) -> None:

@@ -58,7 +58,7 @@ def test_a_conversation_is_no_other_way_to_it() -> None:
 
 def test_a_mistake_of_the_caller_stays_what_it_is() -> None:
     with pytest.raises(OverflowError):
-        splitting().decode([-1])
+        wrap(byte_level_backend()).decode([-1])
 
 
 UNSOUND: dict[str, dict[str, object]] = {

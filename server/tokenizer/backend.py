@@ -1,0 +1,29 @@
+"""The library's two calls, as the server makes them."""
+
+from collections.abc import Sequence
+
+import tokenizers
+from numaserve.server.tokenizer.failures import while_serving
+
+
+@while_serving
+def encode(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """Token ids of `text`. Raises `TokenizationError` where the library fails on it."""
+    # The library's `encode` and `decode` hold the GIL all the time, a second for a megabyte. Its batches let go of it;
+    # this one gives the same ids without computing offsets.
+    return backend.encode_batch_fast([_without_surrogates(text)], add_special_tokens=add_special_tokens)[0].ids
+
+
+@while_serving
+def decode(backend: tokenizers.Tokenizer, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+    """Text of `token_ids`; ids outside the vocabulary add nothing. Raises `TokenizationError`."""
+    return backend.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
+
+
+def _without_surrogates(text: str) -> str:
+    """`text`, with lone surrogates, which JSON can smuggle into a string but UTF-8 cannot hold, as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,93 @@
+"""The steps of tokenizers, as their files describe them, and which of them take a bounded time for any text.
+
+A file may list any number of steps: 40 replacements that each double a letter make a terabyte of one character, and an
+expression may try all ways to cut a text. The library can be stopped by nothing but the end of its process.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tokenizers
+from numaserve.server.tokenizer.pre_tokenizers import KNOWN_EXPRESSIONS
+
+_Step = dict[str, Any]
+
+# Growth of a text by its replacements. Sentencepiece's are a space before it and U+2581 for each space: 4 times 3.
+_MOST_GROWTH = 16
+_MOST_TOKENS_AROUND = 16  # that a post-processor adds
+# At most once each: some make more characters of one.
+_NORMALIZERS = frozenset(
+    {"NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase", "StripAccents", "Strip", "BertNormalizer", "ByteLevel"}
+    | {"Precompiled"}
+)
+_PRE_TOKENIZERS = frozenset(
+    {"ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation", "BertPreTokenizer"}
+    | {"UnicodeScripts", "CharDelimiterSplit", "FixedLength"}
+)
+_POST_PROCESSORS = frozenset({"ByteLevel", "BertProcessing", "RobertaProcessing"})
+_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Strip", "Metaspace"})
+_MODELS = frozenset({"BPE", "Unigram", "WordLevel"})
+
+
+def all_are_bounded(backend: tokenizers.Tokenizer) -> bool:
+    """Whether each step is of a kind that takes time and memory in proportion to the text, and in bounded number."""
+    return (
+        type(backend.model).__name__ in _MODELS
+        and _are_bounded(backend.normalizer, "normalizers", _NORMALIZERS, _replaces)
+        and _are_bounded(backend.pre_tokenizer, "pretokenizers", _PRE_TOKENIZERS, _splits)
+        and _are_bounded(backend.post_processor, "processors", _POST_PROCESSORS, _surrounds)
+        and _are_bounded(backend.decoder, "decoders", _DECODERS, _replaces)
+    )
+
+
+def _are_bounded(part: Any, list_name: str, known: frozenset[str], others: Callable[[Sequence[_Step]], bool]) -> bool:
+    """Whether the steps of a part are of the `known` kinds, each at most once, or bounded by what `others` says."""
+    if part is None:
+        return True
+    # The pickle state of a part is its JSON.
+    steps = _flat(json.loads(part.__getstate__()), list_name)
+    kinds = [step["type"] for step in steps if step["type"] in known]
+    return len(kinds) == len(set(kinds)) and others([step for step in steps if step["type"] not in known])
+
+
+def _flat(step: _Step, list_name: str) -> list[_Step]:
+    if step["type"] != "Sequence":
+        return [step]
+    return [each for inner in step[list_name] for each in _flat(inner, list_name)]
+
+
+def _replaces(steps: Sequence[_Step]) -> bool:
+    """Whether the steps prepend and replace texts, and let none grow without bound."""
+    return math.prod(map(_growth, steps)) <= _MOST_GROWTH
+
+
+def _growth(step: _Step) -> float:
+    match step:
+        case {"type": "Prepend", "prepend": str(added)}:
+            return 1 + len(added.encode())
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+            return max(1.0, len(content.encode()) / len(pattern.encode()))
+        case {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": str(content)}:
+            return max(1.0, len(content.encode()) / 2)
+    return math.inf
+
+
+def _splits(steps: Sequence[_Step]) -> bool:
+    """Whether the steps split a text by texts, or by expressions that are known."""
+    return all(step["type"] == "Split" and _is_known(step["pattern"]) for step in steps)
+
+
+def _is_known(pattern: dict[str, str]) -> bool:
+    return bool(pattern.get("String")) or pattern.get("Regex") in KNOWN_EXPRESSIONS
+
+
+def _surrounds(steps: Sequence[_Step]) -> bool:
+    """Whether the steps put some tokens around a text, which they write once."""
+    if not steps:
+        return True
+    if len(steps) > 1 or steps[0]["type"] != "TemplateProcessing":
+        return False
+    single = steps[0]["single"]
+    return len(single) <= _MOST_TOKENS_AROUND and sum("Sequence" in each for each in single) <= 1

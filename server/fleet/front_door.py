@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass, field
 from functools import partial
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from fastapi import Request
@@ -79,6 +80,8 @@ class FrontDoor:
             if scope["method"] != method:
                 raise from_http(405, "", {"Allow": method}, scope["method"], path)
             response = await handler(request)
+        elif not _is_text(scope["raw_path"]):
+            raise from_http(404, "", None, scope["method"], path)  # whatever model is meant, and loaded or not
         elif (ask := _asked_of_all(scope["method"], path)) is not None:
             question = Question(scope, _told(request, self._client(request)), await request.body())
             response = await until_disconnect(request, ask(self.routes.fleet.open_sessions().values(), question))
@@ -134,6 +137,15 @@ class FrontDoor:
         if keys is None:
             return passed_header(client_at(request.scope.get("client")))
         return passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
+
+
+def _is_text(path: bytes) -> bool:
+    """Whether a path that was sent is UTF-8, as every path of a model's server is."""
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _asked_of_all(method: str, path: str) -> Ask | None:

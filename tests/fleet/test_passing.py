@@ -105,6 +105,18 @@ async def test_without_keys_a_server_hears_the_address(opened: Open) -> None:
         assert headers["x-numaserve-client"] == ['{"name":"127.0.0.1","weight":1.0}']
 
 
+@pytest.mark.parametrize("path", ["/%ff", "/v1/responses/%ff", "/v1/chat/completions/%c3", "/v1/models/%ed%a0%80"])
+@pytest.mark.parametrize("body", [{}, {"json": {"model": "a"}}], ids=["no body", "body"])
+async def test_a_path_that_is_no_text_is_unknown_whether_or_not_a_model_is_loaded(
+    path: str, body: dict[str, Any], opened: Open
+) -> None:
+    async with opened({"a": {"load": "request"}}) as door:
+        answer = await door.client.request("POST" if body and "models" not in path else "GET", path, **body)
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] in {"unknown_url", "model_not_found"}
+        assert door.fleet.state("a") == "unloaded"
+
+
 async def test_a_request_without_a_body_names_its_model_in_the_query_and_loads_none(opened: Open) -> None:
     async with opened({"a": {}, "b": {}, "c": {"load": "request"}}) as door:
         await door.until(lambda: door.fleet.is_ready() and len(door.fleet.open_sessions()) == 2)

@@ -93,9 +93,13 @@ class Fleet:
         return self.state(name)
 
     async def unload(self, name: str) -> State:
-        """Unload it for the same reason; returns when its process has ended."""
+        """Unload it for the same reason; returns when its process has ended.
+
+        Requests that wait for it have it loaded again, as those do that come a moment later.
+        """
         self._residency.unload(name)
-        self._waiting.refuse(name, f"The model '{name}' was unloaded by order.")
+        if self._waiting.count(name):
+            self._residency.want(name)
         self._models[name].tell_change()
         self._start_to_drain(self._models[name])
         self._act()

@@ -102,14 +102,27 @@ async def test_a_request_waits_for_its_model_only_so_long(opened: Open) -> None:
         assert (await door.client.get("/readyz")).status_code == 200
 
 
-async def test_requests_for_a_model_that_is_unloaded_by_order_are_sent_away(opened: Open) -> None:
-    async with opened({"a": {"how": "never"}}, load_wait_s=3600) as door:
-        held = [asyncio.create_task(echoed(door, "a")) for _ in range(3)]
+async def test_requests_that_wait_for_a_model_that_is_unloaded_by_order_have_it_loaded_again(opened: Open) -> None:
+    async with opened({"a": {"how": "again"}}) as door:
+        before = [asyncio.create_task(echoed(door, "a")) for _ in range(3)]
         await door.until(lambda: door.fleet.waiting("a") == 3)
-        assert await door.fleet.unload("a") == "unloaded"
-        answers = await asyncio.gather(*held)
-        assert {answer.status_code for answer in answers} == {503}
-        assert "by order" in answers[0].json()["error"]["message"]
+        ordered = asyncio.create_task(door.fleet.unload("a"))
+        await door.until(lambda: door.fleet.state("a") == "draining")
+        answers = await asyncio.gather(*before, echoed(door, "a"))
+        assert {answer.status_code for answer in answers} == {200}
+        assert await ordered != "draining"
+        assert [line.split()[1] for line in door.noted()] == ["starts", "stops", "starts"]
+
+
+async def test_a_model_that_is_unloaded_by_order_stays_so_when_those_who_waited_have_left(opened: Open) -> None:
+    async with opened({"a": {"how": "never"}}, load_wait_s=3600) as door:
+        held = asyncio.create_task(echoed(door, "a"))
+        await door.until(lambda: door.fleet.waiting("a") == 1)
+        ordered = asyncio.create_task(door.fleet.unload("a"))
+        await door.until(lambda: door.fleet.state("a") == "draining")
+        held.cancel()
+        assert await ordered == "unloaded"
+        assert len(started(door, "a")) == 1
 
 
 async def test_the_time_of_a_request_counts_while_it_waits(opened: Open) -> None:

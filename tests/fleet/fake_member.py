@@ -1,10 +1,10 @@
 """A stand-in for a model's server, for `fleet.process`: it answers with what it was asked, or misbehaves.
 
 `model` in its options chooses the behaviour: `ready`, `never` (is never ready), `again` (is ready from its second start
-on), `late` (is ready once there is a file next to the notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf` (ignores the signal to end), `relapses`
-(exits with 2 at its second start), `parent` (has a worker, which ends when there is a file next to the notes),
-`knowing` (has what is asked of all), or `silent` (does not answer that). What it notes is written to the file `notes`
-in the options, a line each.
+on), `late` (is ready once there is a file next to the notes), `mistake` (exits with 2), `fails` (exits with 1), `deaf`
+(ignores the signal to end), `relapses` (exits with 2 at its second start), `parent` (has a worker, which ends when
+there is a file next to the notes), `knowing` (has what is asked of all), or `silent` (does not answer that). What it
+notes is written to the file `notes` in the options, a line each.
 """
 
 import asyncio

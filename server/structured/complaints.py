@@ -26,6 +26,9 @@ _IN_OTHER_WORDS = {
     "oneOf": "the alternatives are not provably exclusive; write anyOf",
     "$ref": "only references inside the schema are followed, and no circle that adds keywords",
 }
+_TOO_FAR = "it counts too far, or has too many alternatives that begin alike; allow fewer repetitions, or any number"
+# What is said of a complaint that has this in it.
+_SAID = {"NoExtension": "no text matches it", "too many states": _TOO_FAR, "too many expressions": _TOO_FAR}
 
 
 def refusal(complaint: str) -> UnsupportedGrammar:
@@ -41,8 +44,8 @@ def refusal(complaint: str) -> UnsupportedGrammar:
         )
     if found := _SPECIAL_TOKEN.search(text):
         return UnsupportedGrammar(f"the model has no special token {_short(found[1])}")
-    if "NoExtension" in text:
-        return UnsupportedGrammar("no text matches it")
+    if (said := next((said for part, said in _SAID.items() if part in text), None)) is not None:
+        return UnsupportedGrammar(said)
     keyword = next((keyword for pattern, keyword in _KEYWORDS if pattern.search(text)), None)
     if keyword is None:
         return UnsupportedGrammar(f"it cannot be compiled: {_short(text)}")

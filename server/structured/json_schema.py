@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,21}"}
 # Seconds may have a fraction of any length, and the numbers of a duration any number of digits.
 _LONGEST = {"time": 24, "date-time": 35, "duration": 32}
+# The lexer has a state for each character of a text with a `maxLength`, and 50,000 in all.
+_LONGEST_TEXT = 40_000
 _VALUES = frozenset({"const", "enum", "default", "examples", "example"})  # what is below them is no schema
 _OPTIONS_KEY = "x-guidance"
 
@@ -34,7 +36,8 @@ def _with_options(options: dict[str, Any], schema: dict[str, Any]) -> dict[str, 
 
 
 def _bounded(schema: Any) -> Any:
-    """`schema`, with a `maxLength` beside each of the formats that have no longest text."""
+    """`schema`, with a `maxLength` beside each of the formats that have no longest text, and none beyond what an answer
+    can be held to."""
     if isinstance(schema, list):
         return [_bounded(item) for item in schema]
     if not isinstance(schema, dict):
@@ -43,4 +46,7 @@ def _bounded(schema: Any) -> Any:
     kind = schema.get("format")
     if isinstance(kind, str) and kind in _LONGEST:
         inner.setdefault("maxLength", _LONGEST[kind])
+    longest = inner.get("maxLength")
+    if isinstance(longest, int | float) and longest > _LONGEST_TEXT:
+        inner["maxLength"] = _LONGEST_TEXT
     return inner

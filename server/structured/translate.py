@@ -1,12 +1,13 @@
 """From constraints to the grammars of llguidance."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 from numaserve.server.structured.json_schema import with_bounds
 from numaserve.server.structured.json_text import read_json
+from numaserve.server.structured.long_answers import far_patterns
 from numaserve.server.structured.structural_tag import structural_tag_grammar
 from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
 
@@ -32,6 +33,13 @@ def to_llguidance(constraint: Constraint, special: Mapping[str, int], limits: Li
             return structural_tag_grammar(constraint.text, special, limits)
 
 
+def grammars_of_far_patterns(constraint: Constraint, limits: Limits) -> Iterator[str]:
+    """The grammars of single patterns of a JSON schema, which a trial of the whole may not come to."""
+    if constraint.kind == "json_schema":
+        for pattern in far_patterns(read_json(constraint.text, limits)):
+            yield _json_schema(json.dumps({"type": "string", "pattern": pattern}), limits)
+
+
 def _json_schema(text: str, limits: Limits) -> str:
     schema = read_json(text, limits)
     if isinstance(schema, bool):
@@ -48,8 +56,10 @@ def _choice(text: str, limits: Limits) -> str:
     choices = read_json(text, limits)
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise UnsupportedGrammar("a choice is a list of at least one string")
-    alternatives = (json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
-    return LLMatcher.grammar_from_lark("start: " + " | ".join(alternatives))
+    # One terminal, as the parser takes no more than 2,000 alternatives of a rule. A terminal cannot be empty.
+    alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices) if choice)
+    start = "start: ONE" + (" | " if "" in choices else "") if alternatives else 'start: ""'
+    return LLMatcher.grammar_from_lark(f"{start}\nONE: {alternatives}" if alternatives else start)
 
 
 def _lark(text: str) -> str:

@@ -12,14 +12,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.confinement import confine, ignore_ends_of_the_group
 from numaserve.server.structured.complaints import refusal
+from numaserve.server.structured.long_answers import begin_choices, counts_far, walk
 from numaserve.server.structured.parser_limits import new_matcher
-from numaserve.server.structured.translate import to_llguidance
+from numaserve.server.structured.translate import grammars_of_far_patterns, to_llguidance
 from numaserve.server.structured.trial_answer import HEAD, NOT_CONFINED, Answer, Settings
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, UnsupportedGrammar
 
@@ -36,10 +38,9 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
     try:
         constraint = msgspec.json.decode(line, type=Constraint)
         grammar = to_llguidance(constraint, settings.vocabulary.special, settings.limits)
-        matcher = new_matcher(tokenizer, grammar)
-        mask_seconds = _take_some_tokens(matcher)
-        if matcher.is_error():
-            raise refusal(matcher.get_error())
+        mask_seconds = _answer_for_trial(tokenizer, grammar, constraint)
+        for each in grammars_of_far_patterns(constraint, settings.limits):
+            mask_seconds = max(mask_seconds, _answer_for_trial(tokenizer, each, constraint))
         if mask_seconds > settings.limits.mask_seconds:
             raise GrammarTooSlow(
                 f"working out which token may come next takes {mask_seconds:.2g} s of processor time, and may take "
@@ -52,8 +53,30 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
     return Answer(grammar=grammar, mask_seconds=mask_seconds)
 
 
-def _take_some_tokens(matcher: LLMatcher) -> float:
-    """Begin an answer, since only masks show that a grammar is too large for them. Return the seconds of the slowest."""
+def _answer_for_trial(tokenizer: LLTokenizer, grammar: str, constraint: Constraint) -> float:
+    """Begin an answer, and go on with it where the constraint counts far. Return the seconds of its slowest first mask.
+
+    Raises `UnsupportedGrammar`.
+    """
+    make = partial(new_matcher, tokenizer, grammar)
+    matcher = make()
+    tokens, seconds = _take_some_tokens(matcher)
+    if not matcher.is_error():
+        if constraint.kind == "choice":
+            matcher = begin_choices(tokenizer, make, msgspec.json.decode(constraint.text))
+        elif counts_far(constraint.text):
+            matcher = walk(tokenizer, make, tokens)
+    if matcher.is_error():
+        raise refusal(matcher.get_error())
+    return seconds
+
+
+def _take_some_tokens(matcher: LLMatcher) -> tuple[list[int], float]:
+    """Begin an answer, since only masks show that a grammar is too large for them.
+
+    Return its tokens, and the seconds of processor time of the slowest mask.
+    """
+    tokens: list[int] = []
     slowest = 0.0
     for step in range(_TOKENS):
         if matcher.is_stopped():  # failed, or ended
@@ -65,8 +88,9 @@ def _take_some_tokens(matcher: LLMatcher) -> float:
         places = (*range(start, len(mask)), *range(start))
         place = next((place for place in places if mask[place]), None)
         if place is not None:
-            matcher.consume_token(8 * place + (mask[place] & -mask[place]).bit_length() - 1)
-    return slowest
+            tokens.append(8 * place + (mask[place] & -mask[place]).bit_length() - 1)
+            matcher.consume_token(tokens[-1])
+    return tokens, slowest
 
 
 def _become_a_trial(settings: Settings, memory_bytes: int, parent: int) -> None:

@@ -1,13 +1,18 @@
 """Constraints that crash or hang what compiles them, or fill its memory: each is refused, and the next one compiled."""
 
 import json
+import random
 from collections.abc import Iterator
 
 import pytest
 from numaserve.server.structured.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary
+from numaserve.server.tokenizer import load_tokenizer
 
+from tests.support.tokenizer_builders import demo_gguf
+
+_TOO_FAR = "it counts too far, or has too many alternatives that begin alike"
 # Their least common multiple has sixteen digits, and llguidance looks for a remainder of it.
 _MULTIPLES = Constraint(
     "json_schema", json.dumps({"allOf": [{"type": "integer", "multipleOf": n} for n in (9973, 9967, 9949, 9941)]})
@@ -49,6 +54,14 @@ HOSTILE = {
     "half a character": Constraint("json_schema", '{"const": "\\ud800"}'),
     "1,000 properties that need not be there": Constraint("json_schema", _object(1000)),
     "a million times a thousand letters": Constraint("regex", "a{1000000000}"),
+    "100,000 letters": Constraint("regex", "a{1,100000}"),
+    "100,000 letters of an alphabet": Constraint("regex", "[a-z ]{1000,100000}"),
+    "30,000 words": Constraint("regex", "(ab|cd){1,30000}"),
+    "300 times 300 words": Constraint("regex", "((ab ){1,300}){1,300}"),
+    "100,000 letters of a terminal": Constraint("lark", "start: T\nT: /[a-z]{1,100000}/"),
+    "100,000 letters in a property": Constraint(
+        "json_schema", json.dumps({"properties": {"x": {"type": "integer"}, "y": {"pattern": "^a{1,100000}$"}}})
+    ),
     "a grammar that allows nothing": Constraint("lark", "start: start"),
 }
 
@@ -73,3 +86,38 @@ def test_a_hostile_constraint_is_refused(trial: Trial, name: str) -> None:
 def test_a_constraint_that_no_text_matches_is_told_so(trial: Trial, name: str) -> None:
     with pytest.raises(UnsupportedGrammar, match="no text matches it"):
         trial.run(HOSTILE[name])
+
+
+def test_choices_that_begin_alike_are_refused_where_a_large_vocabulary_makes_too_much_of_them() -> None:
+    demo = load_tokenizer(demo_gguf(), chat_template="")
+    letters = random.Random(1)
+    ends = ["".join(letters.choices("abcdefghijklmnop qrstuvwxyz", k=4)) for _ in range(20_000)]
+    alike = Constraint("choice", json.dumps([16 * "a" + end for end in ends]))
+    trial = Trial(Vocabulary.of(demo, demo.vocab_size), Limits(cpu_seconds=30.0, seconds=60.0))
+    with pytest.raises(UnsupportedGrammar, match=_TOO_FAR):
+        trial.run(alike)
+    trial.stop()
+
+
+SERVED = {
+    "20,000 choices": Constraint("choice", json.dumps([f"{7919 * i}" for i in range(20_000)])),
+    "20,000 letters": Constraint("regex", "[a-z]{1,20000}"),
+    "a number": Constraint("regex", "[0-9]{3}-[0-9]{4}"),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_counts_less_far_is_served(vocabulary: Vocabulary, name: str) -> None:
+    trial = Trial(vocabulary, Limits(cpu_seconds=30.0, seconds=60.0))
+    assert trial.run(SERVED[name]).grammar
+    trial.stop()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in HOSTILE if name.startswith(("100,000", "30,000 words", "300 times"))]
+)
+def test_what_fails_late_in_an_answer_is_refused_with_the_reason(vocabulary: Vocabulary, name: str) -> None:
+    trial = Trial(vocabulary, Limits(cpu_seconds=30.0, seconds=60.0))
+    with pytest.raises(UnsupportedGrammar, match=_TOO_FAR):
+        trial.run(HOSTILE[name])
+    trial.stop()

@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,10 +75,25 @@ def read_text(path: Path, limit: int) -> str:
         raise OperatorError(f"{path}: not UTF-8 text ({error})") from error
 
 
+def parse_json(content: bytes | str) -> Any:
+    """The value that JSON says. Raises `ValueError`, where an object has a name twice too, and `RecursionError`."""
+    return json.loads(content, object_pairs_hook=_without_doubles)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of `pairs`. Of two values of one name readers take the first or the last, or check one and use the
+    other."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        double, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the name {double[:100]!r} is there twice")
+    return found
+
+
 def read_json(path: Path, limit: int = CONFIG_BYTES) -> dict[str, Any]:
     """The JSON object that it holds. Raises `OperatorError` where it holds something else, too."""
     try:
-        value = json.loads(read_file(path, limit))
+        value = parse_json(read_file(path, limit))
     except (ValueError, RecursionError) as error:
         raise OperatorError(f"{path}: not valid JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import CONFIG_BYTES, is_there, read_json, read_text
+from numaserve.workers.files import CONFIG_BYTES, is_there, parse_json, read_json, read_text
 
 _POOLING = "pooling_mode_lasttoken"
 _SERVED = frozenset({"Transformer", "Pooling", "Normalize"})
@@ -37,7 +36,7 @@ def check_pooling(model: Path) -> None:
 def _modules(path: Path) -> Iterable[tuple[str, str]]:
     """The kind of each module, and its folder."""
     try:
-        listed = json.loads(read_text(path, CONFIG_BYTES))
+        listed = parse_json(read_text(path, CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
         raise OperatorError(f"{path}: not valid JSON ({error}); fetch it again") from error
     for each in listed if isinstance(listed, list) else ():

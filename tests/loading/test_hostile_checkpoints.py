@@ -10,10 +10,12 @@ import gguf
 import numpy as np
 import pytest
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import safetensors_files
 from numaserve.workers.models.config.gguf_file import open_gguf
 from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.config.gguf_parts import open_gguf_model
 from numaserve.workers.models.load import load_model_config, open_model
+from numaserve.workers.weights import safetensors_source
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.tensors import check_tensors
@@ -86,6 +88,47 @@ def safetensors_bytes(header: object, data: bytes = b"") -> bytes:
 def test_a_safetensors_header_that_lies_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(OperatorError, match="not a sound safetensors file"):
+        SafetensorsSource(tmp_path)
+
+
+_ONE = b'{"dtype":"F32","shape":[],"data_offsets":[0,4]}'
+
+
+def test_a_tensor_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(b'{"a":%b,"a":%b}' % (_ONE, _ONE), b"\0" * 4))
+    with pytest.raises(OperatorError, match=r"model.safetensors: not a sound .* \(the name 'a' is there twice"):
+        SafetensorsSource(tmp_path)
+
+
+def test_a_tensor_that_two_files_have_is_refused_by_name(tmp_path: Path) -> None:
+    names = [f"model-{number}.safetensors" for number in (1, 2)]
+    for name in names:
+        (tmp_path / name).write_bytes(safetensors_bytes(b'{"a":%b}' % _ONE, b"\0" * 4))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("ab", names, strict=True))})
+    )
+    with pytest.raises(OperatorError, match=r"tensor 'a' is in .*model-1.safetensors and in model-2.safetensors too"):
+        SafetensorsSource(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"{" + b",".join(b'"%d":%b' % (each, _ONE) for each in range(500_000)) + b"}", "1999999 values or more"),
+        (b'{"__metadata__":{"a":"' + b"x" * (33 << 20) + b'"}}', "its header has 3.* bytes, and at most 33554432"),
+    ],
+    ids=["values", "bytes"],
+)
+def test_a_header_of_too_much_is_refused_before_it_is_parsed(
+    header: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(*_: object, **_options: object) -> None:
+        raise AssertionError("it is parsed")
+
+    monkeypatch.setattr(safetensors_files, "parse_json", parse)
+    monkeypatch.setattr(safetensors_source, "safe_open", parse)
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(header, b"\0" * 4))
+    with pytest.raises(OperatorError, match=reason):
         SafetensorsSource(tmp_path)
 
 

@@ -1,5 +1,7 @@
 """safetensors checkpoints: one file, or several with an index."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from pathlib import Path
 
@@ -26,10 +28,15 @@ class SafetensorsSource:
         for path in files_of(folder):
             try:
                 file = _File(path)
-                self._files[path] = file
-                self._where.update(dict.fromkeys(file.tensors, path))
             except (SafetensorError, ValueError, RecursionError) as error:
                 raise OperatorError(f"{path}: not a sound safetensors file ({error}); fetch it again") from error
+            self._add(path, file)
+
+    def _add(self, path: Path, file: _File) -> None:
+        for name in file.tensors:
+            if (other := self._where.setdefault(name, path)) != path:
+                raise OperatorError(f"tensor {name[:100]!r} is in {other} and in {path.name} too; fetch them again")
+        self._files[path] = file
 
     def names(self) -> Collection[str]:
         """The names of all tensors."""
@@ -63,9 +70,9 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         with open_file(path) as file:
+            self.tensors, begin = read_header(file)  # first: the library parses whatever is there
             with safe_open(path, framework="np"):
                 pass
-            self.tensors, begin = read_header(file)
             self.mapped = MappedFile(map_file(file))
         self._data = self.mapped.data[begin:]
 

@@ -82,3 +82,11 @@ def test_what_is_no_json_object_is_refused(content: bytes, tmp_path: Path) -> No
     path.write_bytes(content)
     with pytest.raises(OperatorError, match="JSON"):
         read_json(path)
+
+
+@pytest.mark.parametrize("content", [b'{"a": 1, "b": 2, "a": 1}', b'{"x": [{"a": 1, "a": {}}]}'])
+def test_a_name_that_is_there_twice_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(OperatorError, match=r"not valid JSON \(the name 'a' is there twice\)"):
+        read_json(path)

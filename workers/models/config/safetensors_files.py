@@ -1,27 +1,32 @@
 """The files of a safetensors checkpoint, one or several with an index, and their headers."""
 
-import json
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import INDEX_BYTES, is_there, read_json
+from numaserve.workers.files import INDEX_BYTES, is_there, parse_json, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_MOST_BYTES = 100_000_000  # of a header, as the library for the format has it
+# Of a header. The library allows 100 MB, which take ten times as much memory when they are parsed; the largest models
+# have 100,000 tensors, in more than a hundred files, of some 100 bytes each.
+_MOST_BYTES = 32 << 20
+_MOST_COMMAS = 1_500_000  # some six for a tensor: the cheapest bound on the values that are made
 _METADATA = "__metadata__"
 
 
 def read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
     """Return what a file says of each tensor, and where their bytes begin.
 
-    Raises what `json.loads` raises, and `ValueError` for a header that is longer than the format allows.
+    Raises what `parse_json` raises, and `ValueError` for a header with more bytes or values than models have.
     """
     length = int.from_bytes(file.read(8), "little")
     if length > _MOST_BYTES:
-        raise ValueError(f"a header of {length} bytes")
-    header = json.loads(file.read(length))
+        raise ValueError(f"its header has {length} bytes, and at most {_MOST_BYTES} are read")
+    content = file.read(length)
+    if content.count(b",") > _MOST_COMMAS:
+        raise ValueError(f"its header has {content.count(b',')} values or more, and at most {_MOST_COMMAS} are read")
+    header = parse_json(content)
     return {name: about for name, about in header.items() if name != _METADATA}, 8 + length
 
 

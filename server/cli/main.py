@@ -17,6 +17,7 @@ from numaserve.server.cli.top import top
 from numaserve.server.cli.topology import topology
 from numaserve.server.cli.version_option import version_text, with_version
 from numaserve.server.cli.weights_cache import cache
+from numaserve.server.standard_streams import open_standard_streams
 from numaserve.workers.errors import OperatorError
 
 EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
@@ -57,6 +58,7 @@ def whole_command() -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit. A mistake of the operator is one line on standard error and exit status 2."""
+    open_standard_streams()
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         prepare_completion()

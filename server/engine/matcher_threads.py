@@ -9,8 +9,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from numaserve.server.engine.slow_work import SlowWork
-from numaserve.server.scheduler.client import Client
 from numaserve.server.patience import Patience
+from numaserve.server.scheduler.client import Client
 
 logger = logging.getLogger(__name__)
 

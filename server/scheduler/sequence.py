@@ -118,8 +118,8 @@ class Sequence:
     guessed: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     forbidden: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     rejected: Counter[str] = field(init=False, default_factory=Counter)  # wrong guesses that were verified, by drafter
-    # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens more
-    # the scheduler plans the sequence only once its next mask is there.
+    # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens
+    # more it is planned only once its next mask is there.
     awaits_mask: bool = field(init=False, default=False)
     careful: int = field(init=False, default=0)
     num_answered: int = field(init=False, default=0)  # positions that were answered; the suspects' (see suspects.py)

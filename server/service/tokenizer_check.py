@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import signal
 import struct
-import time
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
+from numaserve.server.patience import Patience
 from numaserve.server.tokenizer.types import TokenizerError
 
 # Bytes of a complaint in UTF-8, which follows; none where all is well. There is one answer for the tokenizer, and one
@@ -50,10 +50,10 @@ class TokenizerCheck:
     def begin(self, model: Path, vocab_size: int) -> None:
         """Let the process load the tokenizer of the model at `model`, which has `vocab_size` logits."""
         self._model = model
-        self._deadline = time.monotonic() + self._limits.seconds
+        self._patience = Patience(self._limits.seconds)
         line = msgspec.json.encode(Subject(str(model), vocab_size, self._limits)) + b"\n"
         try:
-            self._process.send(line, self._deadline)
+            self._process.send(line, self._patience)
         except (Ended, TooLate):
             self._refuse("the process that checks it does not start")
 
@@ -71,8 +71,8 @@ class TokenizerCheck:
 
     def _read_answer(self) -> None:
         try:
-            (size,) = ANSWER_SIZE.unpack(self._process.receive(ANSWER_SIZE.size, self._deadline))
-            complaint = self._process.receive(size, self._deadline).decode()
+            (size,) = ANSWER_SIZE.unpack(self._process.receive(ANSWER_SIZE.size, self._patience))
+            complaint = self._process.receive(size, self._patience).decode()
         except TooLate:
             self._refuse(f"it is not loaded after {self._limits.seconds:g} s")
         except Ended:

@@ -8,7 +8,6 @@ import psutil
 from numaserve.shm_comm._ring import inspect
 
 
-
 def stop(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGSTOP)
     while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:

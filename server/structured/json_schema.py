@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,21}"}
 # Seconds may have a fraction of any length, and the numbers of a duration any number of digits.
 _LONGEST = {"time": 24, "date-time": 35, "duration": 32}
-# The lexer has a state for each character of a text with a `maxLength`, and 50,000 in all.
-_LONGEST_TEXT = 40_000
+# The lexer has some five states for each character of a text with a `maxLength`, and 50,000 in all.
+_LONGEST_TEXT = 10_000
 _VALUES = frozenset({"const", "enum", "default", "examples", "example"})  # what is below them is no schema
 _OPTIONS_KEY = "x-guidance"
 

@@ -14,7 +14,8 @@ from numaserve.server.structured.json_text import levels
 _COUNT = re.compile(r"\{\s*(?:\d*\s*,)?\s*(\d+)\s*\}")
 _FEW = 5_000  # of repetitions, whose states are far from the limit
 _MOST_BYTES = 60_000  # of an answer: there are fewer states
-_BYTES_OF_A_MASK = 4_000  # each mask gives the lexer new fuel, and takes some milliseconds
+# A mask makes states too, for the tokens that may come next, and takes a fraction of a millisecond.
+_BYTES_OF_A_MASK = 16
 _CHOICES = 8  # that are begun: a place where many meet is on the way to most of them
 _TOKENS_OF_A_CHOICE = 32
 

@@ -1,7 +1,11 @@
 """Guesses from what texts have said before."""
 
 import random
+import tracemalloc
+from array import array
+from collections.abc import Callable
 
+import pytest
 from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.speculation import suffix
 from numaserve.server.speculation.suffix import Corpus, SuffixDrafter
@@ -127,6 +131,61 @@ def test_no_more_than_two_generations_of_keys_are_kept() -> None:
     assert len(corpus._texts) <= 8
 
 
+FEEDS: dict[str, Callable[[int], tuple[range, str]]] = {  # the tokens and the salt of each text
+    "equal texts": lambda _: (range(1000, 1700), ""),
+    "distinct texts": lambda number: (range(number * 700, number * 700 + 700), ""),
+    "a prompt and distinct answers": lambda number: (range(50_000 - 650, 50_000 + number), ""),
+    "short texts": lambda _: (range(1000, 1004), ""),
+    "salts": lambda number: (range(1000, 1004), f"{number:0255}\N{GRINNING FACE}"),
+}
+
+
+@pytest.mark.parametrize("feed", FEEDS.values(), ids=FEEDS)
+def test_the_memory_is_bounded_whatever_is_taken_in(feed: Callable[[int], tuple[range, str]]) -> None:
+    def take_in(number: int) -> None:
+        tokens, salt = feed(number)
+        guessed(array("i", tokens).tolist(), 1, corpus, cache_scope(salt=salt))  # numbers of its own, as a request has
+
+    corpus = Corpus(generation=1000)
+    tracemalloc.start()
+    try:
+        for number in range(3000 if len(feed(0)[0]) < 100 else 60):
+            take_in(number)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 900_000  # as full generations and texts take
+
+
+def test_of_equal_texts_the_latest_are_held() -> None:
+    corpus = Corpus(generation=100)
+    for _ in range(20):
+        guessed(list(range(60)), 1, corpus)
+    assert guessed([0, 1, 2], 3, corpus) == [3, 4, 5]
+    assert len(corpus._texts) < 6
+
+
+def test_a_text_that_is_longer_than_all_may_be_is_held_alone() -> None:
+    corpus = Corpus(generation=100)
+    guessed([7, 8, 9], 1, corpus)
+    assert guessed([*range(1000), *range(5)], 2, corpus) == [5, 6]
+    assert len(corpus._texts) == 1
+    guessed([7, 8, 9], 1, corpus)
+    assert len(corpus._texts) == 1
+
+
+def test_a_sequence_that_went_for_the_sake_of_others_comes_back_without_being_taken_in_again() -> None:
+    corpus = Corpus(generation=1000)
+    drafter, text = SuffixDrafter(corpus, ""), [*range(300), *range(5)]
+    corpus.begin_step()
+    assert drafter.guess(text, 1) == [5]
+    while len(guessed([7, 8, 9, 10], 1, corpus)) or drafter._text in corpus._texts.values():
+        pass
+    text += [5, 6]
+    corpus._left = 2  # tokens that may be taken in
+    assert drafter.guess(text, 2) == [7, 8]
+
+
 def test_a_sequence_that_was_forgotten_while_it_rested_is_taken_in_anew() -> None:
     corpus = Corpus(generation=100)
     corpus.begin_step()
@@ -143,7 +202,7 @@ def test_a_sequence_that_was_forgotten_while_it_rested_is_taken_in_anew() -> Non
 def test_of_a_key_that_comes_often_the_latest_places_are_tried() -> None:
     corpus = Corpus()
     guessed([token for each in range(100) for token in (1, 2, 3, each)], 1, corpus)
-    assert [text[place] for text, place in corpus.find(COMMON_SCOPE, [1, 2, 3])] == [99, 98, 97, 96]
+    assert [text.tokens[place] for text, place in corpus.find("", [1, 2, 3])] == [99, 98, 97, 96]
 
 
 def test_a_step_takes_in_so_much_of_all_texts_together() -> None:

@@ -27,32 +27,40 @@ class History:
         self._page_size = page_size
         self._limit = limit
         self._batches: deque[bytes] = deque()
-        self._first = 0  # the number of the first batch that is kept
+        self.first = 0  # the number of the first batch that is kept
         self._pages: dict[int, _Page] = {}  # before it, by digest, parents before their children
 
     @property
     def end(self) -> int:
         """The number of the next batch."""
-        return self._first + len(self._batches)
+        return self.first + len(self._batches)
 
     def add(self, payload: bytes) -> int:
         """Keep the next batch. Returns its number."""
         self._batches.append(payload)
         if len(self._batches) > self._limit:
             self._apply(self._batches.popleft())
-            self._first += 1
+            self.first += 1
         return self.end - 1
 
-    def since(self, start: int, seconds: float) -> Iterator[tuple[int, bytes]]:
-        """The batches from number `start` on, with their numbers.
+    def batch(self, number: int) -> bytes:
+        """The batch of a number from `first` on and before `end`."""
+        return self._batches[number - self.first]
 
-        When some of them are not kept, one with the number of the last of those comes first, of the time `seconds`: it
-        clears everything and stores what was cached after it.
+    def since(self, start: int, seconds: float) -> Iterator[tuple[int, bytes]]:
+        """The batches from number `start` on that there are now, with their numbers; others may be added meanwhile.
+
+        When some of them are not kept, or not any more, one with the number of the last of those comes first, of the
+        time `seconds`: it clears everything and stores what was cached after it.
         """
-        if start < self._first:
-            yield self._first - 1, encode(self._result(), self._page_size, seconds)
-        for number in range(max(start, self._first), self.end):
-            yield number, self._batches[number - self._first]
+        end = self.end
+        while start < end:
+            if start < self.first:
+                start = self.first
+                yield start - 1, encode(self._result(), self._page_size, seconds)
+            else:
+                start += 1
+                yield start - 1, self.batch(start - 1)
 
     def _apply(self, payload: bytes) -> None:
         for event in decode(payload).events:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import zmq
 from numaserve.server.config import ServeConfig
 from numaserve.server.dispatch.directory import MAX_SOCKET_PATH
 from numaserve.server.scheduler.kv_events import KVEventLog
@@ -47,8 +46,10 @@ def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
     try:
         with _files_for_owner_and_group():
             publisher = Publisher(config.kv_events, config.kv_events_replay, topic, PAGE_SIZE)
-    except zmq.ZMQError as error:
-        raise OperatorError(f"no KV events at {config.kv_events}: {error}; choose another address") from None
+    except OSError as error:
+        raise OperatorError(
+            f"no KV events at {config.kv_events}: {error.strerror or error}; choose another address"
+        ) from None
     _log.info("KV events at %s, topic %s", ", replay at ".join(publisher.endpoints), topic)
     return KVFeed(KVEventLog(model), publisher)
 

@@ -35,35 +35,43 @@ class FairLru(Generic[Key, Value]):
     def __init__(self, max_bytes: int) -> None:
         self._left = max_bytes
         self._shares: dict[bytes, _Share[Key, Value]] = {}
+        self._owners: dict[Key, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._owners)
 
     def put(self, owner: bytes, key: Key, value: Value, nbytes: int) -> bool:
-        """Keep `value`, of `nbytes`, as the last of `owner`'s to go; `key` is new. False where it would take bytes from
-        owners that hold fewer: then nothing is kept and nothing goes."""
+        """Keep `value`, of `nbytes`, as the last of `owner`'s to go; no owner has the `key` yet. False where it would
+        take bytes from owners that hold fewer: then nothing is kept and nothing goes."""
         entry = _Entry(value, nbytes + ENTRY_BYTES)
         if entry.nbytes > self._left + self._to_be_had(owner, entry.nbytes):
             return False
+        self._owners[key] = owner
         share = self._shares.setdefault(owner, _Share())
         share.entries[key] = entry
         self._count(share, entry.nbytes)
         while self._left < 0:
             most = max(self._shares, key=lambda each: (self._shares[each].nbytes, each != owner))
-            self._forget(most, next(iter(self._shares[most].entries)))
+            self.delete(next(iter(self._shares[most].entries)))
         return True
 
-    def get(self, owner: bytes, key: Key) -> Value | None:
-        """Return the value, which is then the last of the owner's to go."""
-        share = self._shares.get(owner)
-        entry = share.entries.get(key) if share else None
-        if share is None or entry is None:
+    def get(self, key: Key) -> Value | None:
+        """Return the value, which is then the last of its owner's to go."""
+        if key not in self._owners:
             return None
-        share.entries.move_to_end(key)
-        return entry.value
+        entries = self._shares[self._owners[key]].entries
+        entries.move_to_end(key)
+        return entries[key].value
 
-    def delete(self, owner: bytes, key: Key) -> bool:
+    def delete(self, key: Key) -> bool:
         """Forget the value; False where there is none."""
-        if owner not in self._shares or key not in self._shares[owner].entries:
+        if key not in self._owners:
             return False
-        self._forget(owner, key)
+        owner = self._owners.pop(key)
+        share = self._shares[owner]
+        self._count(share, -share.entries.pop(key).nbytes)
+        if not share.entries:
+            del self._shares[owner]
         return True
 
     def _to_be_had(self, owner: bytes, nbytes: int) -> int:
@@ -71,12 +79,6 @@ class FairLru(Generic[Key, Value]):
         return sum(
             share.nbytes if each == owner else max(0, share.nbytes - nbytes) for each, share in self._shares.items()
         )
-
-    def _forget(self, owner: bytes, key: Key) -> None:
-        share = self._shares[owner]
-        self._count(share, -share.entries.pop(key).nbytes)
-        if not share.entries:
-            del self._shares[owner]
 
     def _count(self, share: _Share[Key, Value], nbytes: int) -> None:
         share.nbytes += nbytes

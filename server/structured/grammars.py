@@ -22,6 +22,7 @@ from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, MatcherFactory, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import DefinedTokenizer, Vocabulary
+from numaserve.server.text.caller import CALLER
 from numaserve.server.text.lane import Lane
 
 _LARGEST_AHEAD = 16 * 1024  # characters of a grammar that is compiled once more for each sequence, to look ahead
@@ -103,7 +104,7 @@ class Grammars:
         _, constraint = scoped
         with self._lane.admitted():
             factory, nbytes = await self._lane.run(partial(self._compile, constraint))
-        self._kept.keep(scoped, factory, nbytes)
+        self._kept.keep(CALLER.get().name, scoped, factory, nbytes)
         return factory
 
     def _compile(self, constraint: Constraint) -> tuple[MatcherFactory, int]:

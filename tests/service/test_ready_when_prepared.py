@@ -59,7 +59,12 @@ def test_what_constraints_need_is_made_before_the_server_is_ready(monkeypatch: p
     monkeypatch.setattr(service, "announce", announce)
     monkeypatch.setattr(service.gc, "freeze", lambda: None)
     listener = SimpleNamespace(place="somewhere", certificate=None, kept_open=False)
-    checked: Any = SimpleNamespace(name="some", key_sources=SimpleNamespace(keys=None))
+    checked: Any = SimpleNamespace(
+        name="some",
+        key_sources=SimpleNamespace(keys=None),
+        config=SimpleNamespace(task="generate"),
+        tokenizer=SimpleNamespace(chat_template=None),
+    )
     listeners: Any = [listener]
 
     async def run() -> int:

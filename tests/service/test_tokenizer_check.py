@@ -70,8 +70,8 @@ def test_tokens_that_tokenizer_config_adds_are_counted_too(tmp_path: Path) -> No
     ("fields", "limits", "reason"),
     [
         (with_added(*range(SIZE, 100_000)), CheckLimits(cpu_seconds=0.2), "more than 0.2 s of processor time"),
-        (doubling("a"), CheckLimits(cpu_seconds=1.0), "more than 1 s of processor time"),
-        (doubling("a"), CheckLimits(memory_bytes=192 * 2**20), "more than 192 MiB of memory"),
+        (doubling("a"), CheckLimits(), "ran for more than 2 s of processor time"),  # of its own, for a text
+        (doubling("a"), CheckLimits(memory_bytes=192 * 2**20), "its process crashed twice"),
     ],
     ids=["tokens in number", "a normalizer that explodes on any text", "the same with little memory"],
 )

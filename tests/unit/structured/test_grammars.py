@@ -10,10 +10,12 @@ import psutil
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, cache_scope
+from numaserve.server.scheduler.client import Client
 from numaserve.server.structured.grammars import Grammars
 from numaserve.server.structured.trial import Trial
 from numaserve.server.structured.trial_answer import Answer
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, Limits, UnsupportedGrammar
+from numaserve.server.text.caller import CALLER
 from numaserve.server.tokenizer import Tokenizer
 
 from tests.support.masks import matches
@@ -163,3 +165,12 @@ async def test_no_process_is_started_before_the_first_constraint(make: Callable[
     grammars = make()
     grammars.prepare()
     assert psutil.Process().children() == before
+
+
+async def test_a_compiled_grammar_counts_for_the_client_that_asked_for_it(make: Callable[..., Grammars]) -> None:
+    grammars = make()
+    other = Constraint("regex", "a")
+    for client, constraint in (("one", _NUMBER), ("two", other), ("two", _NUMBER)):
+        CALLER.set(Client(client))
+        await grammars.compile(constraint, COMMON_SCOPE)
+    assert grammars._kept._kept._owners == {(COMMON_SCOPE, _NUMBER): b"one", (COMMON_SCOPE, other): b"two"}

@@ -35,16 +35,16 @@ class ResponseStore:
     """Keeps responses under their owner's name within `max_bytes`; nobody else finds them. Lost with the process."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._kept: FairLru[str, Kept] = FairLru(max_bytes)
+        self._kept: FairLru[tuple[bytes, str], Kept] = FairLru(max_bytes)
 
     def put(self, owner: bytes, response_id: str, kept: Kept) -> bool:
         """Keep a response; False for one that is not kept, since it is larger than what may go for it."""
-        return self._kept.put(owner, response_id, kept, sum(map(len, kept)))
+        return self._kept.put(owner, (owner, response_id), kept, sum(map(len, kept)))
 
     def get(self, owner: bytes, response_id: str) -> Kept | None:
         """The response, which is then the owner's last one to go."""
-        return self._kept.get(owner, response_id)
+        return self._kept.get((owner, response_id))
 
     def delete(self, owner: bytes, response_id: str) -> bool:
         """Forget the response; False where there is none."""
-        return self._kept.delete(owner, response_id)
+        return self._kept.delete((owner, response_id))

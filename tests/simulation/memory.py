@@ -85,7 +85,8 @@ class Memory:
         for position, (page, at) in enumerate(cells[start:], start):
             right = seq.tokens[: position + 1 - seq.start] == truth.tokens[seq.start : position + 1]
             # What a layer that predicts has read of its own guesses, it has read with what it made itself.
-            read = not slot.stands_in and (position < known or (right and self._reads_guesses))
+            right = right and self._reads_guesses and not slot.stands_in
+            read = position < (seq.start if slot.stands_in else known) or right
             self._draft_pages[page][at] = truth.digests[position] if read else -1
 
     def _open(self, seq: SeqPlan) -> _Slot:

@@ -60,7 +60,8 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_of_the_server_is_found(defect: str, begins_near: bool, capsys: pytest.CaptureFixture[str]) -> None:
     first = DEFECTS[defect].first_seed if begins_near else 0
-    assert main(["--defect", defect, "--first", str(first)]) == 1
+    seeds = 1000 if begins_near else 5000
+    assert main(["--defect", defect, "--first", str(first), "--seeds", str(seeds)]) == 1
     printed = capsys.readouterr().out
     assert f"--seeds 1 --log --defect {defect}" in printed
     # It is the defect that is found, and not that what it stands in for has another name now.

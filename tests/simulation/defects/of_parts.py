@@ -204,7 +204,7 @@ def an_end_is_told_twice(right: Callable[..., None], stream: Stream, chunk: Any)
         right(stream, chunk)
 
 
-@defect(RestartPolicy, "failed", first_seed=390)
+@defect(RestartPolicy, "failed", first_seed=2905)
 def failures_before_an_answer_are_not_forgiven(
     right: Callable[..., bool], policy: RestartPolicy, now: float, *, was_ready: bool, cause: Cause = Cause.UNKNOWN
 ) -> bool:

@@ -299,6 +299,7 @@ class Engine:
         self._requests.advance(updates, now)
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
+        self._recovery.answered()  # workers that refuse a step serve the others
         self._requests.fail(sequences, GenerationFailed(f"The request could not be computed: {message}"))
 
     def _on_mask(self) -> None:

@@ -57,4 +57,5 @@ def _stop(pid: int) -> None:
 
 
 def _texts(payloads: list[str]) -> list[str]:
-    return [choice["text"] for payload in payloads for choice in json.loads(payload)["choices"]]
+    events = (json.loads(payload) for payload in payloads if not payload.startswith(":"))  # but for keepalive comments
+    return [choice["text"] for event in events for choice in event["choices"]]

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -91,7 +92,13 @@ def _folder(path: Path) -> None:
     for name in FOLDER_FILES:
         if isinstance(files, dict) and name in files:
             (folder / name).write_text(json.dumps(files[name]))
-    for read in (load_model_config, read_sampling_defaults, check_pooling, SafetensorsSource, load_tokenizer):
+    for read in (
+        load_model_config,
+        partial(read_sampling_defaults, "m"),
+        check_pooling,
+        SafetensorsSource,
+        load_tokenizer,
+    ):
         with suppress(OperatorError):
             read(folder)
 

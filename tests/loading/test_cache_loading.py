@@ -168,7 +168,7 @@ def test_weights_of_a_checkpoint_that_changes_meanwhile_are_not_kept(tmp_path: P
 def test_weights_of_a_checkpoint_that_was_just_changed_are_not_kept_yet(
     tmp_path: Path, folder: Path, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_module, "_SETTLED_S", 1e9)
+    monkeypatch.setattr(key_module, "SETTLED_S", 1e9)
     path = checkpoints.save(checkpoints.random_model("llama-tied"), tmp_path / "model")
     assert load(loader(path, folder), team).save is None
 

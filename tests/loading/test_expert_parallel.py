@@ -147,7 +147,7 @@ def test_a_rank_without_experts_has_its_columns_of_the_shared_one(saved: dict[st
 def test_the_second_start_finds_the_experts_of_the_rank(
     tmp_path: Path, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_module, "_SETTLED_S", -1e9)
+    monkeypatch.setattr(key_module, "SETTLED_S", -1e9)
     path = save_published(small_qwen2_moe(), tmp_path / "model", "awq")
     config, cache = load_model_config(path), WeightsCache(str(tmp_path / "packed"), 1 << 30)
 

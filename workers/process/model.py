@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from numaserve.kernels import PackedMatrix
 from numaserve.workers.planning.ceilings import ceilings_in_slices
 from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafting import Drafting
@@ -145,11 +146,18 @@ class RankModel:
         """Measure what the node allows, in slices; nothing on the reference."""
         if self._launch.backend != "native":
             return None
-        matrices = [matrix for each in self._loaded for matrix in each.loaded.weights.matrices]
-        # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
-        formats = {each.format for each in self.operations()} | {each.format for each in matrices}
-        resident = [(each.address, each.nbytes) for each in matrices]
-        return (yield from ceilings_in_slices(self._node.team, formats, resident))
+        resident = [(each.address, each.nbytes) for each in self._matrices]
+        return (yield from ceilings_in_slices(self._node.team, self.formats, resident))
+
+    @property
+    def formats(self) -> set[str]:
+        """Return the formats of operations and of weights, with those that weights are widened from."""
+        # A plan knows what fraction of the peak of these is reached.
+        return {each.format for each in self.operations()} | {each.format for each in self._matrices}
+
+    @property
+    def _matrices(self) -> list[PackedMatrix]:
+        return [matrix for each in self._loaded for matrix in each.loaded.weights.matrices]
 
     def operations(self) -> list[OperationProfile]:
         """The cost of all operations since load; those of what guesses say so."""

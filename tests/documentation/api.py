@@ -24,12 +24,17 @@ _UNHEEDED, _REFUSED = "Without effect", "Not supported"
 Schema = Mapping[str, Any]
 
 
-def _operations() -> Iterator[tuple[str, str, Schema]]:
-    """Method, path and what the OpenAPI document says of them."""
+def openapi() -> Schema:
+    """Return the OpenAPI document of a server."""
     # Nothing is asked of the engine and the tokenizer before a request comes.
     unused: Any = None
     context = ApiContext(unused, unused, Metrics("m"), "m", "m", "0", ApiLimits(32, 32, 1, 1, 1.0), tokenizer_info=True)
-    for path, methods in create_app(context).openapi()["paths"].items():
+    return create_app(context).openapi()
+
+
+def _operations() -> Iterator[tuple[str, str, Schema]]:
+    """Yield method, path and description of each operation of the OpenAPI document."""
+    for path, methods in openapi()["paths"].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation
 

@@ -54,16 +54,19 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     formats: WeightFormats = AS_PUBLISHED
     kv_cache_dtype: Annotated[
         KvCacheDtype,
-        Option("Keep keys and values in `bf16`, or in `int8` or `fp8_e4m3` in half the memory.", packed=False),
+        Option(
+            "Data type of cached keys and values: `bf16`, or `int8` or `fp8_e4m3`, which take half the memory.",
+            packed=False,
+        ),
     ] = "bf16"
     expert_parallel: Annotated[
-        bool, Option("With two ranks or more, give each whole experts instead of its columns of every one.")
+        bool, Option("With two or more ranks, give each rank whole experts instead of some columns of every expert.")
     ] = False
     context_parallel_from: Annotated[
         int | None,
         Option(
-            "Tokens of a sequence, for each new one of them, from which on ranks divide its latents (DeepSeek), of "
-            "which else each reads all. Default: as it pays.",
+            "Context length per new token from which ranks divide a DeepSeek sequence's latents. Below it, every rank "
+            "reads all latents. Default: automatic.",
             at_least=1,
             packed=False,
         ),
@@ -84,19 +87,19 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
     quantization: Annotated[
         Quantization | None,
         Option(
-            "Quantize the weights of a checkpoint that is not: `int8`, `int4` or `fp8`; the embedding stays bf16. "
-            "`bf16` expands those of one that is."
+            "Quantize the weights of an unquantized checkpoint to `int8`, `int4` or `fp8`. `bf16` expands the weights "
+            "of a quantized checkpoint. The embedding is always bf16."
         ),
     ] = None
-    quantize_lm_head: Annotated[bool, Option("Quantize the output head too, in that format.", needs="quantization")] = (
-        False
-    )
+    quantize_lm_head: Annotated[
+        bool, Option("Quantize the output head too, to the same format.", needs="quantization")
+    ] = False
     activation_dtype: Annotated[
         ActivationChoice,
         Option(
-            "What 4-bit and 8-bit weights in groups are multiplied by: `bf16`, or `int8`, rounded for each token and "
-            "group, which is faster. `auto`: as the engine does whose format they are in, `int8` for those of GGUF "
-            "files but Q8_0 and MXFP4, `bf16` for all others."
+            "Data type of the activations that grouped 4-bit and 8-bit weights are multiplied by: `bf16`, or "
+            "`int8`, which is faster and quantizes activations per token and group. `auto`: `int8` for the block "
+            "formats of GGUF files except Q8_0 and MXFP4, `bf16` for all other formats."
         ),
     ] = "auto"
 

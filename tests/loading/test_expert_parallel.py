@@ -191,9 +191,9 @@ def test_a_rank_with_fewer_experts_than_a_token_has_plans_rows_for_those() -> No
 @pytest.mark.parametrize(
     ("model", "nodes", "message"),
     [
-        (configured(), (4, 4), "this one has none: leave it out"),
-        (MOE, (4,), "there is one rank: set --tp to 2 or more, or leave it out"),
-        (with_experts(dense=tuple(range(30))), (4, 4), "this one has none"),
+        (configured(), (4, 4), "this model has none: leave it out"),
+        (MOE, (4,), "there is one: set --tp to 2 or more, or leave --expert-parallel out"),
+        (with_experts(dense=tuple(range(30))), (4, 4), "this model has none"),
     ],
 )
 def test_where_there_is_nothing_to_divide_it_is_refused(model: object, nodes: tuple[int, ...], message: str) -> None:

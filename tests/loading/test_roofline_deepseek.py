@@ -165,5 +165,5 @@ def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelC
 def test_whole_experts_are_for_models_that_have_some(config: ModelConfig) -> None:
     blocks = config.decoder.blocks[:DENSE]
     dense = replace(config, decoder=replace(config.decoder, blocks=blocks))
-    with pytest.raises(OperatorError, match="--expert-parallel is for models with experts"):
+    with pytest.raises(OperatorError, match="--expert-parallel needs a model with experts"):
         estimate(dense, replace(OPTIONS, settings=ModelSettings(expert_parallel=True)))

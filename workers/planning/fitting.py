@@ -22,7 +22,7 @@ class TooLittleMemory(OperatorError):
     def __init__(self, what: str, missing: int, remedies: Sequence[str], *, more: str = "") -> None:
         *others, last = remedies
         advice = f"{', '.join(others)} or {last}" if others else last
-        super().__init__(f"{what}; {format_bytes(missing)} are missing{more}: {advice}")
+        super().__init__(f"{what}; {format_bytes(missing)} more is needed{more}: {advice}")
         self.what = what
         self.missing = missing
         self.remedies = remedies
@@ -84,33 +84,33 @@ def _quantization(
             fitting = _fit(replace(options, settings=settings), model, topology, ranks)
         except TooLittleMemory as error:
             if error.missing < missing:
-                lack = f", and {format_bytes(error.missing)} with --quantization {name}"
+                lack = f", or {format_bytes(error.missing)} more with --quantization {name}"
         except OperatorError:
             continue
         else:
-            return [f"set --quantization {name} (it fits, with a context of {fitting.context_length} tokens)"], ""
+            return [f"set --quantization {name} (fits with a context of {fitting.context_length} tokens)"], ""
     return [], lack
 
 
 def _pools(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
     fraction, everyone = options.mem_fraction_static, tuple(range(len(ranks)))
-    remark, raised = f" ({fraction:.0%} of what is free)", "raise --mem-fraction-static"
+    remark, raised = f" ({fraction:.0%} of the free memory)", "raise --mem-fraction-static"
     has_idle_nodes = len({each.node for each in ranks}) < len(topology.nodes)
-    spread = (f"use more nodes with --tp {len(topology.nodes)}",) if has_idle_nodes else ()
+    spread = (f"use all nodes with --tp {len(topology.nodes)}",) if has_idle_nodes else ()
     pools = [
         _Pool(
             f"on node {node.id}",
             int(node.free_bytes * fraction),
             members,
             remark,
-            ("free memory there", *spread, raised),
+            ("free memory on it", *spread, raised),
         )
         for node in topology.nodes
         if (members := tuple(rank for rank, each in enumerate(ranks) if each.node == node.id))
     ]
     if topology.cgroup_free_bytes is not None:
         usable = int(topology.cgroup_free_bytes * fraction)
-        pools.append(_Pool("within the cgroup's memory limit", usable, everyone, remark, ("raise that limit", raised)))
+        pools.append(_Pool("within the cgroup's memory limit", usable, everyone, remark, ("raise the limit", raised)))
     if options.memory_bytes is not None:
         pools.append(_Pool("within --memory-gib", options.memory_bytes, everyone, "", ("raise --memory-gib",)))
     return pools
@@ -131,10 +131,10 @@ def _pages_that_fit(
         if left < 2 * page:
             lacking.append(
                 TooLittleMemory(
-                    f"too little memory {pool.place}: weights of {format_bytes(weights)} and scratch of"
-                    f" {format_bytes(scratch)} do not fit {format_bytes(pool.usable_bytes)}{pool.remark}",
+                    f"too little memory {pool.place}: weights ({format_bytes(weights)}) and scratch"
+                    f" ({format_bytes(scratch)}) do not fit in {format_bytes(pool.usable_bytes)}{pool.remark}",
                     2 * page - left,
-                    (*pool.remedies, "take a smaller model"),
+                    (*pool.remedies, "use a smaller model"),
                 )
             )
         elif page:
@@ -161,7 +161,7 @@ def _choose_context(
     wanted = options.context_length or model.max_position
     if wanted > model.max_position:
         raise OperatorError(
-            f"--context-length {wanted} is more than the model's {model.max_position}: lower it to at most that"
+            f"--context-length {wanted} exceeds the model's limit: lower it to at most {model.max_position}"
         )
     holds = max(pages - 1, 0) * PAGE_SIZE
     if wanted <= holds:
@@ -170,9 +170,9 @@ def _choose_context(
     remedies = ["raise --kv-cache-gib"] if options.kv_cache_gib else ["free some memory", "raise --mem-fraction-static"]
     if options.context_length is not None or holds < min(USEFUL_CONTEXT, wanted):
         shorter = [f"set --context-length to at most {holds}"] if holds >= PAGE_SIZE else []
-        what = f"the KV cache holds {holds} tokens, but a sequence of {wanted} needs {format_bytes(needed)}"
+        what = f"the KV cache holds {holds} tokens, but a sequence of {wanted} tokens needs {format_bytes(needed)}"
         if options.kv_cache_gib:  # which narrower weights leave as it is
             raise OperatorError(f"{what}: {' or '.join([*remedies, *shorter])}")
         raise TooLittleMemory(what, needed - pages * bytes_per_page, [*remedies, *shorter])
-    note = f"the context is {holds} tokens instead of the model's {wanted}, for that is what the KV cache holds"
+    note = f"the context is {holds} tokens instead of the model's {wanted}, because the KV cache holds no more"
     return holds, (f"{note}: {' or '.join(remedies)}",)

@@ -35,7 +35,7 @@ class Placement:
 def place_ranks(topology: Topology, tp: int | None, threads_per_worker: int | None, reserve_core: bool) -> Placement:
     """Give each of `tp` ranks (by default one per node) its cores. Raises `OperatorError` for too few cores."""
     if not topology.nodes:
-        raise OperatorError("no NUMA node has both a core and memory for this process: widen its cpuset or affinity")
+        raise OperatorError("no NUMA node offers this process both cores and memory: widen its cpuset or CPU affinity")
     nodes, quota_notes = _within_quota(topology, tp)
     remedy = "raise the CPU quota" if quota_notes else "widen the cpuset"
     front_end: tuple[int, ...] = ()
@@ -44,9 +44,9 @@ def place_ranks(topology: Topology, tp: int | None, threads_per_worker: int | No
     wanted = len(nodes) if tp is None else tp
     cores = sum(len(node.cpus) for node in nodes)
     if wanted > cores:
-        reserved = " besides the reserved one" if reserve_core else ""
+        reserved = " in addition to the reserved core" if reserve_core else ""
         raise OperatorError(
-            f"--tp {wanted} needs {wanted} cores, and this process may use {cores}{reserved}: lower --tp to at most"
+            f"--tp {wanted} needs {wanted} cores, but this process may use {cores}{reserved}: lower --tp to at most"
             f" {cores}, or {remedy}"
         )
     nodes, notes = _choose_nodes(nodes, wanted)
@@ -78,9 +78,9 @@ def _within_quota(topology: Topology, tp: int | None) -> tuple[list[Node], tuple
         for node, share in zip(chosen, _shares(threads, [len(node.cpus) for node in chosen]), strict=True)
     ]
     if quota < 1:
-        consequence = "it is less than one core, so that the kernel stops the server in every period: raise it"
+        consequence = "with less than one core the kernel pauses the server in every period, so raise the quota"
     else:
-        consequence = "more would use it up before the end of each period, and stand still for the rest of it"
+        consequence = "more threads would exhaust the quota early and pause for the rest of each period"
     where = ", ".join(str(node.id) for node in kept)
     used = sum(len(node.cpus) for node in kept)
     note = f"the CPU quota of {quota:.4g} of {topology.cores} cores allows {used} on node {where}: {consequence}"
@@ -124,7 +124,7 @@ def _choose_nodes(nodes: list[Node], wanted: int) -> tuple[list[Node], tuple[str
         return nodes, ()
     largest = sorted(nodes, key=lambda node: (-len(node.cpus), node.id))[:wanted]
     idle = [str(node.id) for node in nodes if node not in largest]
-    note = f"--tp {wanted} is less than the {len(nodes)} usable NUMA nodes: node {', '.join(idle)} stays idle"
+    note = f"--tp {wanted} uses {wanted} of {len(nodes)} NUMA nodes: node {', '.join(idle)} stays idle"
     return [node for node in nodes if node in largest], (note,)
 
 

@@ -10,15 +10,15 @@ TORCH_BYTES = 1 << 30  # the library, and what its functions make for themselves
 _FP32 = 4
 
 NOTE = (
-    "--backend reference runs in torch what the kernels would: answers are near to theirs, not the same to the bit, and"
-    " take much longer than is estimated for the kernels"
+    "--backend reference runs the model in torch: answers are close to those of the kernels but not bit-identical,"
+    " and take much longer than the estimate for the kernels"
 )
 
 
 def only_rank(tp: int | None) -> int:
     """The number of ranks. Raises `OperatorError` where more than one is asked for."""
     if tp is not None and tp > 1:
-        raise OperatorError(f"--backend reference runs on one rank, not {tp}: leave --tp out")
+        raise OperatorError(f"--backend reference runs on one rank, not {tp}: leave out --tp")
     return 1
 
 

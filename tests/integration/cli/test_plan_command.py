@@ -161,13 +161,13 @@ def test_what_does_not_fit_is_told_with_what_would_mend_it(tmp_path: Path, capsy
 def test_a_context_that_the_model_has_not_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, errors = run(capsys, "--shape", "tiny", "--host", host, "--input-len", "2048")
     assert status == 2
-    assert "more than the model's 2048" in errors
+    assert "tokens exceed the model's context of 2048: lower --input-len" in errors
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--shape", "tiny", "--host", "6980"], "--host 6980: expected this, 2x6972p"),
+        (["--shape", "tiny", "--host", "6980"], "--host 6980: unknown host; expected this, 2x6972p"),
         (["--shape", "huge", "--host", "6980p"], "--shape huge: expected one of tiny"),
         (["--host", "6980p"], "name a model, or a shape"),
         (["--shape", "tiny", "--host", "6980p", "--tp", "0"], "tp must be between"),

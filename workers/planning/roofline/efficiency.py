@@ -106,7 +106,8 @@ def load_efficiencies(path: Path) -> Efficiencies:
         raise OperatorError(f"--efficiencies: cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise OperatorError(
-            f"--efficiencies {path}: {error!r}; expected what `numaserve bench kernels --json FILE` writes"
+            f"--efficiencies {path}: not valid ({error!r}); give a file that"
+            " `numaserve bench kernels --json FILE` wrote"
         ) from None
 
 

@@ -93,8 +93,8 @@ def make_estimate(
     context = options.context_length or load.context
     if max(context, load.context) > config.max_position:
         raise OperatorError(
-            f"{max(context, load.context)} tokens are more than the model's {config.max_position}: lower --input-len,"
-            " --output-len or --context-length"
+            f"{max(context, load.context)} tokens exceed the model's context of {config.max_position}: lower"
+            " --input-len, --output-len or --context-length"
         )
     placement = place(options, topology)
     ranks = placement.ranks

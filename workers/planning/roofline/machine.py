@@ -43,7 +43,7 @@ class Machine(BaseModel):
     @classmethod
     def _has_both(cls, value: dict[str, float]) -> dict[str, float]:
         if len(value) != 2:
-            raise ValueError("must have both, bf16 and int8")
+            raise ValueError("must have both keys, bf16 and int8")
         return value
 
     def peak(self, cores: int, computes: str) -> float:
@@ -89,7 +89,7 @@ def load_machine(name: str) -> Machine:
     """The shipped host, or the file, of that name. Raises `OperatorError` with one line that says what is wrong."""
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else hosts().get(name)
     if path is None:
-        raise OperatorError(f"--host {name}: expected this, {', '.join(hosts())}, or a .yaml file")
+        raise OperatorError(f"--host {name}: unknown host; expected this, {', '.join(hosts())}, or a .yaml file")
     try:
         return Machine.model_validate(_read(path))
     except ValidationError as error:

@@ -106,10 +106,10 @@ def remedies(
         node.needed - node.usable
         for node in node_memory(options, model, topology, ranks, partition=partition, context=context)
     ]
-    yield f"{format_bytes(max(short))} more memory on the node that lacks most of it"
+    yield f"{format_bytes(max(short))} more memory on the node that lacks most"
     idle = {node.id for node in topology.nodes} - {rank.node for rank in ranks}
     if idle and options.backend == "native":
-        yield f"--tp {len(topology.nodes)}, for {len(idle)} of the nodes hold nothing"
+        yield f"--tp {len(topology.nodes)}, because {len(idle)} of the nodes are not used"
 
 
 def _halves(value: int) -> Iterator[int]:

@@ -47,8 +47,8 @@ def test_the_reference_has_one_rank_and_needs_expanded_weights() -> None:
     assert rank.weight_bytes == 3 * kernels.weight_bytes  # bf16, and fp32 beside it
     assert rank.scratch_bytes == kernels.scratch_bytes + GIB
     assert [launch.backend for launch in reference.launches] == ["reference"]
-    assert "not the same to the bit" in reference.notes[-1]
-    with pytest.raises(OperatorError, match="--backend reference runs on one rank, not 2: leave --tp out"):
+    assert "not bit-identical" in reference.notes[-1]
+    with pytest.raises(OperatorError, match="--backend reference runs on one rank, not 2: leave out --tp"):
         make_deployment(replace(wanted, tp=2), SMALL, machine(2, 2))
 
 
@@ -67,7 +67,7 @@ def test_the_reference_keeps_what_codes_of_the_kv_cache_stand_for() -> None:
 def test_layers_that_are_skipped_are_told_about() -> None:
     assert not make_deployment(OPTIONS, SMALL, machine(8)).notes
     deployment = make_deployment(OPTIONS, replace(SMALL, skipped_layers=2), machine(8))
-    assert deployment.notes == ("layers of the checkpoint that predict several tokens at once (MTP) are skipped: 2",)
+    assert deployment.notes == ("the checkpoint's multi-token prediction (MTP) layers are skipped: 2",)
     assert deployment.ranks == make_deployment(OPTIONS, SMALL, machine(8)).ranks
 
 
@@ -161,13 +161,13 @@ def test_memory_bytes_bounds_weights_scratch_and_kv_cache_of_all_ranks() -> None
     ]
     per_page = sum(rank.kv_bytes for rank in bounded.ranks) // bounded.num_pages
     assert taken[0] > 3 * GIB >= taken[1] > 3 * GIB - 2 * per_page
-    said = r"too little memory within --memory-gib: .* do not fit 512 MiB; .*: raise --memory-gib or take a smaller"
+    said = r"too little memory within --memory-gib: .* do not fit in 512 MiB; .*: raise --memory-gib or use a smaller"
     with pytest.raises(OperatorError, match=said):
         make_deployment(replace(OPTIONS, memory_bytes=GIB // 2), SMALL, machine(4, 4))
 
 
 def test_too_little_memory_for_the_weights_says_what_to_change() -> None:
-    with pytest.raises(OperatorError, match=r"too little memory on node 0: weights of 1\d\d\.\d GiB.*smaller model"):
+    with pytest.raises(OperatorError, match=r"too little memory on node 0: weights \(1\d\d\.\d GiB\).*smaller model"):
         make_deployment(OPTIONS, LARGE, machine(8, free_gib=16))
 
 
@@ -204,7 +204,7 @@ def test_a_cache_too_small_for_any_useful_context_is_refused() -> None:
 
 
 def test_a_context_beyond_the_model_is_refused() -> None:
-    with pytest.raises(OperatorError, match="more than the model's 8192"):
+    with pytest.raises(OperatorError, match="lower it to at most 8192"):
         make_deployment(replace(OPTIONS, context_length=9000), SMALL, machine(4))
 
 

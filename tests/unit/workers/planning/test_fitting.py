@@ -50,7 +50,7 @@ def quantized(options: DeploymentOptions, name: str) -> DeploymentOptions:
 )
 def test_the_widest_quantization_that_fits_is_proposed(options: DeploymentOptions, on: Topology, name: str) -> None:
     proposed = re.search(
-        r"GiB are missing: set --quantization (\w+) \(it fits, with a context of (\d+) tokens\)", complaint(options, on)
+        r"GiB more is needed: set --quantization (\w+) \(fits with a context of (\d+) tokens\)", complaint(options, on)
     )
     assert proposed is not None
     assert proposed[1] == name
@@ -61,7 +61,9 @@ def test_the_widest_quantization_that_fits_is_proposed(options: DeploymentOption
 
 def test_what_the_narrowest_weights_lack_is_said_where_none_fit() -> None:
     said = complaint(OPTIONS, machine(8, free_gib=16))
-    found = re.search(r"; ([\d.]+) GiB are missing, and ([\d.]+) GiB with --quantization int4: free memory there", said)
+    found = re.search(
+        r"; ([\d.]+) GiB more is needed, or ([\d.]+) GiB more with --quantization int4: free memory on it", said
+    )
     assert found is not None
     fraction = OPTIONS.mem_fraction_static
     for options, missing in ((OPTIONS, found[1]), (quantized(OPTIONS, "int4"), found[2])):
@@ -75,11 +77,11 @@ def test_a_checkpoint_that_cannot_be_quantized_gets_no_such_advice() -> None:
     stored = {"layers.0.mlp.down_proj": Stored("gptq", "int4", 128, bits=4)}
     said = complaint(OPTIONS, machine(8, free_gib=64), replace(LARGE, stored=stored))
     assert "--quantization" not in said
-    assert said.endswith("free memory there, raise --mem-fraction-static or take a smaller model")
+    assert said.endswith("free memory on it, raise --mem-fraction-static or use a smaller model")
 
 
 def test_idle_nodes_are_a_remedy_and_the_pool_that_lacks_most_is_named() -> None:
-    assert "use more nodes with --tp 2" in complaint(replace(OPTIONS, tp=1), machine(8, 8, free_gib=60))
+    assert "use all nodes with --tp 2" in complaint(replace(OPTIONS, tp=1), machine(8, 8, free_gib=60))
     assert "--tp" not in complaint(OPTIONS, machine(8, 8, free_gib=60))
     assert "on node 1: weights" in complaint(replace(OPTIONS, tp=2), machine(2, 8, free_gib=60))
 

@@ -74,7 +74,7 @@ def test_a_mistake_in_a_file_is_one_line_that_names_it(text: str, message: str, 
 
 
 def test_an_unknown_host_is_answered_with_those_there_are() -> None:
-    with pytest.raises(OperatorError, match=r"--host 6980: expected this, .*2x6980p"):
+    with pytest.raises(OperatorError, match=r"--host 6980: unknown host; expected this, .*2x6980p"):
         load_machine("6980")
 
 

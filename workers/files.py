@@ -63,7 +63,7 @@ def read_file(path: Path, limit: int) -> bytes:
         is_larger = os.fstat(file.fileno()).st_size > limit
         content = b"" if is_larger else file.read(limit + 1)
     if is_larger or len(content) > limit:
-        raise OperatorError(f"{path}: larger than {limit >> 20} MiB, which no such file is")
+        raise OperatorError(f"{path}: larger than the limit of {limit >> 20} MiB for this kind of file")
     return content
 
 
@@ -86,7 +86,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         double, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the name {double[:100]!r} is there twice")
+        raise ValueError(f"an object has the name {double[:100]!r} twice")
     return found
 
 
@@ -97,5 +97,5 @@ def read_json(path: Path, limit: int = CONFIG_BYTES) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise OperatorError(f"{path}: not valid JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):
-        raise OperatorError(f"{path}: must hold a JSON object; fetch it again")
+        raise OperatorError(f"{path}: not a JSON object; fetch it again")
     return value

@@ -92,7 +92,7 @@ def test_what_cannot_be_is_one_line_and_status_2(server: StandIn, talk) -> None:
 def test_a_model_that_is_not_there_is_told_as_by_serve(talk) -> None:
     status, _, err = talk("no-such-model-here", "hi")
     assert status == 2
-    assert err.splitlines()[-1].startswith("numaserve: no-such-model-here: there is no such file or folder")
+    assert err.splitlines()[-1].startswith("numaserve: no-such-model-here: no such file or folder")
 
 
 def test_an_interrupt_ends_the_answer_and_not_the_conversation(server: StandIn) -> None:

@@ -69,10 +69,17 @@ def test_a_change_of_any_part_is_noticed(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda parts: parts[1].unlink(), r"00002-of-.*: missing; all \d+ parts"),
-        (lambda parts: parts[1].write_bytes(parts[2].read_bytes()), r"00002-of-.*: not part 2 of \d+, as"),
-        (lambda parts: parts[1].write_bytes(parts[1].read_bytes()[:-9]), r"00002-of-.*: not a sound GGUF file"),
-        (lambda parts: parts[0].rename(parts[0].with_name("model.gguf")), r"one of \d+ parts; give the first one"),
+        (lambda parts: parts[1].unlink(), r"00002-of-.*: missing; put all \d+ parts"),
+        (
+            lambda parts: parts[1].write_bytes(parts[2].read_bytes()),
+            r"00002-of-.*: not part 2 of \d+, although its "
+            "name says so",
+        ),
+        (lambda parts: parts[1].write_bytes(parts[1].read_bytes()[:-9]), r"00002-of-.*: not a valid GGUF file"),
+        (
+            lambda parts: parts[0].rename(parts[0].with_name("model.gguf")),
+            r"one of \d+ parts of a model; give the first part",
+        ),
     ],
 )
 def test_parts_that_do_not_belong_together_are_one_clear_line(
@@ -88,5 +95,5 @@ def test_parts_that_do_not_belong_together_are_one_clear_line(
 
 def test_another_than_the_first_part_is_refused(whole: Path, tmp_path: Path) -> None:
     parts = divide(whole, tmp_path / "parts.gguf", 10)
-    with pytest.raises(OperatorError, match=re.escape(f"one of {len(parts)} parts; give the first one")):
+    with pytest.raises(OperatorError, match=re.escape(f"one of {len(parts)} parts of a model; give the first part")):
         load_model_config(parts[1])

@@ -115,7 +115,7 @@ def test_greedy_experts_have_no_groups(tmp_path: Path) -> None:
     [
         ({"kv_lora_rank": 500}, "kv_lora_rank=500 is not supported"),
         ({"kv_lora_rank": 1024}, "kv_lora_rank must be an integer from 1 to 512"),
-        ({"qk_rope_head_dim": 96}, "608 together; at most 576"),
+        ({"qk_rope_head_dim": 96}, "qk_rope_head_dim is 608; it must be at most 576"),
         ({"qk_nope_head_dim": 100}, "qk_nope_head_dim=100"),
         ({"v_head_dim": 80}, "v_head_dim=80"),
         ({"num_key_value_heads": 64}, "num_key_value_heads=64"),
@@ -123,9 +123,9 @@ def test_greedy_experts_have_no_groups(tmp_path: Path) -> None:
         ({"scoring_func": "softmax"}, "scoring_func"),
         ({"topk_method": "greedy"}, "topk_method"),
         ({"moe_layer_freq": 2}, "moe_layer_freq=2"),
-        ({"n_group": 7}, "256 experts cannot be divided into n_group=7"),
+        ({"n_group": 7}, "n_group=7 does not divide the 256 experts evenly"),
         ({"topk_group": 9}, "topk_group must be an integer from 1 to 8"),
-        ({"n_group": 256, "topk_group": 4}, "have fewer experts than a token goes to"),
+        ({"n_group": 256, "topk_group": 4}, "experts, but num_experts_per_tok="),
     ],
 )
 def test_what_the_kernels_do_not_take_is_one_clear_line(values: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -136,5 +136,5 @@ def test_what_the_kernels_do_not_take_is_one_clear_line(values: dict[str, Any], 
 
 def test_latents_are_cached_in_bf16_only(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path, **DEEPSEEK_R1))
-    with pytest.raises(OperatorError, match="--kv-cache-dtype int8: the model caches latents, in bf16 only"):
+    with pytest.raises(OperatorError, match="--kv-cache-dtype int8: this model caches latents, which must be bf16"):
         config.decoder.page_bytes(config.partition([1]).ranks[0], "int8")

@@ -154,9 +154,7 @@ def test_ministral_3_is_served_as_long_as_its_queries_have_one_scale(tmp_path: P
     config = load_model_config(write(tmp_path, **values, num_key_value_heads=3))
     assert config.max_position == expected.rope_parameters["original_max_position_embeddings"]
     (note,) = config.notes
-    assert (
-        f"of the checkpoint's context of {expected.max_position_embeddings} tokens the first 16384 are served" in note
-    )
+    assert f"the context is limited to 16384 of the model's {expected.max_position_embeddings} tokens: " in note
     assert the_only(config, Attention).rope.factor == expected.rope_parameters["factor"]
 
 
@@ -193,7 +191,7 @@ def test_end_tokens_of_the_generation_config_are_added(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "short_factor"),
         ({"rope_theta": 0}, "rope_theta"),
         ({"rope_theta": float("nan")}, "rope_theta"),
-        ({"partial_rotary_factor": 0.01}, "rotated dimensions"),
+        ({"partial_rotary_factor": 0.01}, "rotary dimension 0 is not supported"),
         ({"mlp_bias": True}, "mlp_bias=True is not supported"),
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"num_key_value_heads": 2}, "multiple"),

@@ -141,7 +141,7 @@ def test_windows_are_on_the_layers_that_have_one_in_transformers(
         (MIXTRAL | {"num_local_experts": 0}, "num_local_experts must be an integer from 1 to 1024, not 0"),
         (MIXTRAL | {"num_local_experts": 2**40}, "num_local_experts must be"),
         (MIXTRAL | {"num_local_experts": "8"}, "num_local_experts must be"),
-        (MIXTRAL | {"num_local_experts": 1000, "num_hidden_layers": 1000}, "1000 experts in each layer are too many"),
+        (MIXTRAL | {"num_local_experts": 1000, "num_hidden_layers": 1000}, "1000 experts per layer are too many"),
         (MIXTRAL | {"num_experts_per_tok": 9}, "num_experts_per_tok must be an integer from 1 to 8, not 9"),
         (MIXTRAL | {"num_experts_per_tok": 0}, "num_experts_per_tok"),
         (MIXTRAL | {"num_local_experts": 128, "num_experts_per_tok": 65}, "must be an integer from 1 to 64, not 65"),

@@ -129,7 +129,7 @@ def test_it_is_left_out_unless_it_is_asked_for(name: str, tmp_path: Path) -> Non
 def test_a_checkpoint_without_one_says_so(tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "plain")
     assert not can_predict(open_model(tmp_path / "plain"), weights=True)
-    with pytest.raises(OperatorError, match="no layer that predicts"):
+    with pytest.raises(OperatorError, match="no multi-token prediction"):
         load_model_config(tmp_path / "plain", WITH)
     stripped = save_predicting("deepseek_v3", tmp_path / "stripped")
     kept = {key: each for key, each in load_file(stripped / "model.safetensors").items() if PREDICTOR not in key}

@@ -21,7 +21,7 @@ def test_the_nearest_supported_architectures_are_named_and_no_others(architectur
         family_of(architecture, "config.json")
     said = str(caught.value)
     assert said.startswith(f"config.json: architecture {architecture[:100]!r} is not supported")
-    assert said.endswith("take a model of a family that docs/models.md lists")
+    assert said.endswith("use a model of a family listed in docs/models.md")
     assert all(name in said for name in near)
     named = [name for family in families().values() for name in family.architectures if name in said]
     assert len(named) == len(near) <= 3

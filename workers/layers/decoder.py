@@ -32,7 +32,7 @@ class Decoder(Layer):
         """The sizes that a program is made for. Raises `OperatorError` where layers differ in what they cache."""
         caches = {block.attention.cache for block in self.blocks}
         if len(caches) > 1:
-            raise OperatorError("the model's layers differ in what they keep of a token, which is not supported")
+            raise OperatorError("layers with different KV cache layouts are not supported")
         (cache,) = caches
         return rank_shape(part, self.embedding, cache, layers=len(self.blocks))
 

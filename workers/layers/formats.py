@@ -95,8 +95,8 @@ def _choose(
         return MatrixFormat(asked, group) if group else BF16
     if published.format not in (asked, "bf16"):
         raise OperatorError(
-            f"the checkpoint is quantized already, to {published.format}, and cannot be quantized to {asked}: "
-            "leave out --quantization, or take the model's bf16 checkpoint"
+            f"the checkpoint is already quantized to {published.format} and cannot be quantized to {asked}: "
+            "leave out --quantization, or use the model's bf16 checkpoint"
         )
     return published
 

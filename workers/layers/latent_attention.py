@@ -191,7 +191,9 @@ class LatentAttention(Mixer):
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """A latent is key and value at once."""
         if dtype != "bf16":
-            raise OperatorError(f"--kv-cache-dtype {dtype}: the model caches latents, in bf16 only")
+            raise OperatorError(
+                f"--kv-cache-dtype {dtype}: this model caches latents, which must be bf16; leave the option out"
+            )
         return PAGE_SIZE * kv_bytes_per_token(len(part.along(self.keys)), self.cache_dim, dtype, latent=True)
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:

@@ -28,4 +28,4 @@ def find_names(names: Collection[str], prefixes: tuple[str, ...]) -> TensorNames
             nested = f"{prefix.removesuffix('model.')}{HEAD}"
             has_nested = any(name.startswith(f"{nested}.") for name in names)
             return TensorNames(prefix, nested if has_nested else HEAD)
-    raise OperatorError(f"the checkpoint has no tensor {prefixes[0]}{EMBEDDING}.weight; fetch it again")
+    raise OperatorError(f"the checkpoint has no tensor {prefixes[0]}{EMBEDDING}.weight; fetch the checkpoint again")

@@ -50,7 +50,7 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     file, tensors = model.metadata, [tensor for tensor, _ in model.tensors]
     name = file.scalar("general.architecture")
     if not isinstance(name, str):
-        raise OperatorError(f"{path}: general.architecture is missing; this is not a language model")
+        raise OperatorError(f"{path}: general.architecture is missing; the file is not a language model")
     metadata = Fields({key: file.scalar(key) for key in file.fields}, str(path))
     family = gguf_family(name, metadata)
     assert family.gguf is not None  # noqa: S101  it was found by it
@@ -80,7 +80,7 @@ def _as_config_json(
     name = form.architecture
     tensors = {tensor.name: tensor for tensor in found}
     if "token_embd.weight" not in tensors:
-        raise metadata.error("tensor token_embd.weight is missing; this is not a language model")
+        raise metadata.error("tensor token_embd.weight is missing; the file is not a language model")
     values: dict[str, object] = {
         key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
     }

@@ -76,7 +76,7 @@ def _refuse_hybrids(fields: Fields) -> None:
     other = sorted(set(fields.texts("layer_types", read_layer_count(fields))) - set(_ATTENTION))
     if other:
         raise fields.error(
-            f"layer_types holds {other[0]!r}; of Granite 4 only models are supported that have attention in all layers"
+            f"layer_types holds {other[0]!r}; Granite 4 models are supported only if all layers are attention layers"
         )
 
 

@@ -40,7 +40,7 @@ def open_model(path: Path) -> ModelFiles:
     if path.is_dir():
         return ModelFiles(path, None)
     if not path.is_file():
-        raise OperatorError(f"{path}: there is no such file or folder; give a model folder, a .gguf file or a hub id")
+        raise OperatorError(f"{path}: no such file or folder; give a model folder, a .gguf file or a hub id")
     if path.suffix != ".gguf":
         raise OperatorError(f"{path}: not a model; give the folder that holds config.json, or a .gguf file")
     from numaserve.workers.models.config.gguf_parts import open_gguf_model  # noqa: PLC0415
@@ -64,7 +64,7 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
     if not settings.mtp:
         config = config.unpredicted()
     elif config.decoder.predictor is None:
-        raise OperatorError(f"{files.path}: the checkpoint has no layer that predicts (MTP): leave mtp out")
+        raise OperatorError(f"{files.path}: the checkpoint has no multi-token prediction (MTP) layer; leave mtp out")
     return config.pooled() if settings.pooled else config
 
 
@@ -76,7 +76,7 @@ def read_whole_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig
 def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
     path = folder / "config.json"
     if not is_there(path):
-        raise OperatorError(f"{path}: missing; give the folder of a whole checkpoint")
+        raise OperatorError(f"{path}: missing; give the folder of a complete checkpoint")
     fields = Fields(read_json(path), str(path))
     architectures = fields.values.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):

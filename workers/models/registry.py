@@ -44,10 +44,10 @@ def gguf_family(architecture: str, metadata: Fields) -> Family:
 def _unsupported(architecture: str, where: str, names: Iterable[str]) -> OperatorError:
     by_stem = {_stem(name): name for name in names}
     near = [by_stem[stem] for stem in nearest(_stem(architecture), by_stem)]
-    hint = f" (supported and named like it: {', '.join(near)})" if near else ""
+    hint = f" (similar supported names: {', '.join(near)})" if near else ""
     return OperatorError(
-        f"{where}: architecture {architecture[:100]!r} is not supported{hint}: take a model of a family that"
-        " docs/models.md lists"
+        f"{where}: architecture {architecture[:100]!r} is not supported{hint}; use a model of a family"
+        " listed in docs/models.md"
     )
 
 

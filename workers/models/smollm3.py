@@ -42,7 +42,7 @@ def _read_rotated(fields: Fields, layers: int) -> list[bool]:
     if fields.has("no_rope_layers"):
         listed = fields.integers("no_rope_layers", 0, 1)
         if len(listed) < layers:
-            raise fields.error(f"no_rope_layers tells about {len(listed)} layers of {layers}")
+            raise fields.error(f"no_rope_layers has {len(listed)} entries for {layers} layers")
         return [bool(each) for each in listed[:layers]]
     interval = fields.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
     return [bool((layer + 1) % interval) for layer in range(layers)]

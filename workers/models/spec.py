@@ -87,15 +87,15 @@ class ModelConfig:
         notes = [*self.left_out]
         skipped = self.skipped_layers - (self.decoder.predictor is not None)
         if skipped:
-            notes.append(f"layers of the checkpoint that predict several tokens at once (MTP) are skipped: {skipped}")
+            notes.append(f"the checkpoint's multi-token prediction (MTP) layers are skipped: {skipped}")
         if self.untied and self.decoder.head is not None:
             notes.append(
-                "config.json says that the output head is tied to the embeddings, but the checkpoint has another one, "
+                "config.json ties the output head to the embeddings, but the checkpoint has a separate output head, "
                 "which is used"
             )
         if self.whole_context:
             notes.append(
-                f"of the checkpoint's context of {self.whole_context} tokens the first {self.max_position} are served: "
-                "beyond, queries are scaled by their position, for which there is no operation yet"
+                f"the context is limited to {self.max_position} of the model's {self.whole_context} tokens: "
+                "position-dependent scaling of queries beyond that length is not supported"
             )
         return tuple(notes)

@@ -36,8 +36,8 @@ def test_what_is_kept_is_listed_and_removed(home: Path, capsys: pytest.CaptureFi
     assert status == 0
     assert out.count("/models/[red]some") == 2
     assert "1 of 2" in out
-    assert "not complete" in out
-    assert "damaged: it is cut off" in out
+    assert "the file is incomplete" in out
+    assert "damaged: the file is truncated" in out
     assert f"4 MiB in {home}" in out
     assert cache(capsys, "clear")[0] == 0
     assert [file.name for file in home.iterdir()] == ["notes"]
@@ -57,4 +57,4 @@ def test_a_folder_that_others_may_enter_is_left_alone(home: Path, capsys: pytest
     home.chmod(0o755)
     status, _, err = cache(capsys, "clear")
     assert status == 2
-    assert "closed to all others" in err
+    assert "inaccessible to all others" in err

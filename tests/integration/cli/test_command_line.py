@@ -79,10 +79,10 @@ def test_help_spells_out_long_options_and_defaults(
         (["serve", "demo", "--served-model-name", "a", "--served-model-name", " "], "must not be blank"),
         (["serve", "demo", "--generation-config", "auto"], "generation_config must be 'model' or 'none'"),
         (["serve", "demo", "--root-path", "llm"], "root_path must start with a slash"),
-        (["serve", "none.gguf", "--port", "0"], "there is no such file or folder"),
+        (["serve", "none.gguf", "--port", "0"], "no such file or folder; give a model folder"),
         (["serve", "demo", "--port", "0", "--api-key-file", "none"], "cannot read the API key file none"),
         (["serve", "demo", "--host", "192.0.2.1"], "choose an address of this machine as --host"),
-        (["topology", "none.gguf"], "there is no such file or folder"),
+        (["topology", "none.gguf"], "no such file or folder; give a model folder"),
         (["ring-stat"], "Missing argument 'PID'"),
         (["ring-stat", "1"], "ring-stat: process 1"),
     ],
@@ -132,8 +132,8 @@ def test_an_unknown_instruction_set_is_told_before_the_model_is_looked_for(
     [
         (["--tp", "64", "--threads-per-worker", "1"], "--tp 64 needs 64 cores"),
         (["--kv-cache-gib", "16000"], "--kv-cache-gib 16000 does not fit"),
-        (["--context-length", "8192"], "more than the model's 4096"),
-        (["--expert-parallel"], "--expert-parallel is for models with experts, and this one has none: leave it out"),
+        (["--context-length", "8192"], "exceeds the model's limit: lower it to at most 4096"),
+        (["--expert-parallel"], "--expert-parallel needs a model with experts, and this model has none: leave it out"),
     ],
 )
 def test_more_than_the_machine_or_the_model_has_is_refused(

@@ -64,7 +64,7 @@ def test_the_reference_is_refused_without_torch_and_on_several_ranks(
 ) -> None:
     reference = (folder, "--backend", "reference")
     assert passes(*reference)
-    assert "runs on one rank, not 2: leave --tp out" in refusal(capsys, *reference, "--tp", "2")
+    assert "runs on one rank, not 2: leave out --tp" in refusal(capsys, *reference, "--tp", "2")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "pip install 'numaserve[reference]'" in refusal(capsys, *reference)
 
@@ -125,10 +125,10 @@ NORM, QUERY = "model.norm.weight", "model.layers.0.self_attn.q_proj.weight"
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [
-        (lambda header: header.pop(NORM), "not a sound safetensors file"),  # leaves a hole
-        (lambda header: header[NORM].update(data_offsets=[0, 128]), "not a sound safetensors file"),
-        (lambda header: header[NORM].update(shape=[65]), "not a sound safetensors file"),
-        (lambda header: header[QUERY].update(dtype="I16"), f"tensor {QUERY} is I16; supported are BF16, F16, F32"),
+        (lambda header: header.pop(NORM), "not a valid safetensors file"),  # leaves a hole
+        (lambda header: header[NORM].update(data_offsets=[0, 128]), "not a valid safetensors file"),
+        (lambda header: header[NORM].update(shape=[65]), "not a valid safetensors file"),
+        (lambda header: header[QUERY].update(dtype="I16"), f"tensor {QUERY} is I16; supported types: BF16, F16, F32"),
         (lambda header: header[QUERY].update(shape=[32, 128]), f"tensor {QUERY} has shape [32, 128]"),
         (lambda header: header.update({"model.other": header.pop(NORM)}), f"lacks {NORM}"),
     ],
@@ -159,13 +159,13 @@ def demo(path: Path) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (26, "tensor blk.3.attn_norm.weight is I32; supported are F32"),
-        (16, "not a sound GGUF file"),  # IQ2_XXS, which its rows are no blocks of
+        (26, "tensor blk.3.attn_norm.weight has type I32; supported types: F32"),
+        (16, "not a valid GGUF file"),  # IQ2_XXS, which its rows are no blocks of
         (
             999,
-            "'blk.3.attn_norm.weight' is of the type 999 of GGML, which is not supported; use a file with",
+            "'blk.3.attn_norm.weight' has GGML type 999, which is not supported; use a file of another type",
         ),
-        (4, "is of the type 4 of GGML, which is not supported"),  # Q4_2, which was withdrawn
+        (4, "has GGML type 4, which is not supported"),  # Q4_2, which was withdrawn
     ],
 )
 def test_a_gguf_tensor_of_a_type_that_is_not_supported_is_found_too(

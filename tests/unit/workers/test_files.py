@@ -15,7 +15,7 @@ REASONS = {
     "a socket": "not a regular file",
     "a link to itself": "Too many levels of symbolic links",
     "a link that leads nowhere": "No such file",
-    "a terabyte of nothing": "larger than 1 MiB",
+    "a terabyte of nothing": "larger than the limit of 1 MiB",
 }
 
 
@@ -88,5 +88,5 @@ def test_what_is_no_json_object_is_refused(content: bytes, tmp_path: Path) -> No
 def test_a_name_that_is_there_twice_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(OperatorError, match=r"not valid JSON \(the name 'a' is there twice\)"):
+    with pytest.raises(OperatorError, match=r"not valid JSON \(an object has the name 'a' twice\)"):
         read_json(path)

@@ -21,7 +21,9 @@ def read_experts(fields: Fields, key: str) -> tuple[int, int]:
     fields.refuse("hidden_act", "silu", "swish")
     experts = fields.integer(key, 1, _MAX_EXPERTS)
     if experts * read_layer_count(fields) > _MAX_ALL_EXPERTS:
-        raise fields.error(f"{experts} experts in each layer are too many; supported are {_MAX_ALL_EXPERTS} in all")
+        raise fields.error(
+            f"{experts} experts per layer are too many; the limit for all layers together is {_MAX_ALL_EXPERTS}"
+        )
     return experts, fields.integer("num_experts_per_tok", 1, min(experts, _MAX_TOP_K))
 
 

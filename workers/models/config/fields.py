@@ -65,21 +65,21 @@ class Fields:
         """The text field `key`."""
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise self.error(f"{key} must be text, not {_show(value)}")
+            raise self.error(f"{key} must be a string, not {_show(value)}")
         return value
 
     def choice(self, key: str, choices: Mapping[str, T], default: str | None = None) -> T:
         """The meaning that `choices` gives to the text field `key`."""
         value = self.text(key, default)
         if value not in choices:
-            raise self.error(f"{key}={_show(value)} is not supported; supported are: {', '.join(choices)}")
+            raise self.error(f"{key}={_show(value)} is not supported; supported values: {', '.join(choices)}")
         return choices[value]
 
     def texts(self, key: str, count: int) -> list[str]:
         """A list of exactly `count` texts."""
         value = self._get(key, None)
         if not isinstance(value, list) or len(value) != count or not all(isinstance(item, str) for item in value):
-            raise self.error(f"{key} must be a list of {count} texts")
+            raise self.error(f"{key} must be a list of {count} strings")
         return value
 
     def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:

@@ -50,20 +50,20 @@ class GGUFFile(GGUFReader):
     def data(self, mapped: npt.NDArray[np.uint8]) -> None:
         base: object = mapped.base
         if not isinstance(base, mmap.mmap):
-            raise TypeError("the gguf package does not map files any more")
+            raise TypeError("the gguf package no longer maps files into memory")
         self.mapped = MappedFile(base)
 
     def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
         for field in fields:
             kind = int(field.parts[4][0])
             if kind not in _KNOWN_TYPES:
-                raise _UnknownType(f"tensor {bytes(field.parts[1]).decode(errors='replace')!r} is of the type {kind}")
+                raise _UnknownType(f"tensor {bytes(field.parts[1]).decode(errors='replace')!r} has GGML type {kind}")
         super()._build_tensors(start_offs, fields)
 
     def _get_str(self, offset: int) -> tuple[Any, Any]:
         length, text = super()._get_str(offset)
         if len(text) != length[0]:
-            raise ValueError("a text that goes past the end of the file")
+            raise ValueError("a string extends past the end of the file")
         return length, text
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
@@ -74,7 +74,7 @@ class GGUFFile(GGUFReader):
         header = struct.unpack_from("<IQ", buffer, orig_offs)
         item, count = GGUFValueType(header[0]), header[1]
         if count > _MAX_ARRAY_ITEMS:
-            raise ValueError(f"an array of {count} items in the metadata")
+            raise ValueError(f"a metadata array has {count} items (limit {_MAX_ARRAY_ITEMS})")
         begin = end = orig_offs + 12
         if item == GGUFValueType.STRING:
             for _ in range(count):
@@ -82,9 +82,9 @@ class GGUFFile(GGUFReader):
         elif item in self.gguf_scalar_to_np:
             end += count * self.gguf_scalar_to_np[item]().itemsize
         else:
-            raise ValueError("an array of arrays in the metadata")
+            raise ValueError("the metadata holds an array of arrays")
         if end > len(self.data):
-            raise ValueError("an array that goes past the end of the file")
+            raise ValueError("an array extends past the end of the file")
         parts = [self.data[begin:end].view(self.gguf_scalar_to_np[item])] if item in _INTEGERS else []
         return end - orig_offs, parts, [], [GGUFValueType.ARRAY, item]
 
@@ -107,11 +107,11 @@ def open_gguf(path: Path) -> GGUFFile:
         _check_places(file)
     except _UnknownType as error:
         raise OperatorError(
-            f"{path}: {error} of GGML, which is not supported; use a file with other types, such as Q8_0 or Q4_K_M"
+            f"{path}: {error}, which is not supported; use a file of another type, such as Q8_0 or Q4_K_M"
         ) from error
     # Reading past the end shows as any of these in the gguf package, which checks no bounds of its own.
     except (ValueError, IndexError, KeyError, ArithmeticError, RecursionError, struct.error) as error:
-        raise OperatorError(f"{path}: not a sound GGUF file ({error}); fetch it again") from error
+        raise OperatorError(f"{path}: not a valid GGUF file ({error}); fetch it again") from error
     return file
 
 
@@ -123,9 +123,11 @@ def _check_places(file: GGUFFile) -> None:
         dims = [int(dim) for dim in tensor.shape]
         end = int(tensor.data_offset) + int(tensor.n_bytes)
         if math.prod(dims) != tensor.n_elements or end > len(file.data):
-            raise ValueError(f"tensor {tensor.name!r} of shape {dims} goes past the end of the file")
+            raise ValueError(f"tensor {tensor.name!r} of shape {dims} extends past the end of the file")
         if tensor.data_offset != expected:
-            raise ValueError(f"{before} ends at byte {expected}, and what follows begins at {tensor.data_offset}")
+            raise ValueError(
+                f"{before} ends at byte {expected}, but tensor {tensor.name!r} begins at byte {tensor.data_offset}"
+            )
         expected, before = end + -end % int(file.alignment), f"tensor {tensor.name!r} of {tensor.tensor_type.name}"
     if file.tensors and len(file.data) > expected:
-        raise ValueError(f"{before} ends at byte {expected}, and is the last one of {len(file.data)} bytes")
+        raise ValueError(f"{before} ends at byte {expected}, but the file has {len(file.data)} bytes")

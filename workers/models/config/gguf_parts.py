@@ -63,20 +63,20 @@ def open_gguf_model(path: Path) -> GGUFModel:
     paths = gguf_paths(path)
     if first.scalar("split.no") != 0 or len(paths) != count or paths[0] != path:
         raise OperatorError(
-            f"{path}: one of {count} parts; give the first one, called NAME-00001-of-{count:05}.gguf, with the others"
-            " beside it"
+            f"{path}: one of {count} parts of a model; give the first part, NAME-00001-of-{count:05}.gguf, and keep the"
+            " other parts in the same folder"
         )
     parts = [GGUFPart(path, first), *(_open_part(each, no, count) for no, each in enumerate(paths[1:], 1))]
     names = [tensor.name for part in parts for tensor in part.file.tensors]
     if len(set(names)) != len(names) or first.scalar("split.tensors.count") not in {None, len(names)}:
-        raise OperatorError(f"{path}: its {count} parts do not belong together; fetch all of them again")
+        raise OperatorError(f"{path}: the {count} parts do not belong to one model; fetch all parts again")
     return GGUFModel(tuple(parts))
 
 
 def _open_part(path: Path, no: int, count: int) -> GGUFPart:
     if not path.is_file():
-        raise OperatorError(f"{path}: missing; all {count} parts of the model have to be there")
+        raise OperatorError(f"{path}: missing; put all {count} parts of the model into one folder")
     file = open_gguf(path)
     if (file.scalar("split.no"), file.scalar("split.count")) != (no, count):
-        raise OperatorError(f"{path}: not part {no + 1} of {count}, as its name says; fetch it again")
+        raise OperatorError(f"{path}: not part {no + 1} of {count}, although its name says so; fetch it again")
     return GGUFPart(path, file)

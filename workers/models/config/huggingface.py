@@ -191,7 +191,9 @@ def read_layer_kinds(fields: Fields, default: Sequence[bool]) -> list[bool]:
     kinds = fields.texts("layer_types", len(default))
     unknown = sorted(set(kinds) - set(_SLIDES))
     if unknown:
-        raise fields.error(f"layer_types holds {unknown[0]!r}; supported are: {', '.join(_SLIDES)}")
+        raise fields.error(
+            f"layer_types holds {unknown[0]!r}, which is not supported; supported values: {', '.join(_SLIDES)}"
+        )
     return [_SLIDES[kind] for kind in kinds]
 
 

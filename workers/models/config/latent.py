@@ -83,9 +83,7 @@ def _read_attention(fields: Fields, *, pairs: bool) -> Callable[[int, Common], L
     nope_dim = _tiles(fields, "qk_nope_head_dim", _MAX_DIM)
     rope_dim = _tiles(fields, "qk_rope_head_dim", _MAX_DIM)
     if kv_rank + rope_dim > _MAX_CACHED:
-        raise fields.error(
-            f"kv_lora_rank and qk_rope_head_dim are {kv_rank + rope_dim} together; at most {_MAX_CACHED} fit"
-        )
+        raise fields.error(f"kv_lora_rank + qk_rope_head_dim is {kv_rank + rope_dim}; it must be at most {_MAX_CACHED}")
     rope = read_rope(fields, rope_dim)
     value_dim = _tiles(fields, "v_head_dim", _MAX_DIM)
     scale = (nope_dim + rope_dim) ** -0.5 * _magnitude(rope) ** 2
@@ -113,17 +111,19 @@ def read_groups(fields: Fields) -> dict[str, Any]:
     experts, top_k = read_experts(fields, "n_routed_experts")
     groups = fields.integer("n_group", 1, experts)
     if experts % groups:
-        raise fields.error(f"{experts} experts cannot be divided into n_group={groups} groups")
+        raise fields.error(f"n_group={groups} does not divide the {experts} experts evenly")
     chosen = fields.integer("topk_group", 1, groups)
     if top_k > experts // groups * chosen:
-        raise fields.error(f"topk_group={chosen} groups have fewer experts than a token goes to")
+        raise fields.error(
+            f"topk_group={chosen} groups hold {experts // groups * chosen} experts, but num_experts_per_tok={top_k}"
+        )
     return {"num_groups": groups, "top_groups": chosen}
 
 
 def _tiles(fields: Fields, key: str, most: int) -> int:
     value = fields.integer(key, 1, most)
     if value % _TILE:
-        raise fields.error(f"{key}={value} is not supported; supported are multiples of {_TILE}")
+        raise fields.error(f"{key}={value} is not supported; it must be a multiple of {_TILE}")
     return value
 
 

@@ -58,12 +58,12 @@ def left_out(fields: Fields) -> tuple[str, ...]:
     notes = []
     if found.values.get("activation_scheme") == "static" or any(each.get("dynamic") is False for each in activations):
         notes.append(
-            "the checkpoint's fixed scales of activations are left out: activations are quantized by their own values, "
-            "or not at all, which is more exact"
+            "the checkpoint's static activation scales are not used: activations are quantized dynamically or not at "
+            "all, which is more exact"
         )
     if found.has("kv_cache_scheme"):
         notes.append(
-            "the checkpoint's scales of a quantized KV cache are left out: its type is chosen with --kv-cache-dtype"
+            "the checkpoint's KV cache scales are not used: --kv-cache-dtype sets the data type of the KV cache"
         )
     return tuple(notes)
 

@@ -49,7 +49,7 @@ def rope_from(
     kind = rope.choice(key, kinds, "default")
     rotary_dim = int(head_dim * rope.number("partial_rotary_factor", 0.0, 1.0, partial))
     if rotary_dim < 2 or rotary_dim % 2:
-        raise rope.error(f"{rotary_dim} rotated dimensions of a head are not supported; it must be an even number")
+        raise rope.error(f"rotary dimension {rotary_dim} is not supported; it must be even and at least 2")
     theta = rope.number("rope_theta", 1.0, 1e12, theta)
     if kind == "default":
         return RopeConfig(theta=theta, rotary_dim=rotary_dim)
@@ -75,7 +75,7 @@ def rope_from(
             long_factor=rope.numbers("long_factor", rotary_dim // 2, 1e-3, _MAX_FACTOR),
         )
     if factor == 0.0 or theta == 1.0:
-        raise rope.error("yarn needs a factor above 0 and a rope_theta above 1")
+        raise rope.error(f"yarn needs factor > 0 and rope_theta > 1, not {factor:g} and {theta:g}")
     return RopeConfig(
         "yarn",
         theta,

@@ -22,10 +22,10 @@ def read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
     """
     length = int.from_bytes(file.read(8), "little")
     if length > _MOST_BYTES:
-        raise ValueError(f"its header has {length} bytes, and at most {_MOST_BYTES} are read")
+        raise ValueError(f"the header has {length} bytes (limit {_MOST_BYTES})")
     content = file.read(length)
     if content.count(b",") > _MOST_COMMAS:
-        raise ValueError(f"its header has {content.count(b',')} values or more, and at most {_MOST_COMMAS} are read")
+        raise ValueError(f"the header has at least {content.count(b',')} values (limit {_MOST_COMMAS})")
     header = parse_json(content)
     return {name: about for name, about in header.items() if name != _METADATA}, 8 + length
 
@@ -38,10 +38,10 @@ def files_of(folder: Path) -> list[Path]:
         pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         if pickles:
             raise OperatorError(
-                f"{folder}: holds {pickles[0]} but no safetensors; pickled weights can run code and are never opened: "
-                "convert them to safetensors"
+                f"{folder}: holds {pickles[0]} but no safetensors file; pickled weights can run code and are never "
+                "opened: convert the weights to safetensors"
             )
-        raise OperatorError(f"{folder}: there is no {_SINGLE} and no {_INDEX}; fetch the checkpoint again")
+        raise OperatorError(f"{folder}: holds neither {_SINGLE} nor {_INDEX}; fetch the checkpoint again")
     return [folder / name for name in _read_index(folder / _INDEX)]
 
 
@@ -53,7 +53,10 @@ def _read_index(path: Path) -> list[str]:
     for name in names:
         # Only files beside the index: a checkpoint must not reach elsewhere in the file system.
         if Path(name).name != name or not name.endswith(".safetensors"):
-            raise OperatorError(f"{path}: {name[:100]!r} is not the name of a safetensors file in the same folder")
+            raise OperatorError(
+                f"{path}: {name[:100]!r} in weight_map is not a safetensors file in the same folder; "
+                "fetch the checkpoint again"
+            )
         if not is_there(path.parent / name):
             raise OperatorError(f"{path.parent / name}: missing; fetch the checkpoint again")
     return names

@@ -13,7 +13,7 @@ def awq(fields: Fields) -> Rule:
     version_key = "version" if fields.has("version") else "format"
     version = fields.text(version_key, "gemm").lower()
     if version != "gemm":
-        raise fields.error(f"{version_key}={version[:40]!r} is not supported; supported is: gemm")
+        raise fields.error(f"{version_key}={version[:40]!r} is not supported; the supported version is gemm")
     bits = read_bits(fields, "bits" if fields.has("bits") else "w_bit", 4)
     group = read_group(fields, "group_size" if fields.has("group_size") else "q_group_size")
     stored = grouped("awq", bits, group, symmetric=not fields.flag("zero_point", True))

@@ -60,7 +60,7 @@ def _refuse_unsupported(fields: Fields) -> None:
     if sparsity.values:
         sparsity.refuse("format", "dense")
     if fields.child("transform_config").values.get("config_groups"):
-        raise fields.error("transform_config is not supported: take a checkpoint without transforms")
+        raise fields.error("transform_config is not supported; use a checkpoint without transforms")
 
 
 def _matcher(fields: Fields, texts: Sequence[str]) -> Matcher:
@@ -94,7 +94,7 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
         return stored.regrouped()
     if format not in (_INTEGERS, _NAIVE):
         raise weights.error(
-            f"{bits}-bit integers in format {format!r} are not supported; supported are {_PACKED} and {_INTEGERS}"
+            f"{bits}-bit integers in format {format!r} are not supported; supported formats: {_PACKED}, {_INTEGERS}"
         )
     # Groups quantize the activations more finely, which a scheme without quantized activations may expect.
     native: CodeFormat = "int8" if symmetric and group == ROW and quantized_input else "int8_group"
@@ -112,7 +112,7 @@ def _mxfp4(weights: Fields) -> Stored:
 def _floats(weights: Fields, format: str) -> Stored:
     read_bits(weights, "num_bits", 8)
     if format not in (_FLOATS, _NAIVE):
-        raise weights.error(f"floats in format {format!r} are not supported; supported is {_FLOATS}")
+        raise weights.error(f"floats in format {format!r} are not supported; the supported format is {_FLOATS}")
     weights.refuse("symmetric", True)
     if weights.text("strategy", "tensor") == "block":
         block_rows, columns = read_block(weights, "block_structure")

@@ -30,5 +30,5 @@ def read_block(fields: Fields, key: str) -> tuple[int, int]:
     """Rows and columns that share a scale."""
     rows, columns = (int(value) for value in fields.numbers(key, 2, 1, _MAX_BLOCK))
     if columns % 32:
-        raise fields.error(f"{key}={[rows, columns]} is not supported; supported are multiples of 32 columns")
+        raise fields.error(f"{key}={[rows, columns]} is not supported; the number of columns must be a multiple of 32")
     return rows, columns

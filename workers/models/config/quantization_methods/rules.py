@@ -37,8 +37,8 @@ def read_group(fields: Fields, key: str) -> int:
     if group == -1:
         return ROW
     if (group % 32 and group != _SMALL_GROUP) or group == 0:
-        supported = f"{_SMALL_GROUP}, multiples of 32, and -1 for whole rows"
-        raise fields.error(f"{key}={group} is not supported; supported are {supported}")
+        supported = f"{_SMALL_GROUP}, multiples of 32, or -1 for whole rows"
+        raise fields.error(f"{key}={group} is not supported; supported values: {supported}")
     return group
 
 
@@ -46,7 +46,7 @@ def read_bits(fields: Fields, key: str, *supported: int) -> int:
     """Bits of a code."""
     bits = fields.integer(key, 1, 64)
     if bits not in supported:
-        raise fields.error(f"{key}={bits} is not supported; supported are {' and '.join(map(str, supported))}")
+        raise fields.error(f"{key}={bits} is not supported; supported values: {', '.join(map(str, supported))}")
     return bits
 
 
@@ -54,7 +54,7 @@ def pattern(fields: Fields, text: str) -> re.Pattern[str]:
     """A regular expression from a configuration. Raises `OperatorError` for one that could run for ever."""
     quantifiers = len(_OPEN_QUANTIFIER.findall(text))
     if len(text) > _MAX_PATTERN or _REPEATED_GROUP.search(text) or quantifiers > _MAX_OPEN_QUANTIFIERS:
-        raise fields.error(f"the pattern {text[:60]!r} is too involved to be matched safely")
+        raise fields.error(f"the pattern {text[:60]!r} is too complex to match safely")
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:

@@ -131,11 +131,14 @@ def test_a_random_checkpoint_is_a_model_and_is_gone_afterwards() -> None:
 
 
 def test_a_shape_that_is_none_or_does_not_fit_the_disk_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OperatorError, match="--shape huge: expected one of tiny, "), random_checkpoint("huge"):
+    with (
+        pytest.raises(OperatorError, match="--shape huge: unknown shape; expected one of tiny, "),
+        random_checkpoint("huge"),
+    ):
         pass
     made: list[Path] = []
     monkeypatch.setattr("numaserve.workers.bench.shapes.shutil.disk_usage", lambda f: made.append(f) or _Usage())
-    with pytest.raises(OperatorError, match="set TMPDIR to a larger folder"), random_checkpoint("tiny"):
+    with pytest.raises(OperatorError, match="set TMPDIR to a folder with more space"), random_checkpoint("tiny"):
         pass
     assert not made[0].exists()
 

@@ -37,19 +37,19 @@ def refused(file: Path, team: Team, message: str) -> None:
 def test_a_file_that_is_cut_off_is_refused(left: int, file: Path, team: Team) -> None:
     data = file.read_bytes()
     file.write_bytes(data[:left])
-    refused(file, team, "cut off|length is wrong")
+    refused(file, team, "the file is truncated|the length of the file is wrong")
 
 
 def test_a_file_that_goes_on_is_refused(file: Path, team: Team) -> None:
     with file.open("ab") as more:
         more.write(b"\0")
-    refused(file, team, "length is wrong")
+    refused(file, team, "the length of the file is wrong")
 
 
 def test_a_file_without_its_preamble_is_not_complete(file: Path, team: Team) -> None:
     data = file.read_bytes()
     file.write_bytes(bytes(ALIGNMENT) + data[ALIGNMENT:])
-    refused(file, team, "not complete")
+    refused(file, team, "the file is incomplete")
 
 
 def test_any_flipped_bit_is_found(file: Path, team: Team) -> None:
@@ -63,7 +63,7 @@ def test_any_flipped_bit_is_found(file: Path, team: Team) -> None:
     with file.open("r+b", buffering=0) as damaged:
         for at in chosen:
             os.pwrite(damaged.fileno(), bytes([original[at] ^ 1 << int(rng.integers(8))]), at)
-            refused(file, team, "damaged|length|not complete|cut off")
+            refused(file, team, "damaged|length|incomplete|truncated")
             os.pwrite(damaged.fileno(), original[at : at + 1], at)
     assert read(file.parent, key("a"), team) == contents(random_matrices())
 
@@ -79,12 +79,12 @@ def test_blocks_that_are_zeroed_or_exchanged_are_found(length: int, file: Path, 
     exchanged[first], exchanged[second] = original[second], original[first]
     for damaged in (zeroed, exchanged):
         file.write_bytes(damaged)
-        refused(file, team, "its bytes are damaged")
+        refused(file, team, "the weights are damaged")
 
 
 def test_a_file_under_another_name_is_refused(file: Path, team: Team) -> None:
     file.rename(file.with_name(key("b").file_name))
-    with pytest.raises(CacheError, match="holds other weights"):
+    with pytest.raises(CacheError, match="the file holds other weights"):
         read(file.parent, key("b"), team)
 
 
@@ -96,7 +96,7 @@ def test_matrices_of_other_shapes_or_formats_are_not_filled(file: Path, team: Te
             with CacheFolder(file.parent) as folder:
                 fd = folder.open(key("a").file_name)
                 assert fd is not None
-                with open(fd, "rb"), pytest.raises(CacheError, match="holds other weights"):  # noqa: PTH123
+                with open(fd, "rb"), pytest.raises(CacheError, match="the file holds other weights"):  # noqa: PTH123
                     fill(some, fd, key("a"), team, lambda _: None)
 
 
@@ -112,7 +112,7 @@ def test_a_table_with_more_or_fewer_checksums_is_refused(
         stored.truncate(offset)
         os.pwrite(stored.fileno(), body, offset)
         os.pwrite(stored.fileno(), preamble, 0)
-    refused(file, team, "damaged|checksums of something else")
+    refused(file, team, "damaged|the number of checksums in the table is wrong")
 
 
 def test_a_table_that_is_none_is_refused(file: Path, team: Team) -> None:
@@ -120,4 +120,4 @@ def test_a_table_that_is_none_is_refused(file: Path, team: Team) -> None:
     for content in (body, msgspec.msgpack.encode(["x", "y", [], "no list"])):
         preamble, _ = encode_table(content, ALIGNMENT)  # type: ignore[arg-type]
         file.write_bytes(preamble.ljust(ALIGNMENT, b"\0") + msgspec.msgpack.encode(content))
-        refused(file, team, "its table is not valid")
+        refused(file, team, "the table is not valid")

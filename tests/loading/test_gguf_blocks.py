@@ -79,5 +79,5 @@ def test_scales_that_are_not_finite_are_refused(kind: str) -> None:
 
 def test_rows_that_are_not_whole_blocks_are_refused() -> None:
     tensor = RawTensor("w", np.zeros(144, np.uint8), "q4_k", (2, 128))
-    with pytest.raises(OperatorError, match="rows of 128, not whole blocks of 256"):
+    with pytest.raises(OperatorError, match="rows of 128 columns, not a multiple of 256; fetch"):
         decode(tensor, range(2))

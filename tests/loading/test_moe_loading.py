@@ -145,15 +145,15 @@ def test_a_rank_without_columns_of_an_expert_holds_nothing_of_it(saved: dict[str
         (lambda t: t | {"model.layers.0.mlp.up_proj.weight": torch.ones(160, 128)}, "layers.0.mlp.up_proj"),
         (
             lambda t: t | {"model.layers.0.mlp.gate.weight": torch.ones(8, 128)},
-            "shape [8, 128], the configuration asks for [7, 128]",
+            "shape [8, 128], but the configuration asks for [7, 128]",
         ),
         (
             lambda t: t | {"model.layers.2.mlp.experts.3.down_proj.weight": torch.ones(72, 128)},
-            "experts.3.down_proj.weight has shape [72, 128], the configuration asks for [128, 72]",
+            "experts.3.down_proj.weight has shape [72, 128], but the configuration asks for [128, 72]",
         ),
         (
             lambda t: t | {"model.layers.0.mlp.shared_expert_gate.weight": torch.ones(128)},
-            "shape [128], the configuration asks for [1, 128]",
+            "shape [128], but the configuration asks for [1, 128]",
         ),
     ],
 )
@@ -256,7 +256,7 @@ def test_the_experts_of_a_gguf_file_stay_quantized(family: str, kind: str, tmp_p
         ("expert_used_count", 0, "expert_used_count must be"),
         ("expert_count", 15, "experts.15"),
         ("expert_count", 17, "lacks model.layers.0.mlp.experts.16"),
-        ("expert_feed_forward_length", 64, "has shape [96, 160], the configuration asks for [64, 160]"),
+        ("expert_feed_forward_length", 64, "has shape [96, 160], but the configuration asks for [64, 160]"),
     ],
 )
 def test_a_gguf_file_whose_experts_are_others_than_it_says_is_one_clear_line(

@@ -118,7 +118,7 @@ def test_weights_that_are_not_numbers_are_refused(code: int, tmp_path: Path) -> 
     weight[7, 9] = code
     matrix, _ = matrix_of(published, random_weight(), tmp_path, weight=weight.view(torch.float8_e4m3fn))
     matrix.decode(range(7))
-    with pytest.raises(OperatorError, match=r"tensor up\.weight holds weights that are not numbers"):
+    with pytest.raises(OperatorError, match=r"tensor up\.weight holds NaN weights"):
         matrix.decode(range(8))
 
 
@@ -138,14 +138,14 @@ def test_groups_that_are_not_there_are_refused(tmp_path: Path) -> None:
         index = torch.zeros(SHAPE[1], dtype=torch.int32)
         index[5] = value
         matrix, _ = matrix_of(LAYOUTS["gptq act-order"], random_weight(), tmp_path, g_idx=index)
-        with pytest.raises(OperatorError, match=r"tensor up\.g_idx names groups that are not there"):
+        with pytest.raises(OperatorError, match=r"tensor up\.g_idx names groups that do not exist"):
             matrix.decode(range(40))
 
 
 def test_an_order_that_the_configuration_does_not_announce_is_refused(tmp_path: Path) -> None:
     index = torch.arange(SHAPE[1], dtype=torch.int32).flip(0) // 128
     matrix, _ = matrix_of(LAYOUTS["gptq"], random_weight(), tmp_path, g_idx=index)
-    with pytest.raises(OperatorError, match=r"tensor up\.g_idx is out of order"):
+    with pytest.raises(OperatorError, match=r"tensor up\.g_idx is in act-order, but"):
         matrix.decode(range(40))
 
 

@@ -97,7 +97,7 @@ def test_numbers_are_no_codes(tmp_path: Path) -> None:
     folder = save_published(small_llama(), tmp_path, "fp8 blocks")
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {QUERY: tensors[QUERY].to(torch.bfloat16)}, folder / "model.safetensors")
-    message = rf"model\.safetensors: tensor {QUERY} is bf16 of shape .*, the configuration asks for e4m3 of shape"
+    message = rf"model\.safetensors: tensor {QUERY} is bf16 of shape .*, but the configuration asks for e4m3 of shape"
     with pytest.raises(OperatorError, match=message):
         check_checkpoint(open_model(folder), load_model_config(folder))
 
@@ -106,7 +106,11 @@ def test_codes_are_no_numbers(tmp_path: Path) -> None:
     folder = checkpoints.save(checkpoints.random_model("llama-tied"), tmp_path)
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {QUERY: tensors[QUERY].to(torch.int8)}, folder / "model.safetensors")
-    with pytest.raises(OperatorError, match=rf"model\.safetensors: tensor {QUERY} is I8; supported are BF16, F16, F32"):
+    with pytest.raises(
+        OperatorError,
+        match=rf"model\.safetensors: tensor {QUERY} is I8; supported types: BF16, "
+        "F16, F32",
+    ):
         check_checkpoint(open_model(folder), load_model_config(folder))
 
 
@@ -121,7 +125,7 @@ def test_a_norm_is_no_block_of_codes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(source, "tensor", tensor)
     with pytest.raises(
-        OperatorError, match=r"model\.gguf: tensor output_norm\.weight is q8_0, norms and biases are f16"
+        OperatorError, match=r"model\.gguf: tensor output_norm\.weight is q8_0, but norms and biases must be f16"
     ):
         check_tensors(source, config)
 
@@ -160,6 +164,6 @@ def test_a_tensor_of_a_gguf_file_may_be_of_no_other_size(kind: str, tmp_path: Pa
                 continue
             path.write_bytes(content[:at] + int(other).to_bytes(4, "little") + content[at + 4 :])
             with pytest.raises(
-                OperatorError, match=rf"model\.gguf: (not a sound GGUF file|.* is {other.name}; supported)"
+                OperatorError, match=rf"model\.gguf: (not a valid GGUF file|.* has type {other.name}; supported types)"
             ):
                 check_checkpoint(open_model(path), config)

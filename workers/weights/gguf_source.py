@@ -66,8 +66,8 @@ class GGUFSource:
         found = part.tensor
         if found.tensor_type not in _DTYPES:
             raise OperatorError(
-                f"{part.where.path}: tensor {found.name} is {found.tensor_type.name}; supported are "
-                f"{', '.join(kind.name for kind in _DTYPES)}: choose a file with one of these"
+                f"{part.where.path}: tensor {found.name} has type {found.tensor_type.name}; supported types: "
+                f"{', '.join(kind.name for kind in _DTYPES)}; use a file with these types"
             )
         nbytes = int(found.n_bytes) // part.count
         begin = int(found.data_offset) + part.index * nbytes

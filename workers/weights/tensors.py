@@ -31,7 +31,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
     missing = [name for name in plain if name not in found]
     missing += [name for name, part in parts.items() if part.required and name not in found]
     if missing:
-        raise OperatorError(f"the checkpoint lacks {_some(missing)}; it does not fit its configuration, fetch it again")
+        raise OperatorError(f"the checkpoint lacks {_some(missing)}, which its configuration needs; fetch it again")
     unused = [
         name
         for name in found
@@ -43,7 +43,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
     ]
     if unused:
         raise OperatorError(
-            f"the checkpoint holds {_some(unused)}, which {config.architecture} as configured does not use; "
+            f"the checkpoint holds {_some(unused)}, which {config.architecture} does not use as configured; "
             "this variant is not supported"
         )
     for name, shape in plain.items():
@@ -74,12 +74,12 @@ def expected_tensors(config: ModelConfig, names: TensorNames) -> tuple[dict[str,
 def _check_plain(tensor: RawTensor, shape: Shape) -> None:
     if tensor.shape != shape:
         raise OperatorError(
-            f"{tensor.label} has shape {list(tensor.shape)}, the configuration asks for {list(shape)}; "
+            f"{tensor.label} has shape {list(tensor.shape)}, but the configuration asks for {list(shape)}; "
             "fetch the checkpoint again"
         )
     if len(shape) == 1 and tensor.dtype not in FLOAT_DTYPES:
         raise OperatorError(
-            f"{tensor.label} is {tensor.dtype}, norms and biases are {', '.join(FLOAT_DTYPES)}; "
+            f"{tensor.label} is {tensor.dtype}, but norms and biases must be {' or '.join(FLOAT_DTYPES)}; "
             "fetch the checkpoint again"
         )
 

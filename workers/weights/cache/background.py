@@ -58,7 +58,7 @@ class BackgroundWriter:
         except _Stopped:
             pass
         except CacheError as error:
-            _log.warning("the packed weights are not cached: %s", error)
+            _log.warning("the packed weights were not cached: %s", error)
 
     def _between(self) -> None:
         steps = self._steps()

@@ -156,7 +156,7 @@ class CacheFolder:
             try:
                 _require_own(os.fstat(fd), self._path / part)
                 if not _try_lock(fd):
-                    raise CacheError(f"{self._path / part}: another process is writing it")
+                    raise CacheError(f"{self._path / part}: another process is writing this file")
             except BaseException:
                 os.close(fd)
                 raise
@@ -181,7 +181,9 @@ class CacheFolder:
 
     def _make_room(self, key: CacheKey, nbytes: int, group_bytes: int, limit: int) -> None:
         if group_bytes > limit:
-            raise CacheError(f"{_gib(group_bytes)} are more than its limit of {_gib(limit)}; raise --weights-cache-gib")
+            raise CacheError(
+                f"the packed weights ({_gib(group_bytes)}) exceed the limit of {_gib(limit)}; raise --weights-cache-gib"
+            )
         self._remove_dead_parts(key)
         others: dict[str, list[CacheFile]] = {}
         for file in self.files():
@@ -199,8 +201,8 @@ class CacheFolder:
         free = os.statvfs(self._fd)
         if free.f_bavail * free.f_frsize < nbytes + _SPARE_BYTES:
             raise CacheError(
-                f"{self._path}: too little space for {_gib(nbytes)} and {_gib(_SPARE_BYTES)} to spare; free some, or"
-                " set XDG_CACHE_HOME to another file system"
+                f"{self._path}: less than {_gib(nbytes)} plus a reserve of {_gib(_SPARE_BYTES)} is free; free disk"
+                " space, or set XDG_CACHE_HOME to a folder on another file system"
             )
 
     def _remove_dead_parts(self, key: CacheKey) -> None:
@@ -226,7 +228,7 @@ def _try_lock(fd: int) -> bool:
 
 def _require_own(info: os.stat_result, path: Path) -> None:
     if info.st_uid != os.geteuid() or info.st_mode & 0o077:
-        raise CacheError(f"{path} must belong to the server's user and be closed to all others; remove it")
+        raise CacheError(f"{path}: must be owned by the server's user and inaccessible to all others; remove it")
 
 
 @contextlib.contextmanager

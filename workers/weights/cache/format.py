@@ -71,19 +71,19 @@ def read_table(fd: int) -> Table:
     """The table of an open file. Raises `CacheError` for one that is not complete or is damaged, `OSError`."""
     head = os.pread(fd, _PREAMBLE.size, 0)
     if len(head) != _PREAMBLE.size:
-        raise CacheError("it is cut off")
+        raise CacheError("the file is truncated")
     magic, offset, length, digest = _PREAMBLE.unpack(head)
     if magic != _MAGIC:
-        raise CacheError("it is not complete, or not a file of packed weights")
+        raise CacheError("the file is incomplete or not a file of packed weights")
     if length > _MAX_TABLE_BYTES or os.fstat(fd).st_size != offset + length:
-        raise CacheError("its length is wrong")
+        raise CacheError("the length of the file is wrong")
     body = os.pread(fd, length, offset)
     if _digest(offset, body) != digest:
-        raise CacheError("its table is damaged")
+        raise CacheError("the table is damaged")
     try:
         return msgspec.msgpack.decode(body, type=Table)
     except msgspec.MsgspecError as error:
-        raise CacheError(f"its table is not valid ({error})") from error
+        raise CacheError(f"the table is not valid ({error})") from error
 
 
 def _digest(offset: int, body: bytes) -> bytes:

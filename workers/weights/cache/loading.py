@@ -83,7 +83,7 @@ class RankLoader:
             CacheFolder(Path(cache.folder)).close()
             checkpoint = look_at(self.files.path)
         except (CacheError, OSError) as error:
-            _log.warning("packed weights are not cached: %s", error)
+            _log.warning("the packed weights are not cached: %s", error)
             return None
         key = cache_key(checkpoint, self.config, self.part)
         return _Entry(Path(cache.folder), cache.limit_bytes, key, checkpoint, now_ns())
@@ -103,7 +103,7 @@ class RankLoader:
                     os.close(fd)
         except CacheError as error:
             path = entry.folder / entry.key.file_name
-            _log.warning("%s is not used: %s; the weights are packed and cached anew", path, error)
+            _log.warning("%s is not used: %s; packing the weights and caching them again", path, error)
             return None
         return weights
 
@@ -111,8 +111,8 @@ class RankLoader:
         if not entry.checkpoint.is_settled(entry.looked_ns):
             if self.part.rank == 0:  # the files are the same for all
                 _log.info(
-                    "the packed weights are not cached at this start: a file of the checkpoint changed less than %g s"
-                    " before it was read, and another change might not show in its time; the next start caches them",
+                    "the packed weights are not cached at this start: a checkpoint file changed less than %g s before"
+                    " it was read, so its modification time may not show a later change; the next start caches them",
                     SETTLED_S,
                 )
             return None

@@ -16,7 +16,7 @@ def by_column(name: str, codes: Codes, scales: Floats, zeros: Floats | float, in
     those of the groups, or the one of all. Raises `OperatorError` for groups that are not there."""
     groups = words(index)
     if (groups >= scales.shape[1]).any():
-        raise OperatorError(f"tensor {index.name} names groups that are not there; fetch the checkpoint again")
+        raise OperatorError(f"tensor {index.name} names groups that do not exist; fetch the checkpoint again")
     scales = scales[:, groups]
     offsets = np.full_like(scales, zeros) if isinstance(zeros, float) else zeros[:, groups]
     return CodedTensor(name, "int8_group", codes, scales, 1, offsets)
@@ -26,6 +26,6 @@ def check_order(index: RawTensor, group: int) -> None:
     """Raises `OperatorError` where columns are out of order, which the plan did not know of."""
     if (words(index) != np.arange(index.shape[0]) // group).any():
         raise OperatorError(
-            f"tensor {index.name} is out of order although the configuration names no act-order; "
+            f"tensor {index.name} is in act-order, but the configuration does not set act-order; "
             "fetch the checkpoint again"
         )

@@ -40,7 +40,7 @@ def decode(stored: Stored, tensors: Tensors, shape: tuple[int, int], rows: range
     """Rows of a matrix of `shape`. Raises `OperatorError` where a weight is not a number."""
     codes = tensors["weight"].data.reshape(shape)[rows.start : rows.stop]
     if ((codes & _NAN) == _NAN).any():
-        raise OperatorError(f"tensor {tensors['weight'].name} holds weights that are not numbers; fetch it again")
+        raise OperatorError(f"tensor {tensors['weight'].name} holds NaN weights; fetch the checkpoint again")
     groups = group_count(shape[1], stored.file_group)
     if stored.block_rows == 1:
         scales = row_scales(tensors[stored.scale], shape[0], groups)[rows.start : rows.stop]

@@ -25,7 +25,10 @@ def decode(tensor: RawTensor, rows: range) -> CodedTensor:
     """Rows of a matrix. Raises `OperatorError` where rows are not whole blocks, or a scale is not finite."""
     columns, block_bytes, decoder = _DECODERS[tensor.dtype]
     if tensor.shape[1] % columns:
-        raise OperatorError(f"tensor {tensor.name} has rows of {tensor.shape[1]}, not whole blocks of {columns}")
+        raise OperatorError(
+            f"tensor {tensor.name} has rows of {tensor.shape[1]} columns, not a multiple of {columns};"
+            " fetch the file again"
+        )
     row_bytes = tensor.shape[1] // columns * block_bytes
     data = np.asarray(tensor.data[rows.start * row_bytes : rows.stop * row_bytes])
     return decoder(tensor.name, data.reshape(len(rows), tensor.shape[1] // columns, block_bytes))

@@ -26,7 +26,7 @@ class Part:
         if tensor.dtype not in self.dtypes or tensor.shape not in self.shapes:
             wanted = " or ".join(str(list(shape)) for shape in dict.fromkeys(self.shapes))
             raise OperatorError(
-                f"{tensor.label} is {tensor.dtype} of shape {list(tensor.shape)}, the configuration asks for "
+                f"{tensor.label} is {tensor.dtype} of shape {list(tensor.shape)}, but the configuration asks for "
                 f"{' or '.join(self.dtypes)} of shape {wanted}; fetch the checkpoint again"
             )
 
@@ -73,7 +73,7 @@ def zero_points(stored: Stored, tensor: RawTensor, codes: Codes) -> Floats | Non
         return codes.astype(np.float32)
     if (codes != 1 << (stored.bits - 1)).any():
         raise OperatorError(
-            f"tensor {tensor.name} holds zero points although the configuration calls the weights symmetric; "
+            f"tensor {tensor.name} holds zero points, but the configuration says that the weights are symmetric; "
             "fetch the checkpoint again"
         )
     return None

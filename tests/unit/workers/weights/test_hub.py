@@ -75,7 +75,7 @@ def test_a_name_that_is_neither_a_path_nor_a_hub_id_is_refused(
     name: str, downloads: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # beside which no other test has a folder of that name
-    with pytest.raises(OperatorError, match="there is no such file or folder"):
+    with pytest.raises(OperatorError, match="no such file or folder; give a model folder"):
         hub.resolve_model(name)
     assert downloads == []
 
@@ -83,7 +83,7 @@ def test_a_name_that_is_neither_a_path_nor_a_hub_id_is_refused(
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (LocalEntryNotFoundError("no connection"), "neither in the local cache nor can the hub be reached"),
+        (LocalEntryNotFoundError("no connection"), "not in the local cache, and the hub cannot be reached"),
         (OfflineModeIsEnabled("offline"), "cannot be downloaded"),
         (PermissionError(13, "denied"), "cannot be downloaded"),
         (

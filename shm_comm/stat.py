@@ -25,17 +25,21 @@ def ring_stat(pid: int) -> _ring.RingSnapshot:
     try:
         rings = [link for link in folder.iterdir() if _is_ring(link)]
     except FileNotFoundError:
-        raise _ring.RingError(f"ring-stat: there is no process {pid}") from None
+        raise _ring.RingError(f"ring-stat: no process has pid {pid}") from None
     except PermissionError:
-        raise _ring.RingError(f"ring-stat: process {pid} is not yours; run as its user or as root") from None
+        raise _ring.RingError(
+            f"ring-stat: no permission to inspect process {pid}; run as the user of the process or as root"
+        ) from None
     if not rings:
         raise _ring.RingError(
-            f"ring-stat: process {pid} holds no ring; give the pid of `numaserve serve` running with more than one rank"
+            f"ring-stat: process {pid} holds no ring; give the pid of a `numaserve serve` with two or more ranks"
         )
     try:
         fd = os.open(max(rings, key=lambda link: link.stat().st_ctime_ns), os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise _ring.RingError(f"ring-stat: the ring of process {pid} has just gone ({error.strerror})") from None
+        raise _ring.RingError(
+            f"ring-stat: the ring of process {pid} disappeared during the inspection ({error.strerror})"
+        ) from None
     try:
         return _ring.inspect(fd)
     finally:

@@ -129,7 +129,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert "and not both" in mistake(capsys, "load", "demo", "--shape", "tiny")
     assert "--format x: expected bf16" in mistake(capsys, "kernels", "--format", "x")
     assert "cannot write --json" in mistake(capsys, "load", "--shape", "tiny", "--json", str(tmp_path / "no" / "file"))
-    assert "--context-length 2105 is more than the model's 2048" in mistake(
+    assert "--context-length 2105 exceeds the model's limit: lower it to at most 2048" in mistake(
         capsys, "offline", "--shape", "tiny", "--input-len", "2100", "--output-len", "5"
     )
 
@@ -141,7 +141,7 @@ def test_a_rank_that_dies_ends_its_peers() -> None:
         tasks: list[Task] = [
             UseRing(rank, 2, cpu, 0, segment.fd, segment.nonce + rank, [64], 0.01, None) for rank in (0, 1)
         ]
-        with pytest.raises(RankFailed, match="rank 1 ended with status 1"):
+        with pytest.raises(RankFailed, match="rank 1 exited with status 1 before it answered"):
             run_ranks(tasks, Reduced, segment, lambda _: None)
 
 

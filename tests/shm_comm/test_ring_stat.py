@@ -55,5 +55,5 @@ def test_a_process_without_a_ring_is_an_error_that_says_what_to_do():
 
 
 def test_a_process_that_does_not_exist_is_an_error():
-    with pytest.raises(RingError, match="there is no process 2147483646"):
+    with pytest.raises(RingError, match="no process has pid 2147483646"):
         ring_stat(2147483646)

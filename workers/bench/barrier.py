@@ -51,7 +51,7 @@ def _openmp_barrier_ns(cpus: Sequence[int]) -> float | str:
     """Nanoseconds, or why there is no figure."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if compiler is None:
-        return "skipped: there is no C compiler"
+        return "skipped: no C compiler found"
     environment = os.environ | {
         "OMP_NUM_THREADS": str(len(cpus)),
         "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in cpus),

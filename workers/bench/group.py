@@ -95,7 +95,7 @@ class _Rank:
                 raise OperatorError(line.message)
             if isinstance(line, Status) and say is not None:
                 say(line.text)
-        raise RankFailed(f"rank {self.index} ended with status {self._process.wait()} and without an answer")
+        raise RankFailed(f"rank {self.index} exited with status {self._process.wait()} before it answered")
 
     def end(self) -> None:
         """Nothing of it is left afterwards. May be called twice."""

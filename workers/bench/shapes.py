@@ -83,13 +83,14 @@ SHAPES = {
 def random_checkpoint(name: str) -> Iterator[Path]:
     """A folder with a model of that shape, there only meanwhile. Raises `OperatorError` for a shape that is none."""
     if name not in SHAPES:
-        raise OperatorError(f"--shape {name}: expected one of {', '.join(SHAPES)}")
+        raise OperatorError(f"--shape {name}: unknown shape; expected one of {', '.join(SHAPES)}")
     folder = Path(tempfile.mkdtemp(prefix="numaserve-bench-"))
     try:
         needed, free = _nbytes(SHAPES[name]), shutil.disk_usage(folder).free
         if needed > free:
             raise OperatorError(
-                f"a checkpoint of {needed / 1e9:.1f} GB does not fit {folder.parent}: set TMPDIR to a larger folder"
+                f"a checkpoint of {needed / 1e9:.1f} GB does not fit in {folder.parent}: set TMPDIR to"
+                " a folder with more space"
             )
         write_checkpoint(folder, SHAPES[name])
         yield folder

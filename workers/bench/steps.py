@@ -27,8 +27,8 @@ def run_steps(task: RunSteps, say: Callable[[str], None]) -> StepsRan:
     pages = -(-(task.input_len + task.output_len) // PAGE_SIZE)
     if max(task.batch_sizes) * pages > launch.num_pages:
         raise OperatorError(
-            f"--batch-size {max(task.batch_sizes)}: the KV cache holds {launch.num_pages * PAGE_SIZE} tokens; take"
-            " fewer or shorter sequences"
+            f"--batch-size {max(task.batch_sizes)}: the KV cache holds only {launch.num_pages * PAGE_SIZE}"
+            " tokens; lower --batch-size, --input-len or --output-len"
         )
     said = -1
 

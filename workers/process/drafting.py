@@ -161,17 +161,19 @@ def readings_of(plan: StepPlan) -> list[Reading]:
 
 def _reading(plan: StepPlan, index: int, lacking: list[int]) -> Reading:
     if not 0 <= index < len(plan.seqs):
-        raise ValueError(f"the draft model is to read sequence {index} of a plan that has {len(plan.seqs)}")
+        raise ValueError(f"draft work names sequence {index}, but the plan has {len(plan.seqs)} sequences")
     seq = plan.seqs[index]
     guesses = seq.tokens.count(TO_BE_DRAFTED)
     known = seq.tokens[: len(seq.tokens) - guesses]
     if TO_BE_DRAFTED in known or guesses not in (0, plan.drafts_of_each[index]):
-        raise ValueError("what a draft model guesses comes behind what is known, and is all of a sequence's drafts")
+        raise ValueError(
+            "the draft model must make either all draft tokens of a sequence or none, after its known tokens"
+        )
     if plan.drafts_of_each[index] and not guesses:
         known = known[: len(known) - plan.drafts_of_each[index]]  # other guesses, which may be wrong
     tokens = lacking + known
     if not tokens:
-        raise ValueError("the draft model is to read nothing of a sequence")
+        raise ValueError("draft work has no tokens to read for a sequence")
     return Reading(index, seq.slot, seq.start - len(lacking), tokens, guesses)
 
 

@@ -96,7 +96,7 @@ def serve(mailbox: Mailbox, rank: int) -> int:
     """A worker's whole life; returns its exit status. Raises `Orphaned`."""
     launch = mailbox.receive()
     if not isinstance(launch, Launch) or launch.rank != rank:
-        mailbox.send(Failure(rank, -1, "the first message to a worker must be its launch"))
+        mailbox.send(Failure(rank, -1, "the first message to a worker must be the launch of its rank"))
         return 1
     try:
         model = _load(mailbox, launch)
@@ -156,7 +156,7 @@ class _Loop:
                 message = self._mailbox.receive(self._use_pause, pause_ms=0 if hurries else _PAUSE_MS)
             except Orphaned:
                 # The last plan may have reached other ranks only, which then wait for this one.
-                self._model.abandon("the front end is gone")
+                self._model.abandon("the front end has exited")
                 raise
             if isinstance(message, Shutdown):
                 return 0

@@ -20,7 +20,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A numaserve worker; started by `numaserve serve`.")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--endpoint", required=True, help="ZeroMQ endpoint of the front end")
-    parser.add_argument("--lifeline-fd", type=int, default=-1, help="read end of the front end's pipe")
+    parser.add_argument(
+        "--lifeline-fd", type=int, default=-1, help="read end of a pipe that closes when the front end exits"
+    )
     arguments = parser.parse_args()
     set_up_logging()
     faulthandler.enable()  # a crash in native code tells where in Python it was called

@@ -46,8 +46,8 @@ def warn_of_refusal() -> None:
     """Log `refusal`, if there is one."""
     if refusal():
         _log.warning(
-            "memory is not bound to NUMA nodes, but lies where pinned threads touch it first: %s; in a container, have "
-            "the seccomp profile allow mbind, set_mempolicy and move_pages",
+            "memory is not bound to NUMA nodes, only placed where pinned threads first touch it: %s; in a container, "
+            "allow mbind, set_mempolicy and move_pages in the seccomp profile",
             refusal(),
         )
 
@@ -177,7 +177,7 @@ def _function(name: str) -> Callable[..., int] | None:
     except (OSError, AttributeError):
         number = _SYSCALLS.get(platform.machine(), {}).get(name)
         if number is None:
-            _refused[name] = f"neither libnuma.so.1 nor a known system call number on {platform.machine()}"
+            _refused[name] = f"libnuma.so.1 is missing and the system call number on {platform.machine()} is unknown"
             return None
         syscall = ctypes.CDLL(None, use_errno=True).syscall
         syscall.restype = ctypes.c_long

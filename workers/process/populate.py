@@ -81,5 +81,5 @@ def _populate(begin: int, end: int) -> bool:
     if libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_POPULATE_WRITE) == 0:
         return True
     reason = os.strerror(ctypes.get_errno())
-    logger.info("memory of the KV cache is fetched at its first use, not ahead of it: %s", reason)
+    logger.info("KV cache memory is populated on first use, not in advance: %s", reason)
     return False

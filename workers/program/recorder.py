@@ -88,7 +88,9 @@ class Recorder:
     def _require_gates(gate_up: Matrix, down: Matrix) -> None:
         """Raises `ValueError` where `gate_up` leaves columns unwritten that `down` reads, if only to multiply zeros."""
         if gate_up.n != 2 * padded(down.k):
-            raise ValueError(f"gates of {down.k} columns have {2 * padded(down.k)} rows, padded, not {gate_up.n}")
+            raise ValueError(
+                f"gate_up for {down.k} columns must have {2 * padded(down.k)} padded rows, not {gate_up.n}"
+            )
 
     def _partial(self) -> Partial:
         return Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4, self._in_ring)

@@ -43,7 +43,7 @@ def decode_from_worker(frame: bytes) -> FromWorker:
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], frame: bytes) -> T:
     if not frame or frame[0] != PROTOCOL_VERSION:
-        raise ProtocolError(f"not a frame of protocol version {PROTOCOL_VERSION}")
+        raise ProtocolError(f"the frame is not of protocol version {PROTOCOL_VERSION}")
     try:
         return decoder.decode(memoryview(frame)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

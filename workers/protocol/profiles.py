@@ -48,7 +48,7 @@ class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def read_rate(self) -> float:
         """Bytes a second. Raises `ValueError` where they were not measured."""
         if self.read_bytes_s is None:
-            raise ValueError("the bandwidth of reading was not measured")
+            raise ValueError("the read bandwidth was not measured")
         return self.read_bytes_s
 
 

@@ -77,7 +77,7 @@ class MultiplyExperts(Operation):
     def __post_init__(self) -> None:
         """Raise `ValueError` when the experts differ in format: all of them read the same activations."""
         if len({(matrix.format, matrix.group) for matrix in self.weights}) > 1:
-            raise ValueError(f"{self.name}: the experts of a layer differ in format")
+            raise ValueError(f"{self.name}: all experts of a layer must have the same format")
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """The experts that tokens go to are read, each once, and the shared one."""

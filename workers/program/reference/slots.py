@@ -30,7 +30,7 @@ class SlotTable:
     def at(self, index: int) -> Slot:
         """A slot. Raises `ValueError` for one that there is not."""
         if not 0 <= index < len(self._slots):
-            raise ValueError(f"there is no slot {index}")
+            raise ValueError(f"slot {index} is out of range")
         return self._slots[index]
 
     def init(self, index: int, settings: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class SlotTable:
             raise ValueError(f"the page table of slot {index} is full")
         for page in pages:
             if not 0 <= page < self._limits.num_pages:
-                raise ValueError(f"there is no page {page}")
+                raise ValueError(f"page {page} is out of range")
         self._change(index, replace(slot, pages=[*slot.pages, *pages]))
 
     def check_ids(self, tokens: Sequence[int], *, more: int = 0) -> None:

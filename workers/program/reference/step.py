@@ -134,16 +134,18 @@ def _check(
     limits = setup.limits
     numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
     literal = sum(count for count, each in zip(counts, sequences, strict=True) if not each[3])
-    _require(len(drafts) == len(sequences), "the numbers of drafts are not as many as the sequences of the plan")
+    _require(
+        len(drafts) == len(sequences), "the number of draft counts differs from the number of sequences in the plan"
+    )
     rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences) + sum(drafts)
     for row, guesses in zip(sequences, drafts, strict=True):
         _check_sequence(limits.pages_per_slot, slots, row)
         _check_drafts(slots, row, guesses)
     _require(len(set(numbers)) == len(numbers), "a plan names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "a plan has more tokens than the step budget")
-    _require(rows <= limits.max_logit_rows, "a plan wants more rows of logits than there is room for")
-    _require(literal == len(tokens), "the number of token ids is not that of the plan")
-    _require(sum(each[5] for each in sequences) == len(targets), "the number of targets is not that of the plan")
+    _require(rows <= limits.max_logit_rows, "a plan has more rows of logits than the model was loaded for")
+    _require(literal == len(tokens), "the number of token ids differs from that of the plan")
+    _require(sum(each[5] for each in sequences) == len(targets), "the number of targets differs from that of the plan")
     slots.check_ids(tokens, more=setup.shape.extra_tokens)
     slots.check_ids(targets)
 
@@ -154,10 +156,10 @@ def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> No
     named = f"slot {number} of a plan"
     _require(count > 0 and start >= 0, f"{named} has no new token")
     _require(
-        not from_previous or (count == 1 and slot.last_token >= 0), f"{named} has no previous sample to go on from"
+        not from_previous or (count == 1 and slot.last_token >= 0), f"{named} has no previous sample to continue from"
     )
-    _require(end <= len(slot.pages) * PAGE_SIZE, f"{named} has a page table that does not reach the new tokens")
-    _require(end <= pages_per_slot * PAGE_SIZE, f"{named} goes on beyond the context that the model was loaded for")
+    _require(end <= len(slot.pages) * PAGE_SIZE, f"{named} has a page table that is too short for the new tokens")
+    _require(end <= pages_per_slot * PAGE_SIZE, f"{named} exceeds the context that the model was loaded for")
     _require(0 <= num_targets <= count, f"{named} has more targets than new tokens")
 
 
@@ -166,11 +168,11 @@ def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
     sampling, named = slots.at(number).sampling, f"slot {number} of a plan"
     _require(
         drafts == 0 or (0 < drafts < count and end == END_SAMPLE and num_targets == 0),
-        f"{named} has drafts that nothing is sampled before",
+        f"{named} has draft tokens without a sample before them",
     )
     _require(
         drafts <= MAX_MASKED_DRAFTS or not sampling.masked,
-        f"{named} has more drafts than there are masks for",
+        f"{named} has more draft tokens than masks",
     )
 
 

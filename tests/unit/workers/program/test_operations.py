@@ -102,7 +102,7 @@ def test_buffers_are_told_apart_by_identity() -> None:
 
 def test_experts_of_two_formats_are_refused() -> None:
     x = Tensor(1, 8, 2)
-    with pytest.raises(ValueError, match="moe: the experts of a layer differ in format"):
+    with pytest.raises(ValueError, match="moe: all experts of a layer must have the same format"):
         MultiplyExperts(
             name="moe",
             x=x,  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_a_divided_sequence_is_read_once_for_all_its_new_tokens() -> None:
 def test_gates_that_leave_columns_of_a_product_unwritten_are_refused() -> None:
     b = ALONE.builder(RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]))
     x = b.rms_norm(b.embed(**ALONE.embedding()), VectorShape(), EPS)
-    with pytest.raises(ValueError, match="gates of 48 columns have 128 rows, padded, not 96"):
+    with pytest.raises(ValueError, match="gate_up for 48 columns must have 128 padded rows, not 96"):
         b.gated_mlp(x, MatrixShape(96, HIDDEN), MatrixShape(HIDDEN, 48), "silu")
     with pytest.raises(ValueError, match="not 96"):
         b.experts(

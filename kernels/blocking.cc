@@ -53,11 +53,13 @@ Blocking blocking_for(const KernelTable& table, const CacheSizes& caches, const 
 const Blocking& checked(const Blocking& blocking) {
   const auto between = [](int64_t value, int64_t least, int64_t most) { return least <= value && value <= most; };
   if (!between(blocking.group_panels, 2, kMostPanels) || blocking.group_panels % 2 != 0)
-    throw std::invalid_argument("panels of a group are even, 2 to " + std::to_string(kMostPanels));
+    throw std::invalid_argument("the number of panels in a group must be even and in 2.." +
+                                std::to_string(kMostPanels));
   if (!between(blocking.slab_tiles, kLeastSlab, kMostSlab) || !between(blocking.block_tiles, kLeastBlock, kMostBlock))
-    throw std::invalid_argument("k tiles of a slab are 8 to 256, of a block 4 to 32");
+    throw std::invalid_argument("the number of k tiles must be in 8..256 for a slab and in 4..32 for a block");
   if (!between(blocking.few_tiles, kLeastFew, kMostBlock) || !between(blocking.few_rows, 0, kRowBlock))
-    throw std::invalid_argument("few rows are up to 256, and k tiles of their blocks 2 to 32");
+    throw std::invalid_argument(
+        "the row limit of a small batch must be in 0..256, and its blocks must have 2..32 k tiles");
   return blocking;
 }
 

@@ -90,12 +90,12 @@ const KernelTable* table_by_name(std::string_view name) {
   for (const Entry& entry : entries()) {
     if (name != entry.table->name) continue;
     if (!entry.available)
-      throw std::runtime_error("this processor or kernel does not offer the instruction set '" + std::string(name) +
-                               "'; leave NUMASERVE_ISA unset to use the best there is");
+      throw std::runtime_error("the processor or the kernel does not support the instruction set '" +
+                               std::string(name) + "'; unset NUMASERVE_ISA to use the best available one");
     return entry.table;
   }
   throw std::invalid_argument("unknown instruction set '" + std::string(name) +
-                              "': NUMASERVE_ISA is one of amx, avx512, portable");
+                              "'; set NUMASERVE_ISA to amx, avx512, portable or amx_emulated");
 }
 
 const KernelTable* default_table() {

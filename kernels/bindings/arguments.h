@@ -35,7 +35,7 @@ struct FromPython<bool> {
 
 template <std::integral T>
 struct FromPython<T> {
-  static std::string wanted() { return "an int of " + std::to_string(8 * sizeof(T)) + " bits"; }
+  static std::string wanted() { return "a " + std::to_string(8 * sizeof(T)) + "-bit int"; }
   static bool read(nanobind::handle from, T& to, Kept&) {
     if (PyBool_Check(from.ptr()) || !PyIndex_Check(from.ptr())) return false;
     const nanobind::object whole = nanobind::steal(PyNumber_Index(from.ptr()));
@@ -101,7 +101,7 @@ struct FromPython<std::optional<T>> {
 
 template <class T>
 struct FromPython<std::vector<T>> {
-  static std::string wanted() { return "a sequence, each of it " + FromPython<T>::wanted(); }
+  static std::string wanted() { return "a sequence, each item " + FromPython<T>::wanted(); }
   static bool read(nanobind::handle from, std::vector<T>& to, Kept& kept) {
     if (!PySequence_Check(from.ptr()) || PyUnicode_Check(from.ptr())) return false;
     for (const nanobind::handle each : from)
@@ -159,9 +159,9 @@ Struct arguments(const std::string& what, const nanobind::dict& values, Kept& ke
     const std::string given = nanobind::cast<std::string>(nanobind::str(key));
     bool among = false;
     result.visit([&](const char* name, auto&) { among = among || given == name; });
-    if (!among) throw nanobind::type_error((what + ": there is no field '" + given + "'").c_str());
+    if (!among) throw nanobind::type_error((what + ": unknown field '" + given + "'").c_str());
   }
-  throw nanobind::type_error((what + ": fields are named by strings").c_str());
+  throw nanobind::type_error((what + ": field names must be strings").c_str());
 }
 
 }  // namespace numaserve

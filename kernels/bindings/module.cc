@@ -56,7 +56,7 @@ void pack_codes(PackedMatrix& matrix, Team& team, const Codes& codes, const Grou
            static_cast<int64_t>(values.shape(1)) == ceil_div(cols, source_group);
   };
   if (!fits(scales) || (offsets && !fits(*offsets)))
-    throw std::invalid_argument("pack: the scales or offsets do not have the shape of the groups");
+    throw std::invalid_argument("pack: the shape of the scales or offsets does not match the groups");
   const CodedSource source{
       .codes = codes.data(),
       .tensor_rows = tensor_rows,
@@ -87,7 +87,8 @@ nb::ndarray<nb::memview, uint8_t, nb::ndim<1>> buffer(nb::handle_t<PackedMatrix>
 
 std::vector<uint64_t> read_packed(Team& team, int fd, const std::vector<PackedMatrix*>& matrices,
                                   const std::vector<int64_t>& offsets) {
-  if (matrices.size() != offsets.size()) throw std::invalid_argument("read_packed: an offset for each matrix");
+  if (matrices.size() != offsets.size())
+    throw std::invalid_argument("read_packed: the number of offsets must equal the number of matrices");
   std::vector<FilePart> parts;
   for (size_t i = 0; i < matrices.size(); ++i) parts.push_back({matrices[i]->data(), matrices[i]->bytes(), offsets[i]});
   try {
@@ -127,10 +128,10 @@ void bind_constants(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   bind_constants(m);
-  m.def("available_isas", &available_isas, "Instruction sets that can run here, best first.");
+  m.def("available_isas", &available_isas, "Instruction sets that can run on this machine, best first.");
   m.def(
       "isa", [] { return std::string(default_table()->name); },
-      "The instruction set in use: the best there is, or the one that NUMASERVE_ISA names.");
+      "The instruction set in use: the best available one, or the one that NUMASERVE_ISA names.");
 
   nb::class_<Team>(m, "Team", "A pinned thread team; thread 0 is the caller.")
       .def(nb::init<const std::vector<int>&>(), nb::arg("cpus"))
@@ -159,7 +160,7 @@ NB_MODULE(_native, m) {
   const auto released = nb::call_guard<nb::gil_scoped_release>();
   m.def(
       "read_bandwidth", [](Team& team, int64_t bytes) { return read_bandwidth(*default_table(), team, bytes); },
-      nb::arg("team"), nb::arg("nbytes"), released, "Bytes a second that the team reads from memory.");
+      nb::arg("team"), nb::arg("nbytes"), released, "Bytes per second that the team reads from memory.");
   m.def(
       "read_seconds",
       [](Team& team, const std::vector<std::pair<std::uintptr_t, int64_t>>& ranges, bool fetch_ahead) {
@@ -169,14 +170,14 @@ NB_MODULE(_native, m) {
         return read_seconds(*default_table(), team, parts, fetch_ahead);
       },
       nb::arg("team"), nb::arg("ranges"), nb::arg("fetch_ahead"), released,
-      "Seconds in which the team reads these ranges of memory, each an address and a number of bytes.");
+      "Seconds that the team takes to read these memory ranges, each an address and a number of bytes.");
   m.def(
       "peak_flops",
       [](Team& team, const std::string& format, int passes) {
         return peak_flops(*default_table(), team, weight_format(format), passes);
       },
       nb::arg("team"), nb::arg("format") = "bf16", nb::arg("passes") = 7, released,
-      "Operations a second of the tiles of the instruction set in use, on all threads of the team.");
+      "Operations per second of the tiles of the instruction set in use, on all threads of the team.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 
   m.def("read_packed", &read_packed, nb::arg("team"), nb::arg("fd"), nb::arg("matrices"), nb::arg("offsets"));

@@ -44,7 +44,7 @@ void add_operation(Program& program, const std::string& kind, const nb::dict& fi
     for (nb::object& object : kept) program.keep(std::make_shared<nb::object>(std::move(object)));
     return;
   }
-  throw std::invalid_argument("there is no operation '" + kind + "'");
+  throw std::invalid_argument("unknown operation '" + kind + "'");
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ void init_slot(Program& program, int64_t slot, const nb::dict& settings) {
 
 std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin) {
   if (sin.shape(0) != cos.shape(0) || sin.shape(1) != cos.shape(1))
-    throw std::invalid_argument("the cosine and sine tables differ in shape");
+    throw std::invalid_argument("the cosine and sine tables must have the same shape");
   return std::make_unique<RopeTable>(cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)),
                                      static_cast<int32_t>(cos.shape(1)));
 }
@@ -136,7 +136,7 @@ nb::list named_logprobs(const StepOutcome& outcome, Range where) {
 nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id,
                const std::vector<int32_t>& drafts) {
   if (!drafts.empty() && drafts.size() != sequences.shape(0))
-    throw std::invalid_argument("the numbers of drafts are not as many as the sequences of the plan");
+    throw std::invalid_argument("the number of draft counts differs from the number of sequences in the plan");
   std::vector<SequenceInput> plan(sequences.shape(0));
   for (size_t i = 0; i < plan.size(); ++i)
     plan[i] = {.slot = sequences(i, 0),
@@ -174,7 +174,7 @@ nb::list pooled(const Program& program) {
 }
 
 void use_masks(Program& program, const masks::Board& board, double grace_s) {
-  if (!(grace_s >= 0 && grace_s <= 86400)) throw nb::value_error("the grace must be in [0, 86400] seconds");
+  if (!(grace_s >= 0 && grace_s <= 86400)) throw nb::value_error("the grace period must be in [0, 86400] seconds");
   program.use_masks({.board = &board, .grace_ns = static_cast<int64_t>(grace_s * 1e9)});
 }
 
@@ -189,7 +189,8 @@ void bind_program(nb::module_& m) {
       .def("to_numpy", [](const PaddedVector& self) { return copied({&self.values}, {self.values.size()}); })
       .def_ro("size", &PaddedVector::size);
 
-  nb::class_<RopeTable>(m, "RopeTable", "Cosines and sines [positions, rotated dimensions / 2] of one rope.")
+  nb::class_<RopeTable>(m, "RopeTable",
+                        "Cosines and sines [positions, rotated dimensions / 2] of one rotary embedding.")
       .def(nb::new_(&make_rope), nb::arg("cos"), nb::arg("sin"))
       .def("to_numpy",
            [](const RopeTable& self) {

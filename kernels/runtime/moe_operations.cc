@@ -10,13 +10,13 @@ namespace numaserve {
 Scoring scoring_of(std::string_view name) {
   if (name == "softmax") return Scoring::kSoftmax;
   if (name == "sigmoid") return Scoring::kSigmoid;
-  throw std::invalid_argument("experts are scored by softmax or sigmoid");
+  throw std::invalid_argument("the scoring of experts must be softmax or sigmoid");
 }
 
 GroupScore group_score_of(std::string_view name) {
   if (name == "max") return GroupScore::kMax;
   if (name == "top2") return GroupScore::kTop2;
-  throw std::invalid_argument("groups of experts are scored by max or top2");
+  throw std::invalid_argument("the scoring of expert groups must be max or top2");
 }
 
 namespace operation {
@@ -25,7 +25,7 @@ namespace {
 // Checks that products of `weight` can be taken from and to these.
 void require_product(const std::string& name, const PackedMatrix& weight, const Place& x, const Place& out,
                      Activation activation, bool widened) {
-  require(!widened || is_grouped(weight.format()), name, "only codes in groups are widened");
+  require(!widened || is_grouped(weight.format()), name, "only grouped codes can be widened");
   require(x.ld >= operand_columns(weight, widened), name, "the input is narrower than the weight");
   require(out.ld >= weight.padded_n() / (activation == Activation::kNone ? 1 : 2), name,
           "the output is narrower than the weight");
@@ -36,12 +36,12 @@ void require_product(const std::string& name, const PackedMatrix& weight, const 
 void require_choice(const RouteArgs& choice) {
   const char* kind = MoeRoute::kKind;
   require(choice.num_experts >= 1 && choice.num_experts <= kMaxExperts && choice.top_k >= 1 && choice.top_k <= kMaxTopK,
-          kind, "too many experts, or none");
+          kind, "the number of experts or of experts per token is out of range");
   require(choice.num_groups >= 1 && choice.num_experts % choice.num_groups == 0 && choice.top_groups >= 1 &&
               choice.top_groups <= choice.num_groups,
-          kind, "the experts cannot be divided into so many groups");
+          kind, "the number of expert groups or of chosen groups is not valid");
   require(choice.top_k <= choice.num_experts / choice.num_groups * choice.top_groups, kind,
-          "more experts are wanted than can be chosen");
+          "a token goes to more experts than the chosen groups hold");
 }
 
 void add(Program& p, const MoeRoute& f) {
@@ -59,7 +59,7 @@ void add(Program& p, const MoeRoute& f) {
   require_choice(choice);
   require_size(f.correction, f.num_experts, f.kKind);
   require(f.first_expert >= 0 && f.local_experts >= 0 && f.first_expert + f.local_experts <= f.num_experts, f.kKind,
-          "there are no such experts");
+          "the rank's range of experts is out of range");
   require(f.logits.ld >= f.num_experts + (f.shared_gate ? 1 : 0) && f.x.ld == f.sorted.ld &&
               f.routes.ld >= 2 * f.top_k + 1 && f.counts.ld >= f.local_experts + 1,
           f.kKind, "a matrix is too narrow");
@@ -75,10 +75,10 @@ void add(Program& p, const MoeExperts& f) {
   if (!f.weights.empty())
     require_size(f.bias, static_cast<int64_t>(f.weights.size()) * f.weights.front()->padded_n(), f.name);
   require(f.activation != Activation::kSwigluOai || f.limit > 0.0f, f.name, "the limit must be above 0");
-  require(f.counts.ld > static_cast<int64_t>(f.weights.size()), f.name, "there is no room to count all experts");
+  require(f.counts.ld > static_cast<int64_t>(f.weights.size()), f.name, "the counts are too narrow for the experts");
   for (const PackedMatrix* weight : f.weights) {
     require(weight->format() == f.weights.front()->format() && weight->n() == f.weights.front()->n(), f.name,
-            "the experts differ in format or size");
+            "all experts must have the same format and size");
     require_product(f.name, *weight, f.x, f.out, f.activation, f.widened);
   }
   auto node = std::make_unique<ExpertsNode>(f.name, f.x, f.out, f.counts, f.weights);
@@ -100,7 +100,7 @@ void add(Program& p, const MoeExperts& f) {
 
 void add(Program& p, const MoeCombine& f) {
   require(f.y.ld >= f.out.ld && (!f.shared || f.shared->ld >= f.out.ld), f.kKind,
-          "what is summed is narrower than the sum");
+          "the input is narrower than the output");
   require(f.top_k >= 1 && f.top_k <= kMaxTopK && f.routes.ld >= 2 * f.top_k + 1, f.kKind, "the routes are too narrow");
   auto node = std::make_unique<CombineNode>(f.y, f.routes, f.out, f.top_k);
   node->accumulate = f.accumulate;

@@ -61,11 +61,11 @@ void require(bool condition, const char* message) {
 }
 
 void check_rows(const PackRows& s, int64_t k, int64_t unit, int64_t tensor_rows) {
-  require(s.cols >= 0 && s.cols % unit == 0, "pack: the row length is not a whole number of blocks");
+  require(s.cols >= 0 && s.cols % unit == 0, "pack: the row length must be a multiple of the block size");
   require(s.first_col >= 0 && s.first_col % unit == 0 && s.first_col + k <= s.cols,
-          "pack: the columns do not lie in the tensor, on block boundaries");
+          "pack: the columns must lie in the tensor and begin at a block boundary");
   for (int64_t i = 0; i < s.num_rows; ++i)
-    require(s.rows[i] >= 0 && s.rows[i] < tensor_rows, "pack: a row lies outside the tensor");
+    require(s.rows[i] >= 0 && s.rows[i] < tensor_rows, "pack: a row is outside the tensor");
 }
 
 int64_t row_bytes(const PackSource& source) {
@@ -120,17 +120,17 @@ PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format, int64_t gr
       group_(group),
       n_panels_(round_up(n, kPad) / kTileN),
       depth_(round_up(k, tile_depth(format))) {
-  require(n >= 0 && k >= 0, "a packed matrix has no negative size");
+  require(n >= 0 && k >= 0, "the size of a packed matrix must not be negative");
   if (is_grouped(format)) {
-    require(group == 32 || group == 64 || group == 128, "groups are of 32, 64 or 128");
-    require(format != WeightFormat::kMxfp4 || group == kMxGroup, "groups of mxfp4 are of 32");
+    require(group == 32 || group == 64 || group == 128, "the group size must be 32, 64 or 128");
+    require(format != WeightFormat::kMxfp4 || group == kMxGroup, "the group size of mxfp4 must be 32");
     layout_ = group_layout(format, group, offsets);
     // int8 activations are laid out for whole groups; bf16 ones are padded to tiles only.
     if (takes_int8(format)) depth_ = round_up(k, group);
   } else {
-    require(group == 0, "this format has no groups");
+    require(group == 0, "this format does not support groups");
   }
-  require(offsets == Offsets::kNone || may_have_offsets(format), "this format has no offsets");
+  require(offsets == Offsets::kNone || may_have_offsets(format), "this format does not support offsets");
   memory_ = allocate_pooled(static_cast<size_t>(bytes()));
 }
 
@@ -157,12 +157,13 @@ template <class Encode>
 void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& target, Encode&& encode) {
   require(target.dst_row >= 0 && target.panel_stride > 0 && target.panel_offset >= 0 &&
               target.panel_offset < target.panel_stride,
-          "pack: impossible target");
+          "pack: the target is not valid");
   if (num_rows == 0 || k_ == 0) return;
   const int64_t end_row = target.dst_row + num_rows;
   const int64_t first_panel = target.dst_row / kTileN, last_panel = (end_row - 1) / kTileN;
-  require(target.panel_stride > 1 || end_row <= n_, "pack: the rows do not fit the matrix");
-  require(last_panel * target.panel_stride + target.panel_offset < n_panels_, "pack: the rows do not fit the matrix");
+  require(target.panel_stride > 1 || end_row <= n_, "pack: the rows do not fit in the matrix");
+  require(last_panel * target.panel_stride + target.panel_offset < n_panels_,
+          "pack: the rows do not fit in the matrix");
   // Two consecutive panels at a time, so that a thread's writes are long runs.
   const int64_t units = ceil_div(last_panel - first_panel + 1, 2), words = round_up(lines(), 8);
   const bool has_avx2 = __builtin_cpu_supports("avx2");
@@ -202,9 +203,9 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
   const int64_t bytes_of_row = row_bytes(source);
   check_rows(source.rows, k_, source_block(source.type).values, bytes_of_row > 0 ? source.bytes / bytes_of_row : 0);
   if (format_ == WeightFormat::kMxfp4 || format_ == WeightFormat::kIq4)
-    throw std::invalid_argument("pack: weights are not quantized to " + std::string(weight_format_name(format_)));
+    throw std::invalid_argument("pack: weights cannot be quantized to " + std::string(weight_format_name(format_)));
   const bool coded = group_ == kSourceBlock && keeps_codes(source.type, format_, offsets_);
-  require(coded || offsets_ == Offsets::kNone, "pack: weights are quantized without offsets here");
+  require(coded || offsets_ == Offsets::kNone, "pack: weights cannot be quantized with offsets");
   const int64_t room = is_grouped(format_) ? round_up(k_, group_) : depth_;
   std::atomic<bool> finite{true};
   pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
@@ -240,11 +241,11 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
   check_rows({source.rows.cols, source.rows.rows, source.rows.num_rows, 0}, k_, 1, source.tensor_rows);
   require(source.rows.first_col >= 0 && source.rows.first_col + k_ <= source.rows.cols &&
               (format_ == WeightFormat::kInt8 || source.rows.first_col % unit == 0),
-          "pack: the columns do not lie in the tensor, on group boundaries");
-  require(format_ != WeightFormat::kInt8 || source.group >= source.rows.cols, "pack: int8 has one scale for a row");
+          "pack: the columns must lie in the tensor and begin at a group boundary");
+  require(format_ != WeightFormat::kInt8 || source.group >= source.rows.cols, "pack: int8 must have one scale per row");
   require(source.offsets == nullptr || source.kind == offsets_ ||
               (source.kind == Offsets::kZeros && offsets_ == Offsets::kMinima),
-          "pack: the matrix has no room for these offsets");
+          "pack: the matrix does not have offsets of this kind");
   const int64_t source_groups = ceil_div(source.rows.cols, source.group);
   const int64_t room = format_ == WeightFormat::kInt8 ? depth_ : round_up(k_, group_);
   const auto zero = static_cast<float>(format_ == WeightFormat::kInt4 ? 8 : 128);

@@ -24,11 +24,12 @@ int64_t scratch_for(const KernelTable& table, const HeadGeometry& heads, int64_t
 // Before memory is taken for them.
 const HeadGeometry& checked(const HeadGeometry& heads, KvDtype dtype) {
   if (heads.latent()) {
-    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a latent KV cache is bf16");
+    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a latent KV cache must be bf16");
     if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.value_dim % kTileK != 0 ||
         heads.head_dim <= heads.value_dim)
-      throw std::invalid_argument("a latent KV cache has one head, its latent and its rotated part are multiples of " +
-                                  std::to_string(kTileK));
+      throw std::invalid_argument(
+          "a latent KV cache must have one head, and a latent and a rotated part that are multiples of " +
+          std::to_string(kTileK));
   }
   const int64_t most = heads.latent() ? kMaxLatentDim : kMaxHeadDim;
   if (heads.head_tiles() * kTileK > most || heads.value_dim > kMaxHeadDim)
@@ -52,7 +53,7 @@ const ContextParallel& checked(const ContextParallel& parallel, const HeadGeomet
 KvDtype kv_dtype(std::string_view name) {
   constexpr std::string_view kNames[] = {"bf16", "int8", "fp8_e4m3"};
   const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames)) throw std::invalid_argument("there is no KV cache of " + std::string(name));
+  if (found == std::end(kNames)) throw std::invalid_argument("unknown KV cache data type " + std::string(name));
   return static_cast<KvDtype>(found - std::begin(kNames));
 }
 
@@ -65,7 +66,7 @@ KvCache::KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, K
       buffer_(static_cast<size_t>(layers * layer_stride_)) {}
 
 KvLayer KvCache::layer(int64_t index) const {
-  if (index < 0 || index >= layers_) throw std::invalid_argument("there is no layer " + std::to_string(index));
+  if (index < 0 || index >= layers_) throw std::invalid_argument("layer " + std::to_string(index) + " is out of range");
   std::byte* base = buffer_.data() + index * layer_stride_;
   return {.dtype = dtype_,
           .k = base,
@@ -104,7 +105,7 @@ void Program::add(std::unique_ptr<Node> node) {
 void Program::use_masks(const Masks& masks) {
   const masks::Board& board = *masks.board;
   if (int64_t{board.rows()} < slots_.size() || int64_t{board.row_bytes()} * 8 < slots_.vocabulary())
-    throw std::invalid_argument("the mask board has fewer rows than there are slots, or fewer bits than tokens");
+    throw std::invalid_argument("the mask board must have at least one row per slot and one bit per token");
   masks_ = masks;
 }
 

@@ -31,7 +31,7 @@ SlotTable::SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, i
 
 Slot& SlotTable::at(int64_t slot) {
   if (slot < 0 || slot >= static_cast<int64_t>(slots_.size()))
-    throw std::invalid_argument("there is no slot " + std::to_string(slot));
+    throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
   return slots_[static_cast<size_t>(slot)];
 }
 
@@ -42,7 +42,8 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   check_ids(s.token_ids_logprob, vocabulary_);
   check_ids(s.prompt_history, vocabulary_);
   check_ids(s.output_history, vocabulary_);
-  if (s.bias_ids.size() != s.bias_values.size()) throw std::invalid_argument("a logit bias has an id and a value");
+  if (s.bias_ids.size() != s.bias_values.size())
+    throw std::invalid_argument("the logit bias must have as many values as ids");
   // The move leaves the vectors where they are, and so what their owner's pointers refer to.
   changes_.push_back({.slot = index, .num_pages = 0, .before = std::move(slot)});
   slot = {};
@@ -82,7 +83,8 @@ void SlotTable::append_pages(int64_t index, std::span<const int32_t> pages) {
   if (static_cast<int64_t>(slot.pages.size() + pages.size()) > pages_per_slot_)
     throw std::invalid_argument("the page table of slot " + std::to_string(index) + " is full");
   for (const int32_t page : pages)
-    if (page < 0 || page >= num_pages_) throw std::invalid_argument("there is no page " + std::to_string(page));
+    if (page < 0 || page >= num_pages_)
+      throw std::invalid_argument("page " + std::to_string(page) + " is out of range");
   changes_.push_back({.slot = index, .num_pages = slot.pages.size(), .before = std::nullopt});
   slot.pages.insert(slot.pages.end(), pages.begin(), pages.end());
 }

@@ -54,8 +54,7 @@ int Step::add_window(int32_t window) {
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
                  std::span<const int32_t> targets, SlotTable& slots) {
-  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots,
-          "a plan names more sequences than there are slots");
+  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "a plan has more sequences than slots");
   int64_t total = 0, literal = 0, wanted_targets = 0, rows = 0;
   named_.assign(named_.size(), false);
   for (const SequenceInput& s : sequences_in) {
@@ -65,25 +64,26 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     named_[static_cast<size_t>(s.slot)] = true;
     if (s.count <= 0 || s.start < 0) refuse_slot(s, "has no new token");
     if (s.from_previous && (s.count != 1 || slot.last_token < 0))
-      refuse_slot(s, "has no previous sample to go on from");
+      refuse_slot(s, "has no previous sample to continue from");
     const int64_t end = int64_t{s.start} + s.count;
     if (end > static_cast<int64_t>(slot.pages.size()) * kPageTokens)
-      refuse_slot(s, "has a page table that does not reach the new tokens");
-    if (end > max_positions_) refuse_slot(s, "goes on beyond the context that the model was loaded for");
+      refuse_slot(s, "has a page table that is too short for the new tokens");
+    if (end > max_positions_) refuse_slot(s, "exceeds the context that the model was loaded for");
     if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more targets than new tokens");
     if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
-      refuse_slot(s, "has drafts that nothing is sampled before");
-    if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more drafts than there are masks for");
-    if (s.pool && !may_pool_) refuse_slot(s, "wants to be pooled, which this model is not loaded for");
+      refuse_slot(s, "has draft tokens without a sample before them");
+    if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more draft tokens than masks");
+    if (s.pool && !may_pool_) refuse_slot(s, "is to be pooled, but the model was not loaded for pooling");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;
     rows += s.num_targets + (s.sample && s.num_targets < s.count) + s.drafts;
   }
   require(total <= limits_.max_tokens, "a plan has more tokens than the step budget");
-  require(rows <= limits_.max_logit_rows, "a plan wants more rows of logits than there is room for");
-  require(literal == static_cast<int64_t>(tokens_in.size()), "the number of token ids is not that of the plan");
-  require(wanted_targets == static_cast<int64_t>(targets.size()), "the number of targets is not that of the plan");
+  require(rows <= limits_.max_logit_rows, "a plan has more rows of logits than the model was loaded for");
+  require(literal == static_cast<int64_t>(tokens_in.size()), "the number of token ids differs from that of the plan");
+  require(wanted_targets == static_cast<int64_t>(targets.size()),
+          "the number of targets differs from that of the plan");
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
 }

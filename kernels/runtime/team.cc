@@ -32,11 +32,11 @@ void pin_this_thread(int cpu) {
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
   if (const int error = pthread_setaffinity_np(pthread_self(), sizeof(set), &set); error != 0)
-    throw std::system_error(error, std::generic_category(), "cannot pin a thread to processor " + std::to_string(cpu));
+    throw std::system_error(error, std::generic_category(), "cannot pin a thread to CPU " + std::to_string(cpu));
 }
 
 Team::Team(const std::vector<int>& cpus) : size_(static_cast<int>(cpus.size())) {
-  if (cpus.empty()) throw std::invalid_argument("a thread team needs at least one processor");
+  if (cpus.empty()) throw std::invalid_argument("a thread team needs at least one CPU");
   lanes_ = std::make_unique<Lane[]>(cpus.size());
   // The caller visits every processor and ends on its own: a processor it may not use throws here, where there is
   // somebody to catch it, and not in a thread.

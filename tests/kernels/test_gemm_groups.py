@@ -187,11 +187,11 @@ def test_a_scale_of_mxfp4_that_is_no_power_of_two_is_refused(scale: float) -> No
 
 def test_values_are_not_rounded_to_codes_by_a_table(rng: np.random.Generator) -> None:
     for format in TABLES:
-        with pytest.raises(ValueError, match=f"weights are not quantized to {format}"):
+        with pytest.raises(ValueError, match=f"weights cannot be quantized to {format}"):
             kernel_ops.packed(_bf16(rng, 5, 64), weights=format, group=32)
-    with pytest.raises(ValueError, match="this format has no offsets"):
+    with pytest.raises(ValueError, match="this format does not support offsets"):
         PackedMatrix(5, 64, "iq4", 32, "minima")
-    with pytest.raises(ValueError, match="groups of mxfp4 are of 32"):
+    with pytest.raises(ValueError, match="the group size of mxfp4 must be 32"):
         PackedMatrix(5, 64, "mxfp4", 64)
 
 

@@ -25,7 +25,9 @@ def program_for(kind: str) -> Program:
 def test_an_operation_is_added_from_its_fields(kind: str) -> None:
     program, fields = program_for(kind), operation_fields.fields()[kind]
     if kind in operation_fields.NEEDS_RING:
-        with pytest.raises(ValueError, match=f"^{kind}: the ranks"):
+        with pytest.raises(
+            ValueError, match=f"^{kind}: (the parts of the ranks do not cover|context parallelism is off)"
+        ):
             program.add(kind, fields)
     else:
         program.add(kind, fields)
@@ -43,7 +45,7 @@ def test_a_missing_field_is_named(kind: str, field: str) -> None:
 @pytest.mark.parametrize("kind", operation_fields.KINDS)
 def test_a_surplus_field_is_named(kind: str) -> None:
     fields = operation_fields.fields()[kind]
-    with pytest.raises(TypeError, match=f"^{kind}: there is no field 'other'$"):
+    with pytest.raises(TypeError, match=f"^{kind}: unknown field 'other'$"):
         program_for(kind).add(kind, fields | {"other": 1})
 
 
@@ -73,13 +75,13 @@ def test_only_some_fields_may_be_none(kind: str, field: str) -> None:
         ("linear", "x", (0, 64, 1.0), r"a place: \(offset, ld, collective\), not tuple"),
         ("linear", "x", [0, 64, -1], r"a place: \(offset, ld, collective\), not list"),
         ("quantize", "out", ((0, 64), 64, 0), r"a quantized place: \(\(offset, ld, collective\), columns, group\).*"),
-        ("reduce", "cols", 64.0, "an int of 64 bits, not float"),
-        ("reduce", "cols", True, "an int of 64 bits, not bool"),
-        ("reduce", "cols", "64", "an int of 64 bits, not str"),
+        ("reduce", "cols", 64.0, "a 64-bit int, not float"),
+        ("reduce", "cols", True, "a 64-bit int, not bool"),
+        ("reduce", "cols", "64", "a 64-bit int, not str"),
         ("reduce", "eps", False, "a number, not bool"),
-        ("attention", "window", 2**31, "an int of 32 bits, not int"),
-        ("moe_experts", "weights", [None], "a sequence, each of it a PackedMatrix, not list"),
-        ("gather_columns", "bounds", "012", "a sequence, each of it an int of 32 bits, not str"),
+        ("attention", "window", 2**31, "a 32-bit int, not int"),
+        ("moe_experts", "weights", [None], "a sequence, each item a PackedMatrix, not list"),
+        ("gather_columns", "bounds", "012", "a sequence, each item a 32-bit int, not str"),
     ],
 )
 def test_a_value_is_of_the_type_that_is_told(kind: str, field: str, value: object, wanted: str) -> None:
@@ -98,8 +100,8 @@ def test_a_native_object_is_of_the_type_that_is_told() -> None:
     ("kind", "field", "what"),
     [
         ("linear", "activation", "unknown activation relu"),
-        ("moe_route", "scoring", "experts are scored by softmax or sigmoid"),
-        ("moe_route", "group_score", "groups of experts are scored by max or top2"),
+        ("moe_route", "scoring", "the scoring of experts must be softmax or sigmoid"),
+        ("moe_route", "group_score", "the scoring of expert groups must be max or top2"),
     ],
 )
 def test_a_name_that_means_nothing_is_refused(kind: str, field: str, what: str) -> None:
@@ -114,13 +116,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^there is no operation 'softmax'$"):
+    with pytest.raises(ValueError, match=r"^unknown operation 'softmax'$"):
         operation_fields.program().add("softmax", {})
 
 
 def test_fields_have_names() -> None:
     fields = operation_fields.fields()["gather"]
-    with pytest.raises(TypeError, match=r"^gather: there is no field '1'$"):
+    with pytest.raises(TypeError, match=r"^gather: unknown field '1'$"):
         operation_fields.program().add("gather", fields | {1: 2})
 
 
@@ -132,12 +134,12 @@ def test_settings_of_a_program_are_named(name: str) -> None:
         Program(Team([-1]), None, settings)
     with pytest.raises(TypeError, match=f"^Program: '{name}' must be .*, not object$"):
         Program(Team([-1]), None, settings | {name: object()})
-    with pytest.raises(TypeError, match=r"^Program: there is no field 'other'$"):
+    with pytest.raises(TypeError, match=r"^Program: unknown field 'other'$"):
         Program(Team([-1]), None, operation_fields.SETTINGS | {"other": 1})
 
 
 def test_a_kv_cache_of_an_unknown_type_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^Program: 'kv_dtype': there is no KV cache of fp4$"):
+    with pytest.raises(ValueError, match=r"^Program: 'kv_dtype': unknown KV cache data type fp4$"):
         Program(Team([-1]), None, operation_fields.SETTINGS | {"kv_dtype": "fp4"})
 
 
@@ -150,18 +152,18 @@ def test_settings_of_a_slot_are_named(name: str) -> None:
         program.init_slot(0, settings)
     with pytest.raises(TypeError, match=f"^init_slot: '{name}' must be .*, not object$"):
         program.init_slot(0, settings | {name: object()})
-    with pytest.raises(TypeError, match=r"^init_slot: there is no field 'other'$"):
+    with pytest.raises(TypeError, match=r"^init_slot: unknown field 'other'$"):
         program.init_slot(0, operation_fields.GREEDY | {"other": 1})
 
 
 @pytest.mark.parametrize("kind", ["linear", "attention"])
 def test_an_operation_joins_none_but_what_it_can(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"before it can be joined|can be joined with attention"):
+    with pytest.raises(ValueError, match=r"can be joined only with a norm before it|attention can be joined only with"):
         program_for(kind).add(kind, operation_fields.fields()[kind] | {"joins_before": True})
 
 
 def test_a_product_joins_no_norm_of_another_input() -> None:
     program, fields = operation_fields.program(), operation_fields.fields()
     program.add("rms_norm", fields["rms_norm"] | {"out": (4096, operation_fields.HIDDEN, -1), "quantized": None})
-    with pytest.raises(ValueError, match="of another input"):
+    with pytest.raises(ValueError, match="does not write its input"):
         program.add("linear", fields["linear"] | {"joins_before": True})

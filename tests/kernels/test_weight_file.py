@@ -71,5 +71,5 @@ def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
         descriptor = file.fileno()
     with pytest.raises(OSError, match="Bad file descriptor"):
         read_packed(team, descriptor, [PackedMatrix(32, 64)], [0])
-    with pytest.raises(ValueError, match="an offset for each matrix"):
+    with pytest.raises(ValueError, match="the number of offsets must equal the number of matrices"):
         read_packed(team, descriptor, [PackedMatrix(32, 64)], [])

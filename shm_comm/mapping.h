@@ -20,7 +20,7 @@ class Mapping {
   Mapping(const std::string& what, int fd, int protection) {
     const auto fail = [&](const std::string& why) { throw Error(what + ": " + why + ": " + std::strerror(errno)); };
     struct stat status{};
-    if (fstat(fd, &status) != 0) fail("cannot look at descriptor " + std::to_string(fd));
+    if (fstat(fd, &status) != 0) fail("cannot inspect descriptor " + std::to_string(fd));
     // Without the seal somebody could shrink the file, and every access behind its end would kill the process.
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)

@@ -35,7 +35,7 @@ void format_descriptor(int fd, std::uint32_t world, std::uint32_t lanes, std::ui
   const Layout layout{.world = world, .lanes = lanes, .slot_bytes = slot_bytes};
   layout.validate();
   const Mapping mapping("ring", fd, PROT_READ | PROT_WRITE);
-  if (mapping.bytes() != layout.total_bytes()) throw Error("ring: the descriptor does not have segment_bytes() bytes");
+  if (mapping.bytes() != layout.total_bytes()) throw Error("ring: the size of the descriptor must be segment_bytes()");
   format_segment(mapping.base(), layout, nonce);
 }
 
@@ -92,7 +92,7 @@ void py_all_gather(Ring& ring, const ConstBytes& mine, const Bytes& out) {
 }
 
 void py_broadcast(Ring& ring, const Bytes& data, int root) {
-  if (root < 0 || root >= ring.world()) throw nb::value_error("broadcast: no such root rank");
+  if (root < 0 || root >= ring.world()) throw nb::value_error("broadcast: the root rank is out of range");
   run(ring, [&](const Channel& channel, std::uint64_t& n) {
     return broadcast(channel, n, static_cast<std::byte*>(data.data()), data.nbytes(), root);
   });
@@ -139,13 +139,15 @@ void bind_ring(nb::module_& m) {
       .def(
           "part_range",
           [](const Ring& ring, int rank) {
-            const auto range = ring.part_range(checked_index(rank, ring.world(), "no such rank"));
+            const auto range = ring.part_range(checked_index(rank, ring.world(), "the rank is out of range"));
             return std::pair{range.offset, range.bytes};
           },
           "rank"_a)
       .def(
           "wait_ns",
-          [](const Ring& ring, int lane) { return ring.wait_ns(checked_index(lane, ring.lanes(), "no such lane")); },
+          [](const Ring& ring, int lane) {
+            return ring.wait_ns(checked_index(lane, ring.lanes(), "the lane is out of range"));
+          },
           "lane"_a)
       .def("set_deadline", &set_deadline_seconds, "seconds"_a)
       .def("share_cores", &Ring::share_cores)

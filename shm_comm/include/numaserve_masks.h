@@ -61,8 +61,8 @@ inline constexpr std::uint64_t kHalves = 2;
 inline constexpr std::uint32_t kMaxRows = 1U << 16;
 inline constexpr std::uint32_t kMaxRowBytes = 1U << 20;
 
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "words must work between processes");
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "a sleeper must work between processes");
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "64-bit atomics must work between processes");
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "32-bit atomics must work between processes");
 
 enum class State : std::uint8_t { none = 0, mask = 1, free = 2, drop = 3 };
 
@@ -94,9 +94,10 @@ struct Layout {
 
   // Throws Error when a size is outside the bounds.
   void validate() const {
-    if (rows < 1 || rows > kMaxRows) throw Error("mask board: " + std::to_string(rows) + " rows are not in 1..65536");
+    if (rows < 1 || rows > kMaxRows)
+      throw Error("mask board: " + std::to_string(rows) + " rows are out of range 1..65536");
     if (row_bytes < 4 || row_bytes > kMaxRowBytes || row_bytes % 4 != 0)
-      throw Error("mask board: " + std::to_string(row_bytes) + " bytes in a row are no multiple of 4 in 4..1048576");
+      throw Error("mask board: " + std::to_string(row_bytes) + " bytes per row are not a multiple of 4 in 4..1048576");
   }
   std::size_t row_stride() const { return sizeof(Row) + ring::round_up(row_bytes, kLine); }
   std::size_t total_bytes() const { return kPage + ring::round_up(kHalves * rows * row_stride(), kPage); }
@@ -121,15 +122,15 @@ class Board {
   Board(void* base, std::size_t bytes, std::uint64_t nonce) : base_(static_cast<std::byte*>(base)) {
     if (bytes < kPage) throw Error("mask board: the mapping is shorter than a page");
     const Geometry geometry = *static_cast<const Geometry*>(base);
-    if (geometry.magic != kMagic) throw Error("mask board: this descriptor is none (wrong magic number)");
+    if (geometry.magic != kMagic) throw Error("mask board: the descriptor is not a mask board (wrong magic number)");
     if (geometry.version != kVersion)
-      throw Error("mask board: version " + std::to_string(geometry.version) + ", this build speaks version " +
+      throw Error("mask board: version " + std::to_string(geometry.version) + ", but this build needs version " +
                   std::to_string(kVersion) + "; front end and workers must come from one installation");
     layout_ = {.rows = geometry.rows, .row_bytes = geometry.row_bytes};
     layout_.validate();
     if (layout_.total_bytes() != bytes || geometry.total_bytes != bytes)
-      throw Error("mask board: the rows of the header make " + std::to_string(layout_.total_bytes()) +
-                  " bytes, the board has " + std::to_string(bytes));
+      throw Error("mask board: the header implies " + std::to_string(layout_.total_bytes()) +
+                  " bytes, but the board has " + std::to_string(bytes));
     if (geometry.nonce != nonce) throw Error("mask board: stale nonce; this board belongs to another group");
     generation_ = nonce & 0xffff;
   }

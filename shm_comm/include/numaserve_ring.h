@@ -82,7 +82,7 @@ inline std::string abort_message(const Header& header) {
   const AbortLine& line = header.abort;
   const auto state = static_cast<AbortState>(line.word.load(std::memory_order_acquire));
   if (state == AbortState::running) return {};
-  if (state != AbortState::aborted) return "the ring was aborted (no reason was left)";
+  if (state != AbortState::aborted) return "the ring was aborted (no reason given)";
   const std::string_view reason(line.reason, ::strnlen(line.reason, sizeof(line.reason)));
   const std::string who = line.origin < 0 ? "the supervisor" : "rank " + std::to_string(line.origin);
   return "the ring was aborted by " + who + ": " + std::string(reason);
@@ -96,11 +96,12 @@ class Ring {
       : header_(static_cast<Header*>(base)), layout_(read_layout(base, bytes)), rank_(rank) {
     if (header_->geometry.nonce != nonce) throw Error("ring: stale nonce; this segment belongs to another group");
     if (world != 0 && static_cast<std::uint32_t>(world) != layout_.world) {
-      throw Error("ring: the segment is for " + std::to_string(layout_.world) + " ranks, expected " +
-                  std::to_string(world));
+      throw Error("ring: the segment is for " + std::to_string(layout_.world) + " ranks, but " + std::to_string(world) +
+                  " were expected");
     }
     if (rank < 0 || static_cast<std::uint32_t>(rank) >= layout_.world) {
-      throw Error("ring: rank " + std::to_string(rank) + " is outside a world of " + std::to_string(layout_.world));
+      throw Error("ring: rank " + std::to_string(rank) + " is out of range for world size " +
+                  std::to_string(layout_.world));
     }
     std::uint64_t nobody = 0;
     if (!rank_line(rank).pid.compare_exchange_strong(nobody, static_cast<std::uint64_t>(getpid()))) {

@@ -40,8 +40,8 @@ inline constexpr std::uint32_t kMaxWorld = 64;
 inline constexpr std::uint32_t kMaxLanes = 1024;
 inline constexpr std::uint64_t kMaxSlotBytes = 1ULL << 30;
 
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "epochs must work between processes");
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "the abort word must work between processes");
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "64-bit atomics must work between processes");
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "32-bit atomics must work between processes");
 static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std::uint32_t>) == 4);
 
 struct alignas(kLine) Geometry {
@@ -108,8 +108,10 @@ struct Layout {
 
   // Throws Error when a size is outside the bounds; without this check the products below could overflow.
   void validate() const {
-    if (world < 1 || world > kMaxWorld) throw Error("ring: world size " + std::to_string(world) + " is not in 1..64");
-    if (lanes < 1 || lanes > kMaxLanes) throw Error("ring: " + std::to_string(lanes) + " lanes are not in 1..1024");
+    if (world < 1 || world > kMaxWorld)
+      throw Error("ring: world size " + std::to_string(world) + " is out of range 1..64");
+    if (lanes < 1 || lanes > kMaxLanes)
+      throw Error("ring: " + std::to_string(lanes) + " lanes are out of range 1..1024");
     if (slot_bytes < kPage || slot_bytes > kMaxSlotBytes || slot_bytes % kPage != 0) {
       throw Error("ring: slot size " + std::to_string(slot_bytes) + " is not a multiple of 4096 in 4 KiB..1 GiB");
     }
@@ -137,19 +139,19 @@ inline void format_segment(void* base, const Layout& layout, std::uint64_t nonce
 // Checks what a mapping of `bytes` bytes claims to be, and returns its layout. Throws Error saying what does not fit.
 inline Layout read_layout(const void* base, std::size_t bytes) {
   if (base == nullptr || reinterpret_cast<std::uintptr_t>(base) % kPage != 0 || bytes < kPage) {
-    throw Error("ring: the mapping is not page-aligned or shorter than a page");
+    throw Error("ring: the mapping is not page-aligned or is shorter than a page");
   }
   const Geometry geometry = static_cast<const Header*>(base)->geometry;
   if (geometry.magic != kMagic) throw Error("ring: this descriptor is not a numaserve ring (wrong magic number)");
   if (geometry.version != kVersion) {
-    throw Error("ring: segment version " + std::to_string(geometry.version) + ", this build speaks version " +
+    throw Error("ring: segment version " + std::to_string(geometry.version) + ", but this build needs version " +
                 std::to_string(kVersion) + "; front end and workers must come from one installation");
   }
   const Layout layout{.world = geometry.world, .lanes = geometry.lanes, .slot_bytes = geometry.slot_bytes};
   layout.validate();
   if (layout.total_bytes() != bytes || geometry.total_bytes != bytes) {
-    throw Error("ring: world size, lanes and slot size of the header make " + std::to_string(layout.total_bytes()) +
-                " bytes, the segment has " + std::to_string(bytes));
+    throw Error("ring: the header implies " + std::to_string(layout.total_bytes()) + " bytes, but the segment has " +
+                std::to_string(bytes));
   }
   return layout;
 }

@@ -183,11 +183,11 @@ def test_what_is_published_after_the_board_is_closed_harms_nobody(board):
 
 
 def test_the_owner_cannot_say_what_there_is_not(board):
-    with pytest.raises(IndexError, match="no such row"):
+    with pytest.raises(IndexError, match="the row is out of range"):
         board.publish(0, ROWS, MaskState.FREE)
-    with pytest.raises(ValueError, match="no such state"):
+    with pytest.raises(ValueError, match="the state of a row must be 1, 2 or 3"):
         board.publish(0, 0, 0)
-    with pytest.raises(ValueError, match="a mask has bits"):
+    with pytest.raises(ValueError, match="a mask needs the address of its bits"):
         board.publish(0, 0, MaskState.MASK)
 
 
@@ -200,10 +200,10 @@ def test_a_worker_of_another_group_is_refused(board):
     ("offset", "value", "complaint"),
     [
         (MAGIC, struct.pack("=Q", 1), "wrong magic"),
-        (VERSION, struct.pack("=I", 2), "version 2, this build speaks version 1"),
+        (VERSION, struct.pack("=I", 2), "version 2, but this build needs version 1"),
         (HEADER_ROWS, struct.pack("=I", 2**31), "rows"),
         (HEADER_ROWS, struct.pack("=I", 100), "the board has"),
-        (ROW_BYTES, struct.pack("=I", 3), "no multiple"),
+        (ROW_BYTES, struct.pack("=I", 3), "not a multiple of 4"),
         (ROW_BYTES, struct.pack("=I", 4096), "the board has"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.documentation.tables import code, table
 _DEFAULT = re.compile(r"^(?P<meaning>.*?)\s*(?:\[default: (?P<value>.*)\]|(?<=[.;]) Default: (?P<words>.*)\.)$")
 
 
-# The README's.
+# The options at the top of docs/options.md.
 MAIN = {
     *("--tp", "--host", "--port", "--context-length", "--max-running-requests"),
     *("--quantization", "--kv-cache-dtype", "--api-key-file", "--config"),

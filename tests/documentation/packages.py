@@ -2,8 +2,8 @@
 
 import importlib
 import re
-import textwrap
 from pathlib import Path
+from typing import get_args
 
 import yaml
 from numaserve.configs import hosts, presets
@@ -11,6 +11,8 @@ from numaserve.server.reasoning.formats import reasoning_formats
 from numaserve.server.tools.formats import tool_formats
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.models import registry
+from numaserve.workers.settings import KvCacheDtype, Quantization
+from numaserve.workers.weights.gguf_source import DTYPES
 
 from tests.documentation.tables import code, table
 
@@ -25,10 +27,20 @@ def families() -> str:
     return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows)
 
 
-def family_names() -> str:
-    """The families in one sentence."""
+def supported() -> str:
+    """Return the table of README.md: what the server reads, and the formats that it makes."""
     names = [_about(f"workers.models.{name}").partition(": ")[0].rstrip(".") for name in registry.families()]
-    return textwrap.fill("; ".join(names) + ".", 120, break_on_hyphens=False) + "\n"
+    rows = (
+        ("families", "; ".join(names)),
+        ("sources", "Hugging Face folder, hub id, GGUF file"),
+        ("checkpoint formats", "bf16, f16, f32, AWQ, GPTQ, AutoRound, compressed-tensors, fp8, MXFP4"),
+        ("GGUF tensor types", ", ".join(sorted(kind.name for kind in DTYPES))),
+        ("`--quantization`", code(*get_args(Quantization))),
+        ("`--kv-cache-dtype`", code(*get_args(KvCacheDtype))),
+        ("tool-call formats", code(*tool_formats())),
+        ("reasoning formats", code(*reasoning_formats())),
+    )
+    return table(("", "supported"), rows)
 
 
 def shipped_presets() -> str:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end><!-- end -->\n)", re.DOTALL)
 PARTS: Mapping[str, Callable[[], str]] = {
     "families": packages.families,
-    "family names": packages.family_names,
+    "supported": packages.supported,
     "main options": partial(options.options, "serve", only=options.MAIN),
     "options of serve": partial(options.options, "serve"),
     "options of topology": partial(options.options, "topology"),
@@ -54,8 +54,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
 
 
 def pages() -> list[Path]:
-    """The files of the documentation."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """Return the files of the documentation."""
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
 def renewed(page: str) -> str:

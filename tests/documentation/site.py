@@ -1,7 +1,7 @@
 """``python -m tests.documentation.site``: lays out what the site is built of, in build/site.
 
-The site's first page is README.md, which lies above the folder that the site begins in: its links are turned. Links to
-the files of docs/ instead of copies would be no help while writing: zensical does not see that such a file has changed.
+The first page of the site is README.md, whose links are rewritten because README.md lies above the root of the site.
+Files are copied rather than linked: zensical does not notice that the target of a link has changed.
 """
 
 import re
@@ -13,7 +13,14 @@ DOCS = ROOT / "docs"
 FOLDER = ROOT / "build" / "site"
 _PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
 _LINK = re.compile(r"(?<=\]\()(?P<target>[^)#:]+)(?=[)#])")
-_TURNED = {"CONTRIBUTING.md": "contributing.md", "LICENSE": "https://www.apache.org/licenses/LICENSE-2.0"}
+_TURNED = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "LICENSE": "https://www.apache.org/licenses/LICENSE-2.0",
+    "SECURITY.md": "security.md",
+}
+# Pages of the site that lie above docs/.
+_ABOVE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 
 
 def lay_out() -> None:
@@ -26,11 +33,17 @@ def lay_out() -> None:
             (page.parent / picture).resolve(strict=True)
     shutil.rmtree(FOLDER, ignore_errors=True)
     shown = FOLDER / "docs"
-    (shown / "images").mkdir(parents=True)
+    for folder in (".", "images", "tutorials", "examples"):
+        (shown / folder).mkdir(parents=True, exist_ok=True)
     shutil.copy(DOCS / "zensical.toml", FOLDER)
-    for file in [*DOCS.glob("*.md"), *DOCS.glob("images/*.*")]:
+    for file in [
+        *DOCS.glob("*.md"),
+        *DOCS.glob("tutorials/*.md"),
+        *DOCS.glob("images/*.*"),
+        *DOCS.glob("examples/*.*"),
+    ]:
         shutil.copy(file, shown / file.relative_to(DOCS))
-    for name, page_of_site in (("README.md", "index.md"), ("CONTRIBUTING.md", "contributing.md")):
+    for name, page_of_site in _ABOVE.items():
         (shown / page_of_site).write_text(_LINK.sub(_turned, (ROOT / name).read_text()))
 
 

@@ -10,7 +10,7 @@ from numaserve.workers.models.config.gguf_names import GgufNames, shape_of
 from numaserve.workers.models.config.gguf_parts import GGUFModel, GGUFPart
 from numaserve.workers.weights.source import DType, RawTensor
 
-_DTYPES: dict[GGMLQuantizationType, DType] = {
+DTYPES: dict[GGMLQuantizationType, DType] = {
     GGMLQuantizationType.F32: "f32",
     GGMLQuantizationType.F16: "f16",
     GGMLQuantizationType.BF16: "bf16",
@@ -64,15 +64,15 @@ class GGUFSource:
         """The tensor of that name, as a view of the mapped file."""
         part = self._tensors[name]
         found = part.tensor
-        if found.tensor_type not in _DTYPES:
+        if found.tensor_type not in DTYPES:
             raise OperatorError(
                 f"{part.where.path}: tensor {found.name} has type {found.tensor_type.name}; supported types: "
-                f"{', '.join(kind.name for kind in _DTYPES)}; use a file with these types"
+                f"{', '.join(kind.name for kind in DTYPES)}; use a file with these types"
             )
         nbytes = int(found.n_bytes) // part.count
         begin = int(found.data_offset) + part.index * nbytes
         data = part.where.file.data[begin : begin + nbytes]
-        return RawTensor(found.name, data, _DTYPES[found.tensor_type], part.shape, file=part.where.path)
+        return RawTensor(found.name, data, DTYPES[found.tensor_type], part.shape, file=part.where.path)
 
     def part(self, name: str) -> RawTensor:
         """The tensor of that name: a GGUF file keeps a matrix in one."""

@@ -1,0 +1,75 @@
+"""The programs of docs/examples/, run as the tutorials run them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.documentation.parts import ROOT
+from tests.support.demo import needs_demo
+from tests.support.real_server import RealServer
+
+pytestmark = [needs_demo, pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")]
+
+EXAMPLES = ROOT / "docs" / "examples"
+KEY = "sk-tutorial-0f41c9e7a2d84b"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    """The server of the production tutorial: two ranks, and a key for each client."""
+    keys = tmp_path_factory.mktemp("keys") / "api-keys"
+    keys.touch(mode=0o600)
+    keys.write_text(f"{KEY} name=tutorial concurrent=8\n")
+    with RealServer("--config", str(EXAMPLES / "production.yaml"), "--api-key-file", str(keys)) as server:
+        yield server
+
+
+def output(server: RealServer, program: str) -> list[str]:
+    """Return the lines that a program prints."""
+    environment = os.environ | {"NUMASERVE_URL": server.url, "NUMASERVE_KEY": KEY}
+    command = [sys.executable, str(EXAMPLES / program)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_the_first_answer_is_the_same_as_a_stream(server: RealServer) -> None:
+    assert output(server, "first_answer.py") == [
+        "The capital of France is Paris.",
+        "8 tokens",
+        "The capital of France is Paris.",
+    ]
+
+
+def test_the_agent_calls_a_tool_with_valid_arguments_and_answers(server: RealServer) -> None:
+    call, *answer = output(server, "agent.py")
+    # Which tool the small model chooses depends on the rounding of the instruction set.
+    called = re.fullmatch(r'(count|price)\({"item": "(wrench|hammer|screwdriver)"}\) -> (.+)', call)
+    assert called
+    assert "in stock" in called[3] if called[1] == "count" else "euros" in called[3]
+    assert any(answer)
+
+
+def test_the_extraction_answers_with_records_of_the_schema(server: RealServer) -> None:
+    records = [json.loads(line) for line in output(server, "extraction.py")]
+    assert records == [
+        {"name": "Ada Lindgren", "city": "Malmö", "age": 36},
+        {"name": "Rui Alves", "city": "Porto", "age": 51},
+    ]
+
+
+def test_a_stream_survives_the_death_of_a_worker_with_the_same_bits(server: RealServer) -> None:
+    killed, same, new = output(server, "outage.py")
+    assert killed.endswith("after 10 chunks")
+    assert (same, new) == ("the same answer: True", "new workers: True")
+
+
+def test_every_program_is_run() -> None:
+    tested = Path(__file__).read_text()
+    assert all(f'"{path.name}"' in tested for path in EXAMPLES.iterdir() if path.is_file())

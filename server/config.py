@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 Task = Literal["generate", "embed", "score"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "text", "json"]
 
 
 class ServeConfig(BaseModel):
@@ -125,6 +126,11 @@ class ServeConfig(BaseModel):
         description="File of API keys, one a line; what limits it may stand behind it. Default: no key is asked for.",
     )
     log_level: LogLevel = Field("info", description="`debug`, `info`, `warning` or `error`.")
+    log_format: LogFormat = Field(
+        "auto",
+        description="Format of the log: `text`, one line an event, with colours on a terminal unless NO_COLOR is set; "
+        "`json`, one object a line; or `auto`, text on a terminal and JSON elsewhere.",
+    )
     threads_per_worker: int | None = Field(
         None, ge=1, le=1024, description="At most so many cores for each rank. Default: every core of the rank."
     )

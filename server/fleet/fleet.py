@@ -212,7 +212,9 @@ class Fleet:
 
     def _start(self, model: RunningModel) -> None:
         options = self._options
-        membership = model.resident.membership(drain_seconds=options.drain_seconds, log_level=options.log_level)
+        membership = model.resident.membership(
+            drain_seconds=options.drain_seconds, log_level=options.log_level, log_format=options.log_format
+        )
         hooks = ProcessHooks(*(partial(on, model) for on in (self._on_ready, self._on_end, self._on_gone)))
         _log.info("loading %s", model.name)
         model.starts(self._loop.time())

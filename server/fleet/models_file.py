@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 FRONT_DOOR_KEYS = frozenset(
     {
         *("host", "port", "uds", "root_path", "ssl_certfile", "ssl_keyfile", "api_key_file", "cors_origin"),
-        *("allowed_host", "log_level", "keep_alive_seconds", "drain_seconds", "ui"),
+        *("allowed_host", "log_level", "log_format", "keep_alive_seconds", "drain_seconds", "ui"),
     }
 )
 _MODEL_KEYS = {key: field for key, field in KEYS.items() if key not in FRONT_DOOR_KEYS | {"memory_gib"}}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from numaserve.server.config import LogLevel
+from numaserve.server.config import LogFormat, LogLevel
 from numaserve.server.fleet.member import Membership
 from numaserve.server.fleet.models_file import ModelSpec
 from numaserve.server.fleet.process import MEMBER_COMMAND
@@ -21,6 +21,7 @@ class FleetOptions:
     drain_seconds: float
     load_wait_s: float
     log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
     command: Sequence[str] = MEMBER_COMMAND
 
 

@@ -54,7 +54,7 @@ def run_fleet(
     model's server.
     """
     key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
-    set_up_logging(config.log_level)
+    set_up_logging(config.log_level, config.log_format)
     key_sources.log_sharing()
     models = read_models_file(path, max_loaded)
     connections = _connections(models)
@@ -65,7 +65,14 @@ def run_fleet(
         plan = plan_models(models, read_topology())
         folder = SocketDirectory(len(models.models))
         closing.callback(folder.remove)
-        options = FleetOptions(folder.path, config.drain_seconds, models.load_wait_s, config.log_level, command)
+        options = FleetOptions(
+            folder.path,
+            config.drain_seconds,
+            models.load_wait_s,
+            log_level=config.log_level,
+            log_format=config.log_format,
+            command=command,
+        )
         limits = ConnectionLimits(connections, keep_alive_seconds=config.keep_alive_seconds)
         life = _Life(config, models, plan, key_sources, listeners, limits=limits)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

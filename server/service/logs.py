@@ -1,13 +1,22 @@
 """Log set-up: text for a person at a terminal, one JSON object a line for everything else."""
 
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.config import LogLevel
+from numaserve.server.config import LogFormat, LogLevel
 from numaserve.workers.log_lines import log_what_nobody_caught
+
+# SGR codes of levels from a number on: red for errors, in bold if they are critical; debug is dim.
+_COLOURS = (
+    (logging.CRITICAL, "1;31"),
+    (logging.ERROR, "31"),
+    (logging.WARNING, "33"),
+    (logging.INFO, "32"),
+)
 
 
 def block(rows: Sequence[tuple[str, str]], fields: Mapping[str, object]) -> dict[str, object]:
@@ -19,37 +28,74 @@ def block(rows: Sequence[tuple[str, str]], fields: Mapping[str, object]) -> dict
 
 
 class TextFormatter(logging.Formatter):
-    """``12:00:01 INFO message key=value``, or rows below the message. Line breaks inside values are escaped."""
+    """Log records as text: ``2026-01-31 12:00:01 INFO message key=value``, one line an event.
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+    With `terminal` a time has no date, and what a person reads in lines of its own is below the event's line: the rows
+    of a block, a traceback. Line breaks and control characters inside messages and values are escaped, so no value can
+    forge a line.
+    """
+
+    def __init__(self, *, terminal: bool = True, colour: bool = False) -> None:
+        super().__init__("%(message)s", "%H:%M:%S" if terminal else "%Y-%m-%d %H:%M:%S")
+        self._terminal = terminal
+        self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line with the record's fields after its message, or the line with the record's rows below it."""
-        if rows := getattr(record, "rows", None):
-            width = max(len(label) for label, _ in rows)
-            lines = (f"  {label:{width}}  {_escaped(text)}" for label, text in rows)
-            return "\n".join([super().format(record), *lines])
-        fields = getattr(record, "fields", {})
-        return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in fields.items())])
+        """Return the record's line, without a line break at its end, and on a terminal the lines below it."""
+        rows = getattr(record, "rows", None) if self._terminal else None
+        fields = {} if rows else dict(getattr(record, "fields", {}))
+        below = [f"  {label:{max(len(each) for each, _ in rows)}}  {_escaped(text)}" for label, text in rows or ()]
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            if self._terminal:
+                below += trace.splitlines()
+            else:
+                fields["exception"] = trace
+        start = f"{self.formatTime(record, self.datefmt)} {self._level(record)} {_on_one_line(record.getMessage())}"
+        return "\n".join([" ".join([start, *(f"{key}={value!r}" for key, value in fields.items())]), *below])
+
+    def _level(self, record: logging.LogRecord) -> str:
+        if not self._colour:
+            return record.levelname
+        colour = next((code for least, code in _COLOURS if record.levelno >= least), "2")
+        return f"\x1b[{colour}m{record.levelname}\x1b[0m"
 
 
 def _escaped(text: str) -> str:
-    """The text with line breaks and control characters as Python writes them: a model's name may hold some."""
+    """Return the text, or its Python literal if it has control characters: a model's name may have some."""
     return text if text.isprintable() else repr(text)
 
 
-def set_up_logging(level: LogLevel, model: str | None = None) -> None:
+def _on_one_line(text: str) -> str:
+    """Return the text with its line breaks and control characters escaped."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def is_text(log_format: LogFormat) -> bool:
+    """Return whether this process writes its log as text."""
+    return log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+
+
+def set_up_logging(level: LogLevel, log_format: LogFormat = "auto", model: str | None = None) -> None:
     """Send the log of this process to standard error. Its lines name `model` where there are several."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(TextFormatter() if sys.stderr.isatty() else JsonFormatter())
+    handler.setFormatter(_formatter(log_format))
     if model is not None:
         handler.addFilter(partial(_name_model, model))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     log_what_nobody_caught()
-    # Both tell about every connection and request, which the server's own request log does once.
+    # Both log every connection and request, which the server's own request log does once.
     for chatty in ("uvicorn.error", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _formatter(log_format: LogFormat) -> logging.Formatter:
+    if not is_text(log_format):
+        return JsonFormatter()
+    terminal = sys.stderr.isatty()
+    # An empty NO_COLOR counts as unset: https://no-color.org.
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return TextFormatter(terminal=terminal, colour=colour)
 
 
 def _name_model(model: str, record: logging.LogRecord) -> bool:

@@ -34,7 +34,7 @@ from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.loading import LoadingDisplay
-from numaserve.server.service.logs import set_up_logging
+from numaserve.server.service.logs import is_text, set_up_logging
 from numaserve.server.service.pooling import check_pooling
 from numaserve.server.service.reranker import find_judge
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
@@ -76,7 +76,7 @@ def run_service(
         # Routers index the tokens of events alone, and would count a prefix that one key finds for all keys.
         one_group=config.kv_events is not None,
     )
-    set_up_logging(config.log_level, None if member is None else member.name)
+    set_up_logging(config.log_level, config.log_format, None if member is None else member.name)
     key_sources.log_sharing()
     check_descriptors(config.max_running_requests)
     with contextlib.ExitStack() as closing:
@@ -175,7 +175,8 @@ class Service:
         self._checked = checked
         self._listeners = listeners
         self._service_manager = ServiceManager()
-        self._display = LoadingDisplay(checked.name, self._service_manager, bar=member is None)
+        bar = member is None and is_text(checked.config.log_format)
+        self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
         self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, member=member)
         self._traced = trace is not None

@@ -13,8 +13,8 @@ class Text(NamedTuple):
 
 def all_texts() -> Iterator[Text]:
     """Yield every text of the product, each once."""
-    from tests.documentation.texts.shown import shown_texts  # noqa: PLC0415 the rules alone import no server
-    from tests.documentation.texts.sources import source_texts  # noqa: PLC0415
+    from tests.documentation.texts.shown import shown_texts  # the rules alone import no server
+    from tests.documentation.texts.sources import source_texts
 
     seen: set[str] = set()
     for each in (*source_texts(), *shown_texts()):

@@ -42,6 +42,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "mem_fraction_static": 1.5}, "mem_fraction_static must be above 0 and at most 0.98"),
         ({"model": "demo", "kv_cache_gib": float("nan")}, "kv_cache_gib must be above 0"),
         ({"model": "demo", "log_level": "loud"}, "log_level must be 'debug', 'info', 'warning' or 'error'"),
+        ({"model": "demo", "log_format": "xml"}, "log_format must be 'auto', 'text' or 'json', not 'xml'"),
         (
             {"model": "demo", "quantization": "int3"},
             "quantization must be 'int8', 'int4', 'fp8' or 'bf16', not 'int3'",

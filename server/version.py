@@ -1,11 +1,27 @@
-"""The version that is installed."""
+"""The version that is installed, and what it was built from."""
 
 import importlib.metadata
+from pathlib import Path
+
+UNKNOWN = "unknown"
+# Written by record_commit.cmake while the package is built.
+_COMMIT = Path(__file__).with_name("commit.txt")
 
 
 def installed_version() -> str:
-    """The version of the installed distribution."""
+    """Return the version of the installed distribution."""
     try:
         return importlib.metadata.version("numaserve")
     except importlib.metadata.PackageNotFoundError:  # a source tree on the path
         return "0+source"
+
+
+def built_commit(path: Path = _COMMIT) -> str:
+    """Return the commit that the package was built from, or `unknown` for a build outside a git checkout.
+
+    A build of changed files has the commit's id with the suffix `-dirty`.
+    """
+    try:
+        return path.read_text(encoding="ascii").strip() or UNKNOWN
+    except (OSError, UnicodeDecodeError):
+        return UNKNOWN

@@ -46,7 +46,7 @@ app.command()(completion)
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version, the commit it was built from, and the instruction set the kernels would use."""
     typer.echo(version_text())
 
 

@@ -3,12 +3,22 @@
 from typing import Annotated, Any
 
 import typer
-from numaserve.server.version import installed_version
+from numaserve.server.version import built_commit, installed_version
+from numaserve.workers.errors import OperatorError
 
 
 def version_text() -> str:
-    """The command's name and version."""
-    return f"numaserve {installed_version()}"
+    """Return one line: the version, the commit it was built from, and the instruction set the kernels would use.
+
+    A process of its own looks for the instruction set, as for every command: this one loads no kernels.
+    """
+    from numaserve.server.service.instruction_set import instruction_set  # noqa: PLC0415 nothing else needs it
+
+    try:
+        kernels = f"instruction set {instruction_set()}"
+    except OperatorError as error:
+        kernels = f"no instruction set: {' '.join(str(error).split())}"
+    return f"numaserve {installed_version()} (commit {built_commit()}; {kernels})"
 
 
 def with_version(command: Any) -> Any:
@@ -38,7 +48,13 @@ def _show(context: typer.Context, is_asked: bool) -> None:
 def _version_alone(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version and exit.", is_eager=True, expose_value=False, callback=_show),
+        typer.Option(
+            "--version",
+            help="Show the version, the commit and the instruction set, and exit.",
+            is_eager=True,
+            expose_value=False,
+            callback=_show,
+        ),
     ] = False,
 ) -> None:
     """Nothing: typer makes options of functions' parameters alone, and this one's is given to all commands."""

@@ -3,7 +3,7 @@
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
-#   make docs    make docs-serve    make audit    make lock    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container    make test-container    make test-kubernetes
+#   make docs    make docs-serve    make audit    make lock    make wheel    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container    make test-container    make test-kubernetes
 
 MODEL ?= demo
 TP ?=
@@ -38,7 +38,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes clean
+	audit lock vm-test wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -117,6 +117,7 @@ lint: $(STAMPS)/run $(STAMPS)/lint
 		--explicit-package-bases numaserve deploy
 	cd build/mypy && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config ../../pyproject.toml --cache-dir ../import-cache
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	git ls-files -z | xargs -0 $(BIN)/codespell
 
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix .
@@ -201,12 +202,18 @@ LOCKED = install --require-hashes -r $(LOCKS)
 INSTALLATION = $(PYTHON) -m deploy.installation --prefix $(PREFIX)
 PLACES = --etc $(ETC) --var $(VAR)
 
-# Whatever is fetched is named in deploy/locks/ with its hash, what the wheel is built with too.
+# Every package that is fetched has a version and a hash in deploy/locks/, the tools that build the wheel too. The file name
+# has the oldest glibc that runs the wheel (manylinux), as auditwheel reports it. Without SOURCE_DATE_EPOCH auditwheel packs
+# the time: each build would be another version to the installation, which goes by the wheel's digest.
+wheel: service-wheel
 service-wheel:
 	rm -rf $(WHEEL) && $(PYTHON) -m venv $(WHEEL)/tools
 	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/build.txt
+	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/container.txt
 	PATH="$(WHEEL_BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_BIN)/python -m pip --disable-pip-version-check -q \
-		wheel --no-deps --no-build-isolation -w $(WHEEL) .
+		wheel --no-deps --no-build-isolation -w $(WHEEL)/built .
+	PATH="$(WHEEL_BIN):$$PATH" SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-315532800} $(WHEEL_BIN)/auditwheel repair -w $(WHEEL) $(WHEEL)/built/numaserve-*.whl
+	@ls $(WHEEL)/numaserve-*.whl
 
 # A wheel that was built elsewhere: a host that has it in SERVICE_WHEEL needs no compiler. A foreign PREFIX is refused
 # before one is built.

@@ -1,14 +1,16 @@
-"""`python -m tests.mutants draw | run`: run the tests on small random defects of the product.
+"""`python -m tests.mutants draw | renew | run`: run the tests on small random defects of the product.
 
-`draw` writes a list of mutants, drawn by a seed. `run` puts each mutant into a checkout and runs the tests until one
-fails: first the folders that mirror the mutant's folder, then all others.
+`draw` writes a list of mutants, drawn by a seed. `renew` mends the entries of lines that have moved or changed since.
+`run` puts each mutant into a checkout and runs the tests until one fails: first the folders that mirror the mutant's
+folder, then all others.
 """
 
 import argparse
 import json
 import random
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tests.mutants.run import Suite, Tree, run
@@ -40,12 +42,36 @@ def read() -> list[Mutant]:
     return [Mutant(**json.loads(line)) for line in DRAWN.read_text().splitlines()]
 
 
+def renewed(mutant: Mutant, seed: int) -> Mutant:
+    """Return the mutant at the place of its line, or another one of its file where that line is no more."""
+    path = ROOT / mutant.file
+    lines = path.read_text().splitlines()
+    if places := [number for number, line in enumerate(lines, 1) if line == mutant.was]:
+        return replace(mutant, line=min(places, key=lambda number: abs(number - mutant.line)))
+    return random.Random(seed).choice(list(mutants_of(path, ROOT)))
+
+
+def renew(seed: int) -> None:
+    """Write the list with every stale entry renewed, and print these entries."""
+    before = read()
+    after = [renewed(mutant, seed) for mutant in before]
+    for old, new in zip(before, after, strict=True):
+        if new != old:
+            print(f"{old.file}:{old.line}: {f'now line {new.line}' if new.was == old.was else f'drawn again: {new}'}")
+    write(after)
+
+
+def write(mutants: Iterable[Mutant]) -> None:
+    """Write the list."""
+    DRAWN.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants))
+
+
 def main() -> int:
     """Draw or run; the exit status of a run is 1 where a mutant survived in any suite."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    drawing = commands.add_parser("draw", help="write the list anew")
-    drawing.add_argument("--seed", type=int, default=SEED)
+    for name, what in (("draw", "write a new list"), ("renew", "mend entries whose lines have moved or changed")):
+        commands.add_parser(name, help=what).add_argument("--seed", type=int, default=SEED)
     running = commands.add_parser("run", help="run tests on each mutant of the list")
     running.add_argument("--tree", type=Path, required=True, help="a checkout after `make test`, which is edited")
     running.add_argument("--suite", action="append", required=True, metavar="NAME=CHECKOUT", help="whose tests are run")
@@ -54,7 +80,10 @@ def main() -> int:
     running.add_argument("--minutes", type=float, default=6.0, help="for one mutant and suite")
     given = parser.parse_args()
     if given.command == "draw":
-        DRAWN.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in draw(given.seed)))
+        write(draw(given.seed))
+        return 0
+    if given.command == "renew":
+        renew(given.seed)
         return 0
     suites = [Suite(name, Path(path).resolve()) for name, _, path in (each.partition("=") for each in given.suite)]
     chosen = [(n, mutant) for n, mutant in enumerate(read()) if given.only is None or n in given.only]

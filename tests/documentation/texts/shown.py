@@ -1,5 +1,6 @@
 """Texts as they are shown: help of commands, the API's description, metrics."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ from numaserve.server.metrics.metrics import Metrics
 
 from tests.documentation.api import openapi
 from tests.documentation.texts import Text
+
+# The end of a help text that the default of a key makes.
+_DEFAULT = re.compile(r" ?\[default: [^\]]*\]$")
 
 
 def shown_texts() -> Iterator[Text]:
@@ -24,7 +28,7 @@ def _helps(name: str, command: Any) -> Iterator[Text]:
     yield Text(f"{name} --help", " ".join((command.help or "").split()))
     for parameter in command.params:
         if text := getattr(parameter, "help", None):
-            yield Text(f"{name} {parameter.opts[0]}", " ".join(text.split()))
+            yield Text(f"{name} {parameter.opts[0]}", _DEFAULT.sub("", " ".join(text.split())))
     for inner, each in getattr(command, "commands", {}).items():
         yield from _helps(f"{name} {inner}", each)
 

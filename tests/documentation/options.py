@@ -36,6 +36,22 @@ def options(*command: str, only: Container[str] | None = None, beside: Sequence[
     return table(("option", "default", "meaning"), ((code(*row.names), row.default, row.meaning) for row in shown))
 
 
+def beyond_serve(*command: str) -> str:
+    """Return the table of the options of `command`, with a link to `serve` in place of each row that `serve` has too.
+
+    An option that stands for the same on several pages is described once, on the page of `serve`.
+    """
+    known = _options(("serve",))
+    shared = [row.names[0] for row in _options(command) if row in known]
+    if not shared:
+        return options(*command)
+    spelt = " ".join(["numaserve", *command])
+    return (
+        f"{options(*command, beside=('serve',))}\n"
+        f"`{spelt}` also takes these [options of `serve`](options.md): {', '.join(code(each) for each in shared)}.\n"
+    )
+
+
 def commands(*group: str) -> str:
     """The table of the commands of `group`, and of the groups in it."""
     rows = []

@@ -21,11 +21,11 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "supported": packages.supported,
     "main options": partial(options.options, "serve", only=options.MAIN),
     "options of serve": partial(options.options, "serve"),
-    "options of topology": partial(options.options, "topology"),
-    "options of plan": partial(options.options, "plan"),
+    "options of topology": partial(options.beyond_serve, "topology"),
+    "options of plan": partial(options.beyond_serve, "plan"),
     "options of profile": partial(options.options, "profile"),
     "options of top": partial(options.options, "top"),
-    "options of chat": partial(options.options, "chat"),
+    "options of chat": partial(options.beyond_serve, "chat"),
     "commands": options.commands,
     "presets": packages.shipped_presets,
     "hosts": packages.shipped_hosts,
@@ -34,11 +34,11 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "formats of thoughts": packages.thought_formats,
     "bench commands": partial(options.commands, "bench"),
     **{
-        f"options of bench {name}": partial(
-            options.options, "bench", name, beside=("bench", "serve") if name == "compare" else ()
-        )
+        f"options of bench {name}": partial(options.beyond_serve, "bench", name)
         for name in options.names("bench")
+        if name != "compare"
     },
+    "options of bench compare": partial(options.options, "bench", "compare", beside=("bench", "serve")),
     "routes": api.routes,
     "fields of both": api.common_fields,
     "fields of constraints": api.constraint_fields,

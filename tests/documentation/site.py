@@ -33,11 +33,12 @@ def lay_out() -> None:
             (page.parent / picture).resolve(strict=True)
     shutil.rmtree(FOLDER, ignore_errors=True)
     shown = FOLDER / "docs"
-    for folder in (".", "images", "tutorials", "examples"):
+    for folder in (".", "images", "notes", "tutorials", "examples"):
         (shown / folder).mkdir(parents=True, exist_ok=True)
     shutil.copy(DOCS / "zensical.toml", FOLDER)
     for file in [
         *DOCS.glob("*.md"),
+        *DOCS.glob("notes/*.md"),
         *DOCS.glob("tutorials/*.md"),
         *DOCS.glob("images/*.*"),
         *DOCS.glob("examples/*.*"),

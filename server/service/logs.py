@@ -42,13 +42,14 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line, without a line break at its end, and on a terminal the lines below it."""
-        rows = getattr(record, "rows", None) if self._terminal else None
+        rows: Sequence[tuple[str, str]] = getattr(record, "rows", ()) if self._terminal else ()
         fields = {} if rows else dict(getattr(record, "fields", {}))
-        below = [f"  {label:{max(len(each) for each, _ in rows)}}  {_escaped(text)}" for label, text in rows or ()]
+        width = max((len(label) for label, _ in rows), default=0)
+        below = [f"  {label:{width}}  {_escaped(text)}" for label, text in rows]
         if record.exc_info:
             trace = self.formatException(record.exc_info)
             if self._terminal:
-                below += trace.splitlines()
+                below += map(_on_one_line, trace.splitlines())
             else:
                 fields["exception"] = trace
         start = f"{self.formatTime(record, self.datefmt)} {self._level(record)} {_on_one_line(record.getMessage())}"

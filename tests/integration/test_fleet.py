@@ -144,6 +144,18 @@ def test_a_model_that_cannot_be_served_at_the_start_ends_it_with_its_status(serv
     assert "the model a could not be started" in log.read_text()
 
 
+def test_the_servers_of_models_log_in_the_format_of_the_gateway(serve_fleet: ServeFleet, log: Path) -> None:
+    process = serve_fleet("log_format=text", models={"a": {}})
+    with httpx.Client(base_url=announced_url(process), timeout=60) as client:
+        until(lambda: states(client) == {"a": "ready"})
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    lines = log.read_text().splitlines()
+    assert not [line for line in lines if line.startswith("{")]
+    assert any(line.endswith(" INFO loading a") for line in lines)
+    assert any(" model='a'" in line for line in lines)
+
+
 def test_the_end_of_one_server_touches_no_other(serve_fleet: ServeFleet) -> None:
     process = serve_fleet("--", "--step-ms", "20", models={"a": {}, "b": {}})
     with httpx.Client(base_url=announced_url(process), timeout=60) as client:

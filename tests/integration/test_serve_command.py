@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -167,3 +168,13 @@ def test_what_a_worker_says_when_it_crashes_is_json_too(serve: Serve, log: Path)
     )
     assert words < end
     assert (records[words]["rank"], records[words]["pid"]) == (0, worker.pid)
+
+
+def test_the_text_log_of_a_file_has_one_dated_line_an_event_without_colours(serve: Serve, log: Path) -> None:
+    process = serve("log_format=text")
+    announced_url(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    lines = log.read_text().splitlines()
+    assert lines and all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (DEBUG|INFO|WARNING) \S", line) for line in lines)
+    assert any(" INFO serving tiny-model " in line for line in lines), "the report of the start, too"

@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 def _known(value: dict[str, Any]) -> dict[str, Any]:
     kind = value.get("type")
     if kind == "json_schema" and not isinstance(value.get("schema"), dict):
-        raise conflict("schema", "the type 'json_schema' needs a 'schema', which is an object")
+        raise conflict("schema", "the type 'json_schema' needs a field 'schema' that is an object")
     if kind not in ("text", "json_object", "json_schema"):
         raise conflict("type", "the type must be 'text', 'json_object' or 'json_schema'")
     return value

@@ -68,7 +68,7 @@ class ApiKeys:
         """Accept these from the next request on, and no others. What was used with a key that stays, stays used."""
         by_digest = {_digest(each.key.encode()): each for each in keys}
         if not by_digest:
-            raise ValueError("at least one API key is needed")
+            raise ValueError("at least one API key is required")
         accounts, clients = {}, {}
         for digest, key in by_digest.items():
             known = self._accounts.get(digest)

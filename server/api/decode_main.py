@@ -57,7 +57,9 @@ MODELS: dict[str, type[Strict]] = {
         NamesModel,
     )
 }
-_TOO_MANY = Problem(f"The body has more than {MAX_CONTAINERS} objects and lists.", None)
+_TOO_MANY = Problem(
+    f"The request body has more than {MAX_CONTAINERS} objects and lists, the limit. Shorten the request.", None
+)
 _MEMORY_BYTES = 4 << 30  # a hundred times the longest body
 
 
@@ -77,7 +79,7 @@ def answer(job: Job, data: bytes) -> Decoded:
     except BodyProblem as error:
         return Decoded(problem=error.problem)
     except MemoryError:
-        return Decoded(problem=Problem("The body takes too much memory.", None))
+        return Decoded(problem=Problem("Decoding the request body takes too much memory. Shorten the request.", None))
     return Decoded(to_data(body), unknown.names, unknown.count)
 
 

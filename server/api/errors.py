@@ -80,7 +80,11 @@ def tokenizer_failed(reason: str | None = None) -> ApiError:
 
 def token_unknown(param: str, token: int, vocab_size: int) -> ApiError:
     """The model has no row for a token id."""
-    return bad_request(f"'{param}' has token id {token}; ids are below {vocab_size}.", param, "token_unknown")
+    return bad_request(
+        f"'{param}' contains the token id {token}; this model's token ids are below {vocab_size}.",
+        param,
+        "token_unknown",
+    )
 
 
 def model_not_found(model: str) -> ApiError:
@@ -92,7 +96,7 @@ def unauthorized() -> ApiError:
     """No key, or not one of ours; the answer does not say which."""
     return ApiError(
         401,
-        "A valid API key is needed. Send it as 'Authorization: Bearer KEY'.",
+        "The request has no valid API key. Send one as 'Authorization: Bearer KEY'.",
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},
         refusal="unauthorized",
@@ -101,7 +105,7 @@ def unauthorized() -> ApiError:
 
 def client_left() -> ApiError:
     """An answer that nobody reads; its status tells the log why there was no other one."""
-    return ApiError(499, "The client left before its request was answered.", refusal=None)
+    return ApiError(499, "The client disconnected before its request was answered.", refusal=None)
 
 
 def rate_limited(
@@ -125,7 +129,7 @@ def too_large(message: str, *, close: bool = False) -> ApiError:
 
 def too_many_headers(limit: int) -> ApiError:
     """More headers than `limit`."""
-    return ApiError(431, f"The request has more than {limit} headers.")
+    return ApiError(431, f"The request has more than {limit} headers. Send fewer headers.")
 
 
 def not_ready(message: str) -> ApiError:
@@ -147,7 +151,8 @@ def internal_error() -> ApiError:
     """The answer to an unexpected error, which stands in the log, under the request id, and nowhere else."""
     return ApiError(
         500,
-        "The server had an error while processing your request. The log has it under this answer's X-Request-Id.",
+        "The server had an error while processing your request. "
+        "The server log records the error under the X-Request-Id of this response.",
         kind="server_error",
         code="internal_error",
         refusal=None,

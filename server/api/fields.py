@@ -80,7 +80,7 @@ class neutral:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [None, *self._values], "description": "Not supported; these values change nothing."}
+        return {"enum": [None, *self._values], "description": "Not supported. The accepted values have no effect."}
 
     def _check(self, value: object) -> object:
         if value is None or any(type(value) is type(item) and value == item for item in self._values):
@@ -88,7 +88,7 @@ class neutral:
         if self._media is not None:
             raise ValueError(takes_no(self._media))
         accepted = ", ".join(map(json.dumps, [None, *self._values]))
-        raise ValueError(f"this server does not support it; leave it out or use {accepted}")
+        raise ValueError(f"this field is not supported; omit it or use {accepted}")
 
 
 class made_of:
@@ -132,7 +132,7 @@ def whole_characters(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError("the text has a lone surrogate, which is not a character") from None
+        raise ValueError("the text contains a lone surrogate, which is not a valid character") from None
     return value
 
 

@@ -36,7 +36,9 @@ def health_router(context: ApiContext) -> APIRouter:
         """503 only when the server has given up."""
         if context.engine.is_alive():
             return json_response({"status": "ok"})
-        return error_response(ApiError(503, "The engine has given up.", kind="server_error", code="not_alive"), "/")
+        return error_response(
+            ApiError(503, "The engine has failed permanently.", kind="server_error", code="not_alive"), "/"
+        )
 
     @router.get("/version", response_model=Version, responses=errors())
     async def version() -> Response:

@@ -31,7 +31,7 @@ def info_router(context: ApiContext) -> APIRouter:
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
         """Configuration, workers and live counters; with `profile=1` figures of the steps."""
         if ceilings and not profile:
-            raise bad_request("'ceilings' is a part of the profile; ask for 'profile=1' too.", "ceilings", CONFLICT)
+            raise bad_request("'ceilings' is part of the profile. Set 'profile=1' too.", "ceilings", CONFLICT)
         ranks = await context.engine.profile(ceilings=ceilings) if profile else []
         figures = {"profile": [_figures(rank) for rank in ranks]} if profile else {}
         return json_response(_server_info(context) | figures)

@@ -17,7 +17,7 @@ MAX_DEPTH = Limits.max_depth
 def data(value: dict[str, Any]) -> dict[str, Any]:
     """`value`. Raises `ValueError` where it cannot be written, or nests more deeply than `MAX_DEPTH`."""
     if any(depth > MAX_DEPTH for depth, _ in enumerate(levels(value))):
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+        raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep")
     json_text(value)
     return value
 
@@ -29,9 +29,9 @@ def json_text(value: dict[str, Any] | list[Any]) -> str:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("a text has a lone surrogate, which is not a character") from None
+        raise ValueError("a string contains a lone surrogate, which is not a valid character") from None
     except RecursionError:
-        raise ValueError("it nests too deeply") from None
+        raise ValueError("it is nested too deeply") from None
     except ValueError:
         raise ValueError("a number is not finite, or has thousands of digits") from None
     return text
@@ -44,7 +44,7 @@ def object_of(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ValueError("it must be the text of a JSON object")
+        raise ValueError("the text must be a JSON object")
     return data(value)
 
 

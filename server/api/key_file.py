@@ -52,7 +52,7 @@ def read_keys(path: Path) -> list[ApiKey]:
             keys[key.key] = key
             names.add(key.name)
     if not keys:
-        raise OperatorError(f"the API key file {path} has no key; write one key a line")
+        raise OperatorError(f"the API key file {path} contains no key; write one key per line")
     return list(keys.values())
 
 
@@ -88,7 +88,7 @@ def _yes(text: str) -> bool | None:
     return True if text == "yes" else None
 
 
-_NAME_FORM = "at most 64 letters, digits and the signs . _ -"
+_NAME_FORM = "1 to 64 letters, digits and the characters . _ -"
 _WHOLE = "a whole number from 1 to 999999999"
 _SETTINGS = {
     "name": _Setting("name", _name, _NAME_FORM),
@@ -105,21 +105,23 @@ _LIMITS = frozenset(KeyLimits.__dataclass_fields__)
 def _parsed(line: str) -> ApiKey:
     key, *words = line.split()
     if not is_sendable(key):
-        raise _Mistake("the key has a character that no HTTP header may carry; use ASCII without spaces")
+        raise _Mistake("the key contains a character that is not allowed in an HTTP header; use ASCII without spaces")
     if key.partition("=")[0] in _SETTINGS:
-        raise _Mistake("the key comes first, and its settings behind it")
+        raise _Mistake("the line starts with a setting; write the key first and its settings after it")
     given: dict[str, Any] = {}
     for place, word in enumerate(words, start=1):
         name, _, text = word.partition("=")
         setting = _SETTINGS.get(name)
         if setting is None:  # without the word: it may be a part of a key with a space in it
             known = ", ".join(f"{each}=" for each in _SETTINGS)
-            raise _Mistake(f"word {place} behind the key is no setting; they are {known}, and a key has no space in it")
+            raise _Mistake(
+                f"word {place} after the key is not a setting; settings are {known}, and a key contains no space"
+            )
         value = setting.read(text)
         if value is None:
             raise _Mistake(f"{name}= must be followed by {setting.form}")
         if setting.field in given:
-            raise _Mistake(f"{name}= stands there twice; leave one of them out")
+            raise _Mistake(f"{name}= is set twice; remove one of them")
         given[setting.field] = value
     limits = KeyLimits(**{name: given.pop(name) for name in _LIMITS & given.keys()})
     return ApiKey(key, limits=limits, **given)
@@ -127,6 +129,6 @@ def _parsed(line: str) -> ApiKey:
 
 def _check_new(key: ApiKey, keys: Collection[str], names: Collection[str]) -> None:
     if key.key in keys:
-        raise _Mistake("an earlier line has the same key; leave one of them out")
+        raise _Mistake("an earlier line has the same key; remove one of the two lines")
     if key.name and key.name in names:
-        raise _Mistake("an earlier line has the same name=; give each key a name of its own")
+        raise _Mistake("an earlier line has the same name=; give each key its own name")

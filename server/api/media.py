@@ -16,7 +16,7 @@ MEDIA: Mapping[str, str] = {
 
 def takes_no(kind: str) -> str:
     """Return the message for input of this `kind`, such as "images"."""
-    return f"this model takes no {kind}, only text; leave this out, or say in text what it holds"
+    return f"this model does not accept {kind}, only text; leave this out or describe the content in text"
 
 
 def refuse_media(value: object) -> None:

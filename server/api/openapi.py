@@ -15,18 +15,18 @@ from pydantic.json_schema import models_json_schema
 _SCHEME = "api_key"
 _REFERENCE = "#/components/schemas/{model}"
 _REASONS = {
-    400: "The request is not valid, or does not fit the context.",
-    401: "There is no valid API key.",
-    403: "A page of another site asks, or the server is called by a foreign host name.",
-    404: "There is no such model or route.",
-    408: "The body did not arrive in time.",
+    400: "The request is invalid or does not fit the context.",
+    401: "The request has no valid API key.",
+    403: "The request comes from a web page of another site, or its host name is not allowed.",
+    404: "The model, the response or the route does not exist.",
+    408: "The request body did not arrive in time.",
     409: "Requests are running.",
-    413: "The body is larger than the context can need.",
-    429: "The queue is full, or a limit of the key is used up; Retry-After says when to come again.",
-    431: "There are too many headers.",
-    500: "The server failed.",
+    413: "The request body exceeds the size limit.",
+    429: "The queue is full, or the API key has reached a limit. Retry-After states when to retry.",
+    431: "The request has too many headers.",
+    500: "The server encountered an error.",
     503: "The server is loading, restarting or shutting down.",
-    504: "The time that the request was given has passed.",
+    504: "The request exceeded its time limit.",
 }
 # Statuses that any route may answer, and those that any route with a body may.
 _ALWAYS = (401, 403, 431, 500)

@@ -163,15 +163,15 @@ class Quota:
     def _check(self) -> None:
         limits, over = self._limits, list[tuple[str, float]]()
         if limits.concurrent is not None and len(self._running) >= limits.concurrent:
-            over.append((f"have {_count(limits.concurrent, 'request')} at once", _RETRY_S))
+            over.append((_count(limits.concurrent, "concurrent request"), _RETRY_S))
         for bucket, unit in ((self._requests, "request"), (self._tokens, "token")):
             wait = 0.0 if bucket is None else bucket.seconds_until(1.0)
             if bucket is not None and wait:
-                over.append((f"use {_count(bucket.per_minute, unit)} a minute", wait))
+                over.append((f"{_count(bucket.per_minute, unit)} per minute", wait))
         if over:
             retry_after = max(1, math.ceil(max(wait for _, wait in over)))
-            may = " and ".join(text for text, _ in over)
-            raise OverLimit(f"This API key may {may}; try again in {retry_after} s.", retry_after)
+            reached = " and ".join(text for text, _ in over)
+            raise OverLimit(f"This API key has reached its limit: {reached}. Retry after {retry_after} s.", retry_after)
 
     def _resized(self, bucket: Bucket | None, per_minute: int | None) -> Bucket | None:
         if per_minute is None:

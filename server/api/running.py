@@ -46,7 +46,9 @@ class RunningRequests:
     def enter(self, owner: bytes, request_id: str) -> RunningRequest:
         """Note a request. Raises `ApiError` where `owner` has one of that id."""
         if request_id in self._by_owner.get(owner, ()):
-            raise bad_request("A request of this id is running; choose another id.", "rid", "request_id_taken")
+            raise bad_request(
+                "A request with this id is already running. Choose another id.", "rid", "request_id_taken"
+            )
 
         def leave(leaving: RunningRequest) -> None:
             of_owner = self._by_owner.get(owner, {})

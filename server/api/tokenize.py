@@ -78,4 +78,6 @@ def _answer(context: ApiContext, tokens: list[int], *, with_texts: bool) -> Resp
 
 def _too_long(context: ApiContext, tokens: int, param: str) -> ApiError:
     limit = context.limits.text_tokens
-    return context_length_exceeded(f"At most {limit} tokens are served at once, but there are {tokens} or more.", param)
+    return context_length_exceeded(
+        f"The input has {tokens} tokens or more; at most {limit} are allowed. Shorten the input.", param
+    )

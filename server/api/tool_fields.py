@@ -38,9 +38,9 @@ class Choice(msgspec.Struct, frozen=True):
     def check(self, tools: Sequence[Mapping[str, Any]], param: str) -> None:
         """Raise `PydanticCustomError` where `tools`, which are data of a `Tool`, do not have what the choice needs."""
         if self.mode == "required" and not tools:
-            raise conflict(param, f"'{param}' demands a call, but there are no tools")
+            raise conflict(param, f"'{param}' requires a tool call, but the request has no tools")
         if not {tool["name"] for tool in tools}.issuperset(self.names):
-            raise conflict(param, f"'{param}' names a tool that is not among the tools")
+            raise conflict(param, f"'{param}' names a tool that the request does not define")
 
 
 def tool_use(tools: Sequence[Mapping[str, Any]], choice: Choice | None, *, parallel: bool = True) -> ToolUse | None:
@@ -75,7 +75,7 @@ class left_out_unless:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         other = {"type": "string", "not": self._other_types()}
         left_out = {"type": "object", "properties": {"type": other}, "required": ["type"]}
-        return {"anyOf": [handler(schema), left_out | {"description": "A tool of another type is left out."}]}
+        return {"anyOf": [handler(schema), left_out | {"description": "Tools of other types are ignored."}]}
 
     def _other_types(self) -> dict[str, Any]:
         begins = [{"pattern": f"^{prefix}"} for prefix in self._prefixes]
@@ -106,5 +106,5 @@ def distinct(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tools as data, no two of which have the same name. Raises `PydanticCustomError`."""
     names = {tool["name"] for tool in tools}
     if len(names) != len(tools):
-        raise conflict("name", "two tools have the same name")
+        raise conflict("name", "two tools have the same name; give each tool its own name")
     return tools

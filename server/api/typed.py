@@ -32,7 +32,7 @@ def only_types(
         kind = kind_of(value, default)
         if isinstance(kind, str) and kind in unserved:
             raise ValueError(takes_no(unserved[kind]))
-        raise ValueError(f"this server supports the types {supported} here, and no other")
+        raise ValueError(f"the type is not supported; supported types are {supported}")
 
     return BeforeValidator(check)
 

@@ -74,9 +74,9 @@ class IgnoredFieldsLog:
             if name in self._seen or len(self._seen) >= _MAX_LOGGED:
                 continue
             self._seen.add(name)
-            _logger.info("a field of a request is not known and is ignored", extra={"fields": {"field": name}})
+            _logger.info("ignored an unknown field of a request", extra={"fields": {"field": name}})
             if len(self._seen) == _MAX_LOGGED:
-                _logger.info("as many names of ignored fields were logged as are remembered; no more will be")
+                _logger.info(f"logged {_MAX_LOGGED} names of ignored fields; further names are not logged")
 
 
 def _meant(name: str, known: Iterable[str]) -> str | None:

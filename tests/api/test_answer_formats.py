@@ -70,7 +70,7 @@ def test_text_is_not_held_to_anything(client: TestClient, engine: FakeEngine, pa
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"type": "json_schema"}, "needs a 'schema'"),
+        ({"type": "json_schema"}, "needs a field 'schema' that is an object"),
         ({"type": "x" * 99}, "the type must be"),
         ({}, "the type must be"),
         ({"type": "json_schema", "schema": {"type": "string", "not": {"type": "null"}}, "strict": True}, "not"),

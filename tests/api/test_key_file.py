@@ -36,19 +36,19 @@ def test_settings_follow_a_key_on_its_line_in_any_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (f"{KEY} limit=5", "word 1 behind the key is no setting; they are name=, weight=, requests-per-minute="),
-        (f"{KEY} name=alice hunter3", "word 2 behind the key is no setting"),
-        (f"{KEY} # alice", "word 1 behind the key"),
-        ("name=alice", "the key comes first"),
-        (f"concurrent=5 {KEY}", "the key comes first"),
-        (f"{KEY} concurrent=1 concurrent=2", "concurrent= stands there twice"),
-        (f"{KEY} name=", "name= must be followed by at most 64 letters"),
+        (f"{KEY} limit=5", "word 1 after the key is not a setting; settings are name=, weight=, requests-per-minute="),
+        (f"{KEY} name=alice hunter3", "word 2 after the key is not a setting"),
+        (f"{KEY} # alice", "word 1 after the key"),
+        ("name=alice", "write the key first"),
+        (f"concurrent=5 {KEY}", "write the key first"),
+        (f"{KEY} concurrent=1 concurrent=2", "concurrent= is set twice"),
+        (f"{KEY} name=", "name= must be followed by 1 to 64 letters"),
         (f"{KEY} name=alïce", "name= must"),
         (f"{KEY} name={'a' * 65}", "name= must"),
-        (f"{KEY} cache-group=", "cache-group= must be followed by at most 64 letters"),
+        (f"{KEY} cache-group=", "cache-group= must be followed by 1 to 64 letters"),
         (f"{KEY} cache-group=a,b", "cache-group= must"),
-        (f"{KEY} cache-group=a cache-group=b", "cache-group= stands there twice"),
-        (f"cache-group=a {KEY}", "the key comes first"),
+        (f"{KEY} cache-group=a cache-group=b", "cache-group= is set twice"),
+        (f"cache-group=a {KEY}", "write the key first"),
         *(
             (f"{KEY} weight={text}", "from 0.01 to 100")
             for text in ("0", "-1", "nan", "inf", "1e1", "101", "0.001", "")

@@ -93,7 +93,7 @@ def test_a_request_beyond_the_limit_is_refused_by_each_surface_in_its_form(share
     assert [served.post(path).status_code for _ in range(2)] == [200, 200]
     answer = served.post(path)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "30")
-    assert error_message(answer) == "This API key may use 2 requests a minute; try again in 30 s."
+    assert error_message(answer) == "This API key has reached its limit: 2 requests per minute. Retry after 30 s."
     assert outcomes(served.context, "over_limit") == before + 1
     assert outcomes(served.context, "queue_full") == 0
     assert len(served.engine.admitted) == 2
@@ -173,7 +173,10 @@ async def test_requests_at_once_are_freed_by_their_ends_and_by_clients_that_leav
             await asyncio.sleep(0)
         refused = await client.post("/generate", json={"text": "hi"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert refused.json()["error"]["message"] == "This API key may have 2 requests at once; try again in 1 s."
+        assert (
+            refused.json()["error"]["message"]
+            == "This API key has reached its limit: 2 concurrent requests. Retry after 1 s."
+        )
         assert (await client.post("/abort_request", json={"rid": "a"})).json() == {"aborted": 1}
         assert (await asking[0]).status_code == 200
         asking[1].cancel()

@@ -157,7 +157,7 @@ def test_more_than_the_context_can_need_is_refused_before_it_is_decoded(
 ) -> None:
     answer = client.post(path, content=HOSTILE[kind], headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
-    assert "more than the longest context needs" in error_message(answer)
+    assert "the limit for this model's context length" in error_message(answer)
 
 
 LONGEST = "x" * 2 * CHARACTERS * MOST_WEIGHT

@@ -26,7 +26,7 @@ PARTS: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"type": "input_video", "video_url": DATA}, "videos"),
     (RESPONSES, {"type": "input_file", "file_data": DATA}, "files"),
     (MESSAGES, {"type": "image", "source": SOURCE}, "images"),
-    (MESSAGES, {"type": "document", "source": SOURCE}, "documents other than text"),
+    (MESSAGES, {"type": "document", "source": SOURCE}, "documents that are not text"),
     (MESSAGES, {"type": "container_upload", "file_id": "f"}, "files"),
     # Of another surface: clients confuse them.
     (MESSAGES, {"type": "image_url", "image_url": {"url": DATA}}, "images"),
@@ -76,8 +76,8 @@ def test_a_part_that_is_no_text_is_named_and_said_what_to_do_with(
     where = f"{field}[0].content[1]" + (".source" if part["type"] == "document" else "")
     text = {"type": "input_text" if path == RESPONSES else "text", "text": "What is this?"}
     assert said(client, engine, path, body_of(path, [text, part])) == (
-        f"Invalid value for '{where}': this model takes no {kind}, only text; leave this out, or say in text what it"
-        " holds."
+        f"Invalid value for '{where}': this model does not accept {kind}, only text; leave this out or describe the"
+        " content in text."
     )
 
 
@@ -86,7 +86,9 @@ def test_a_field_that_carries_no_text_is_named(
     every_task: TestClient, engine: FakeEngine, path: str, body: dict[str, Any], param: str, kind: str
 ) -> None:
     message = said(every_task, engine, path, body)
-    assert message.startswith(f"Invalid value for '{param}': this model takes no {kind}, only text; leave this out")
+    assert message.startswith(
+        f"Invalid value for '{param}': this model does not accept {kind}, only text; leave this out"
+    )
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
@@ -94,5 +96,5 @@ def test_a_part_that_nobody_knows_is_answered_with_the_types_that_are_served(
     client: TestClient, engine: FakeEngine, path: str
 ) -> None:
     message = said(client, engine, path, body_of(path, [{"type": "smell"}]))
-    assert "this server supports the types " in message
+    assert "the type is not supported; supported types are " in message
     assert "smell" not in message

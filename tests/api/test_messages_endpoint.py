@@ -167,13 +167,13 @@ def test_tool_calls_and_results_are_turns_for_templates_that_know_them() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "what"), [("image", "", "images"), ("document", ".source", "documents other than text")]
+    ("kind", "where", "what"), [("image", "", "images"), ("document", ".source", "documents that are not text")]
 )
 def test_images_and_documents_are_refused_by_name(client: TestClient, kind: str, where: str, what: str) -> None:
     block = {"type": kind, "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     message = refusal(client, messages=[{"role": "user", "content": [block]}])
     assert message.startswith(
-        f"Invalid value for 'messages[0].content[0]{where}': this model takes no {what}, only text;"
+        f"Invalid value for 'messages[0].content[0]{where}': this model does not accept {what}, only text;"
     )
 
 
@@ -260,16 +260,19 @@ def test_thinking_between_tools_is_thinking(client: TestClient, engine: FakeEngi
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "system", "content": [CALLED]}]}, "of this role"),
+        ({"messages": [{"role": "system", "content": [CALLED]}]}, "a message with the role 'system' cannot contain"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "x" * 99}]}]}, "and no other"),
-        ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, "of this role"),
-        ({"messages": [*USER, {"role": "assistant", "content": "He"}]}, "the last message must be one of the user"),
+        ({"messages": [{"role": "user", "content": [{"type": "x" * 99}]}]}, "supported types are"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]},
+            "of the type 'thinking'",
+        ),
+        ({"messages": [*USER, {"role": "assistant", "content": "He"}]}, "the last message must have the role 'user'"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
         ({"temperature": 3}, "temperature"),
         ({"max_token": 3}, "did you mean 'max_tokens'?"),
         ({"container": "x"}, "container"),
-        ({"output_format": {"type": "json_schema"}}, "needs a 'schema'"),
+        ({"output_format": {"type": "json_schema"}}, "needs a field 'schema'"),
         ({"output_format": FORMAT, "output_config": {"format": FORMAT}}, "set only one of them"),
     ],
 )

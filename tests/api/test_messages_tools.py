@@ -168,10 +168,10 @@ def test_tools_that_cannot_fit_the_context_are_refused(thinker: TestClient, temp
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tool_choice": {"type": "any"}}, "there are no tools"),
-        ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "other"}}, "not among the tools"),
-        ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "'name' is for the type 'tool'"),
-        ({"tools": TOOLS, "tool_choice": {"type": "auto", "name": "clock"}}, "'name' is for the type 'tool'"),
+        ({"tool_choice": {"type": "any"}}, "the request has no tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "other"}}, "a tool that the request does not define"),
+        ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "'name' is required with the type 'tool'"),
+        ({"tools": TOOLS, "tool_choice": {"type": "auto", "name": "clock"}}, "'name' is required with the type 'tool'"),
         ({"tools": [*TOOLS, TOOLS[0]]}, "the same name"),
         ({"tools": [{"type": "customs", "name": "a", "input_schema": {}}]}, "did you mean 'custom'?"),
         ({"tools": [{"type": "web_search_20250305", "name": "w"}], "tool_choice": {"type": "any"}}, "no tools"),

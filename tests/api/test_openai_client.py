@@ -60,7 +60,7 @@ def test_a_limit_of_the_key_is_a_rate_limit(openai_client: openai.OpenAI) -> Non
     limited = openai_client.with_options(api_key=LIMITED)
     answer = limited.completions.with_raw_response.create(model=MODEL, prompt="hi")
     assert answer.headers["x-ratelimit-remaining-requests"] == "0"
-    with pytest.raises(openai.RateLimitError, match="may use 1 request a minute") as caught:
+    with pytest.raises(openai.RateLimitError, match="limit: 1 request per minute") as caught:
         limited.completions.create(model=MODEL, prompt="hi")
     assert caught.value.code == "rate_limit_exceeded"
     assert 1 <= int(caught.value.response.headers["retry-after"]) <= 60
@@ -110,7 +110,7 @@ def test_responses(openai_client: openai.OpenAI) -> None:
     assert second.usage.input_tokens > len(REPLY.encode())
     assert openai_client.responses.retrieve(first.id).output == first.output
     openai_client.responses.delete(first.id)
-    with pytest.raises(openai.NotFoundError, match="no longer stored"):
+    with pytest.raises(openai.NotFoundError, match="No stored response has the id"):
         openai_client.responses.retrieve(first.id)
 
 

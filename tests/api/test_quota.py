@@ -131,8 +131,8 @@ def test_the_longest_of_the_waits_is_told_and_every_limit_named() -> None:
     with pytest.raises(OverLimit) as caught:
         quota.enter(request.used)
     assert caught.value.retry_after == 61
-    may = "have 1 request at once and use 1 request a minute and use 100 tokens a minute"
-    assert str(caught.value) == f"This API key may {may}; try again in 61 s."
+    reached = "1 concurrent request and 1 request per minute and 100 tokens per minute"
+    assert str(caught.value) == f"This API key has reached its limit: {reached}. Retry after 61 s."
 
 
 def test_the_headers_tell_limit_rest_and_when_all_is_there_again() -> None:

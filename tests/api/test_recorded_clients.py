@@ -29,7 +29,7 @@ MISTAKES = {
     "Invalid value for 'temperature': Input should be less than or equal to 2.",
     "Invalid value for 'options.temperature': Input should be less than or equal to 2.",
     "Invalid value for 'top_p': Input should be less than or equal to 1.",
-    "Invalid value for 'background': this server does not support it; leave it out or use null, false.",
+    "Invalid value for 'background': this field is not supported; omit it or use null, false.",
     "'response_format' cannot be served: its $ref cannot be enforced: only references inside the schema are followed, "
     "and no circle that adds keywords.",
 }

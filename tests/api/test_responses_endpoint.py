@@ -425,7 +425,7 @@ def test_items_of_stored_answers_may_be_referred_to(
 
 
 def test_a_refusal_tells_what_may_be_sent_instead(client: TestClient) -> None:
-    message = "Invalid value for 'background': this server does not support it; leave it out or use null, false."
+    message = "Invalid value for 'background': this field is not supported; omit it or use null, false."
     assert refusal(client, background=True)["message"] == message
 
 

@@ -68,7 +68,7 @@ def test_one_so_long_that_it_is_not_even_counted_is_refused(client: TestClient, 
     answer = post(client, prediction={"type": "content", "content": "x" * (CONTEXT * 256 + 1)})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "prediction"
-    assert "characters are more than fit" in answer.json()["error"]["message"]
+    assert "characters cannot fit" in answer.json()["error"]["message"]
     assert engine.admitted == []
 
 

@@ -74,11 +74,11 @@ def test_tokens_that_end_the_answer_end_it_at_once(server: RealServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"resume_token_ids": [5] * 8}, "nothing to go on with"),
-        ({"resume_token_ids": [10**6]}, "ids are below"),
-        ({"resume_token_ids": [5], "n": 2}, "one answer"),
-        ({"resume_token_ids": [5], "logprobs": True}, "without log-probabilities"),
-        ({"resume_token_ids": [5], "prompt_logprobs": 1}, "without log-probabilities"),
+        ({"resume_token_ids": [5] * 8}, "leaves nothing to generate"),
+        ({"resume_token_ids": [10**6]}, "token ids are below"),
+        ({"resume_token_ids": [5], "n": 2}, "requires 'n': 1"),
+        ({"resume_token_ids": [5], "logprobs": True}, "no log-probabilities"),
+        ({"resume_token_ids": [5], "prompt_logprobs": 1}, "no log-probabilities"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(server: RealServer, fields: dict[str, Any], says: str) -> None:

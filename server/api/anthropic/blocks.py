@@ -10,7 +10,7 @@ from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_BLOCKS = 16384
-_UNSERVED_SOURCES = dict.fromkeys(("base64", "file", "url"), "documents other than text")
+_UNSERVED_SOURCES = dict.fromkeys(("base64", "file", "url"), "documents that are not text")
 
 
 class TextBlock(Strict):

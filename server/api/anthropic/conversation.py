@@ -40,7 +40,9 @@ class InputMessage(Strict):
     def _blocks_fit_the_role(self) -> InputMessage:
         for block in self.blocks:
             if block.type not in _BLOCKS[self.role]:
-                raise conflict("content", "a message of this role has no blocks of the type '" + block.type + "'")
+                allowed = ", ".join(sorted(_BLOCKS[self.role]))
+                message = f"a message with the role '{self.role}' cannot contain a block of the type '{block.type}'"
+                raise conflict("content", f"{message}; allowed types are {allowed}")
         return self
 
     @property

@@ -88,7 +88,9 @@ class CountTokensRequest(Strict):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> CountTokensRequest:
         if self.messages.messages[-1]["role"] == "assistant":
-            raise conflict("messages", "the last message must be one of the user: answers are not begun for the model")
+            raise conflict(
+                "messages", "assistant message prefill is not supported; the last message must have the role 'user'"
+            )
         if self.tool_choice is not None:
             self.tool_choice.meant.check(self.tools or (), "tool_choice")
         if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:

@@ -77,7 +77,7 @@ class ToolChoice(Strict):
     @model_validator(mode="after")
     def _only_a_tool_has_a_name(self) -> ToolChoice:
         if (self.type == "tool") != (self.name is not None):
-            raise conflict("name", "'name' is for the type 'tool', which needs it")
+            raise conflict("name", "'name' is required with the type 'tool' and not allowed with other types")
         return self
 
     @property

@@ -40,7 +40,9 @@ class DecodingProcess:
         """
         self._check_open()
         if self._waiting >= _MAX_WAITING:
-            raise QueueFull(f"{self._waiting} long requests wait to be decoded, which is as many as may.", 1)
+            raise QueueFull(
+                f"{self._waiting} long requests are waiting to be decoded (limit {_MAX_WAITING}). Retry after 1 s.", 1
+            )
         head = msgspec.json.encode({"model": model.__name__, "refuse_unknown": refuse_unknown, "length": len(data)})
         self._waiting += 1
         try:
@@ -49,7 +51,10 @@ class DecodingProcess:
             self._waiting -= 1
         if answer is None:
             raise ApiError(
-                503, "The body could not be decoded. Try again.", kind="server_error", code="decoding_failed"
+                503,
+                "The server failed to decode the request body. Try again.",
+                kind="server_error",
+                code="decoding_failed",
             )
         return answer
 

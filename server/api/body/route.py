@@ -22,7 +22,7 @@ INLINE_VALUES = 1 << 12
 
 _PAGES = frozenset({"origin", "sec-fetch-site"})  # headers that browsers send, and that pages cannot leave out
 
-_BEYOND_NEED = "The body has more than {}, which is more than the longest context needs."
+_BEYOND_NEED = "The request body has more than {}, the limit for this model's context length. Shorten the request."
 
 
 class Bodies:

@@ -48,7 +48,11 @@ def loosely(use: ToolUse) -> ToolUse | None:
 
 def _constrained(text: str | None) -> Constrained:
     if text is None:
-        raise bad_request("Calls cannot be demanded of this model.", "tool_choice", "tools_unsupported")
+        raise bad_request(
+            "Tool calls cannot be enforced for this model. Set 'tool_choice' to 'auto'.",
+            "tool_choice",
+            "tools_unsupported",
+        )
     return Constrained(Constraint("structural_tag", text), "tools")
 
 
@@ -71,7 +75,10 @@ def _form(answer: Constrained) -> dict[str, Any]:
             texts = [{"type": "const_string", "value": choice} for choice in _read(answer)]
             return {"type": "or", "elements": texts}
         case _:
-            message = f"'{answer.param}' of this kind cannot be asked of this model, or not together with tools."
+            message = (
+                f"'{answer.param}' holds a {'grammar' if kind == 'lark' else 'structural tag'}. This model, or a "
+                "request with tools, supports only a JSON schema, a regular expression or a list of choices."
+            )
             raise bad_request(message, answer.param, CONFLICT)
 
 
@@ -79,5 +86,5 @@ def _read(answer: Constrained) -> Any:
     try:
         return json.loads(answer.constraint.text)
     except (ValueError, RecursionError) as error:
-        message = f"'{answer.param}' is not JSON, or nests too deeply."
+        message = f"'{answer.param}' is not valid JSON or is nested too deeply."
         raise bad_request(message, answer.param, "unsupported_grammar") from error

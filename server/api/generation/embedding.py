@@ -11,10 +11,10 @@ _LEAST_NORM = 1e-12  # as torch's `normalize` has it, for vectors of zeros
 def check_embeds(context: ApiContext, dimensions: int | None) -> None:
     """Raise `ApiError` where the model is not served for embeddings, or has not so many dimensions."""
     if not context.embedding_size:
-        message = "This model is not served for embeddings; the operator can serve it so with '--task embed'."
+        message = "This model does not serve embeddings. The operator can start the server with '--task embed'."
         raise bad_request(message, "model", "task_unsupported")
     if dimensions is not None and dimensions > context.embedding_size:
-        message = f"This model's embeddings have {context.embedding_size} dimensions, not {dimensions}."
+        message = f"'dimensions' is {dimensions}, but this model's embeddings have {context.embedding_size} dimensions."
         raise bad_request(message, "dimensions", "too_many_dimensions")
 
 

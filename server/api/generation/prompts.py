@@ -43,7 +43,7 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
     with context.text.admit(sum(map(len, texts.prompts)) + len(texts.suffix)) as turns:
         prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
     if not all(prompt.tokens for prompt in prompts):
-        message = "A prompt is empty, and this model has no token that starts a text."
+        message = "A prompt is empty, and this model has no beginning-of-sequence token. Send a prompt with text."
         raise bad_request(message, texts.param, "empty_prompt")
     return prompts
 
@@ -71,7 +71,7 @@ async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, pr
     try:
         text = await context.text.render(write)
     except ChatTemplateError as error:
-        raise _template_refuses(f"The chat template does not take these messages: {error}", chat) from error
+        raise _template_refuses(f"The chat template rejects these messages: {error}", chat) from error
     except ChatTemplateUnavailable as error:
         raise template_unavailable(str(error)) from error
     if chat.continue_final:
@@ -81,7 +81,9 @@ async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, pr
         prompt = await encode(context, turns, text, chat.param, add_special_tokens=False)
         expected = await _predicted(context, turns, prediction)
     if not prompt:
-        raise _template_refuses("The chat template makes an empty prompt of these messages.", chat)
+        raise _template_refuses(
+            "The chat template renders these messages as an empty prompt. Send a message with content.", chat
+        )
     return Prompt(prompt, text, prediction=expected)
 
 
@@ -89,7 +91,7 @@ async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequ
     """As much of it as an answer can have; each token takes four bytes for as long as the request lives."""
     if not prediction:
         return ()
-    too_long = "the prediction has more than {} tokens. Shorten it."
+    too_long = "the prediction has more than {} tokens. Shorten the prediction."
     tokens = await encode(context, turns, prediction, "prediction", add_special_tokens=False, too_long=too_long)
     return array("I", tokens[: context.limits.context_length])
 
@@ -99,7 +101,11 @@ def _cut_behind(text: str, content: str, chat: Chat) -> str:
     said = content.strip()
     start = text.rfind(said) if said else -1
     if start < 0:
-        raise _template_refuses("The chat template does not write the last message as it is, to be continued.", chat)
+        raise _template_refuses(
+            "The chat template changes the last message, so the message cannot be continued. "
+            "Leave out 'continue_final_message'.",
+            chat,
+        )
     end = start + len(said)
     space = content[len(content.rstrip()) :]
     return text[: end + len(space) if text.startswith(space, end) else end]
@@ -115,7 +121,8 @@ def check_text_length(context: ApiContext, characters: int, param: str) -> None:
     limit = context.limits.context_length
     if characters > limit * _MAX_CHARACTERS_PER_TOKEN:
         raise context_length_exceeded(
-            f"This model's maximum context length is {limit} tokens; {characters} characters are more than fit.",
+            f"This model's maximum context length is {limit} tokens; a text of {characters} characters cannot fit. "
+            "Shorten the text.",
             param,
             Overflow(characters // _MAX_CHARACTERS_PER_TOKEN + 1, limit),
         )
@@ -148,7 +155,11 @@ async def _beginning(context: ApiContext, turns: Turns, text: str) -> list[int]:
 async def _filled_in(context: ApiContext, asked: Texts, prefix: str, turns: Turns) -> Prompt:
     fill_in = await turns.run(partial(fill_in_of, context.tokenizer))
     if fill_in is None:
-        raise bad_request("This model's tokenizer has no tokens for a suffix.", "suffix", "suffix_unsupported")
+        raise bad_request(
+            "This model's tokenizer has no fill-in-the-middle tokens. Leave out 'suffix'.",
+            "suffix",
+            "suffix_unsupported",
+        )
     before = await encode(context, turns, prefix, asked.param, add_special_tokens=False)
     behind = await encode(context, turns, asked.suffix, "suffix", add_special_tokens=False)
     return Prompt(fill_in.prompt(before, behind))

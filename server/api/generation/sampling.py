@@ -28,10 +28,10 @@ def output_limit(prompt_tokens: int, asked: int | None, default: int | None, con
     """
     room = context_length - prompt_tokens
     if room < 1 or (asked is not None and asked > room):
-        output = f" and {asked} are asked for as output" if asked is not None and room >= 1 else ""
+        output = f" and {asked} output tokens are requested" if asked is not None and room >= 1 else ""
         raise context_length_exceeded(
-            f"This model's maximum context length is {context_length} tokens, at least one of them for output, "
-            f"but the prompt has {prompt_tokens} tokens{output}. Shorten the prompt or ask for less output.",
+            f"This model's maximum context length is {context_length} tokens, including at least one output token, "
+            f"but the prompt has {prompt_tokens} tokens{output}. Shorten the prompt or request fewer output tokens.",
             param,
             Overflow(prompt_tokens, min(context_length, prompt_tokens - 1)) if room < 1 else None,
         )
@@ -58,11 +58,12 @@ def generation_requests(
         return [_pooled(context, asked, prompt, request_id, client)]
     limit = output_limit(length, asked.max_tokens, asked.default_max_tokens, context.limits.context_length, param)
     if sampling.min_tokens > limit:
-        raise bad_request(
-            "'min_tokens' is larger than the number of tokens that may be generated.", "min_tokens", CONFLICT
-        )
+        message = f"'min_tokens' is {sampling.min_tokens}, but at most {limit} tokens can be generated."
+        raise bad_request(message, "min_tokens", CONFLICT)
     if asked.resumed and len(asked.resumed) >= limit:
-        message = "'resume_token_ids' are as many as may be generated, or more: there is nothing to go on with."
+        message = (
+            f"'resume_token_ids' has {len(asked.resumed)} tokens, which leaves nothing to generate (limit {limit})."
+        )
         raise bad_request(message, "resume_token_ids", CONFLICT)
     _known("resume_token_ids", asked.resumed, context.vocab_size)
     shown = context.marker_tokens if isinstance(asked.input, Chat) else frozenset[int]()
@@ -108,7 +109,8 @@ def _pooled(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, 
     length, limit = len(prompt.tokens), context.limits.context_length
     if length > limit:
         raise context_length_exceeded(
-            f"This model's maximum context length is {limit} tokens, but the input has {length} tokens. Shorten it.",
+            f"This model's maximum context length is {limit} tokens, but the input has {length} tokens. "
+            "Shorten the input.",
             asked.input.param,
         )
     return GenerationRequest(

@@ -29,7 +29,7 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     check_model(context, asked.model)
     check_ready(context)
     if context.embedding_size:
-        message = "This model is served for embeddings, and writes no text."
+        message = "This model serves embeddings and cannot generate text. Use /v1/embeddings."
         raise bad_request(message, "model", "task_unsupported")
     _check_sequences(context, asked)
     _check_tools(context, asked)
@@ -79,13 +79,16 @@ def _check_sequences(context: ApiContext, asked: Asked) -> None:
     prompts = 1 if isinstance(asked.input, Chat) else len(asked.input.prompts)
     sequences = prompts * asked.sampling.n
     if sequences > context.limits.max_sequences:
-        message = f"{sequences} sequences are asked for at once; at most {context.limits.max_sequences} are served."
+        message = (
+            f"The request asks for {sequences} sequences; at most {context.limits.max_sequences} are allowed. "
+            "Send fewer prompts or a smaller 'n'."
+        )
         raise bad_request(message, asked.input.param, "too_many_sequences")
 
 
 def _check_tools(context: ApiContext, asked: Asked) -> None:
     if asked.tools is not None and asked.tools.offered and not context.tells_calls:
-        message = "The format in which this model calls tools is not known; the operator can name one."
+        message = "The tool call format of this model is unknown. The operator can set it with --tool-call-parser."
         raise bad_request(message, "tools", "tools_unsupported")
 
 

@@ -39,7 +39,10 @@ class BodyLimit:
     def _take(self, count: int) -> None:
         if count > self._left:
             # Not 503: routers and load balancers take that for a server that is ill.
-            raise rate_limited("The server holds as many bytes of requests as it may. Try again later.", close=True)
+            message = (
+                f"The server's memory for request bodies is full (limit {self._limits.max_bytes_in_flight} bytes)."
+            )
+            raise rate_limited(f"{message} Retry after 1 s.", close=True)
         self._left -= count
 
     def _give_back(self, count: int) -> None:
@@ -72,7 +75,7 @@ class _Body:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise too_slow("The body") from None
+            raise too_slow("The request body") from None
         if message["type"] == "http.disconnect":
             # Not left to Starlette and FastAPI: their exceptions end in a cycle of references that keeps the body.
             raise client_left()
@@ -88,4 +91,6 @@ class _Body:
         return message
 
     def _beyond_limit(self) -> ApiError:
-        return too_large(f"The body is larger than {self._max_bytes} bytes.", close=True)
+        return too_large(
+            f"The request body exceeds the limit of {self._max_bytes} bytes. Shorten the request.", close=True
+        )

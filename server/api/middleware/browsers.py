@@ -41,14 +41,15 @@ class Browsers:
         hosts = _values(headers, b"host")
         if not all(self._rules.allow_host(host) for host in hosts):
             return _refused(
-                "The server does not answer under this host name; its operator can allow it with --allowed-host."
+                "The server does not accept requests for this host name. "
+                "The operator can allow the name with --allowed-host."
             )
         # A preflight asks about requests that may carry a key, and comes without one.
         if self._has_keys and method != "OPTIONS":
             return None
         if self._is_foreign(headers, hosts):
             return _refused(
-                "Pages of other sites may not use this server; its operator can allow it with --cors-origin."
+                "Web pages of other sites cannot use this server. The operator can allow an origin with --cors-origin."
             )
         return None
 

@@ -55,7 +55,7 @@ class OllamaMessage(Strict):
     @model_validator(mode="after")
     def _only_the_assistant_calls(self) -> OllamaMessage:
         if self.tool_calls and self.role != "assistant":
-            raise conflict("tool_calls", "only a message of the assistant has 'tool_calls'")
+            raise conflict("tool_calls", "'tool_calls' is allowed only in a message with the role 'assistant'")
         return self
 
     @property

@@ -89,7 +89,9 @@ class Options(Strict):
     def _penalties_look_at_the_whole_text(self) -> Options:
         penalised = self.repeat_penalty not in (None, 1) or self.presence_penalty or self.frequency_penalty
         if penalised and self.repeat_last_n not in (None, -1):
-            raise conflict("repeat_last_n", "penalties look at the whole text here; leave 'repeat_last_n' out or -1")
+            raise conflict(
+                "repeat_last_n", "penalties always apply to the whole text; omit 'repeat_last_n' or set it to -1"
+            )
         return self
 
     def sampling(self) -> Sampling:
@@ -121,7 +123,7 @@ def _read_format(value: Any) -> Constraint | None:
     if value == "json":
         return Constraint("json_object")
     if not isinstance(value, dict):
-        raise ValueError("it must be 'json' or a JSON schema")
+        raise ValueError("the format must be 'json' or a JSON schema")
     return read_schema(value)
 
 

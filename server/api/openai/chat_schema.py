@@ -96,7 +96,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
     def _fields_fit_together(self) -> ChatRequest:
         self._check_tools()
         if self.continue_final_message and self.add_generation_prompt:
-            message = "'continue_final_message' and 'add_generation_prompt' exclude each other"
+            message = "'continue_final_message' and 'add_generation_prompt' cannot both be true; set only one of them"
             raise conflict("continue_final_message", message)
         if self.top_logprobs is not None and not self.logprobs:
             raise conflict("top_logprobs", "'top_logprobs' needs 'logprobs': true")

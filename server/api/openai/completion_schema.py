@@ -70,11 +70,11 @@ class CompletionRequest(ConstraintFields, SamplingFields):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> CompletionRequest:
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise conflict("best_of", "'best_of' is not supported by this server; leave it out or set it to 'n'")
+            raise conflict("best_of", "'best_of' is not supported; omit it or set it to the value of 'n'")
         if self.resume_token_ids and (self.echo or len(self.prompt) > 1):
-            raise conflict("resume_token_ids", "'resume_token_ids' needs one prompt, and no 'echo'")
+            raise conflict("resume_token_ids", "'resume_token_ids' requires exactly one prompt and no 'echo'")
         if self.suffix and (self.echo or len(self.prompt) > 1 or not isinstance(self.prompt[0], str)):
-            raise conflict("suffix", "'suffix' needs one prompt, which is a text, and no 'echo'")
+            raise conflict("suffix", "'suffix' requires exactly one text prompt and no 'echo'")
         return self
 
     def asked(self) -> Asked:

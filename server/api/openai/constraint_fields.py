@@ -49,7 +49,7 @@ def _json(value: object, name: str) -> str:
 def _of_text(kind: ConstraintKind) -> _Read:
     def read(value: Any) -> Constraint:
         if not isinstance(value, str):
-            raise ValueError("it must be a string")
+            raise ValueError("the value must be a string")
         return Constraint(kind, value)
 
     return read
@@ -62,7 +62,7 @@ def read_schema(value: Any) -> Constraint:
 
 def _choice(value: Any) -> Constraint:
     if not isinstance(value, list) or not value or not all(isinstance(choice, str) for choice in value):
-        raise ValueError("it must be a list of at least one string")
+        raise ValueError("the value must be a list of at least one string")
     return Constraint("choice", json_text(value))
 
 
@@ -86,7 +86,7 @@ def _response_format(value: Any) -> Constraint | None:
         case "json_schema":
             named = value.get("json_schema")
             if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
-                raise ValueError("'json_schema' must be an object with a 'schema', which is an object")
+                raise ValueError("'json_schema' must be an object with a field 'schema' that is an object")
             return named_schema(named)
         case "structural_tag":
             return _structural_tag(value)
@@ -106,12 +106,12 @@ _OUTPUTS: dict[str, _Read] = {
 def _structured_outputs(value: Any) -> Constraint | None:
     """vLLM's object, whose options are served as far as they change nothing."""
     if not isinstance(value, dict):
-        raise ValueError("it must be an object")
+        raise ValueError("the value must be an object")
     given = {name: item for name, item in value.items() if item is not None and item is not False}
     if others := sorted(given.keys() - _OUTPUTS.keys()):
-        raise ValueError(f"'{others[0][:64]}' is not supported; supported are {', '.join(_OUTPUTS)}")
+        raise ValueError(f"'{others[0][:64]}' is not supported; supported fields are {', '.join(_OUTPUTS)}")
     if len(given) != 1:
-        raise ValueError(f"it must have exactly one of {', '.join(_OUTPUTS)}")
+        raise ValueError(f"the object must have exactly one of {', '.join(_OUTPUTS)}")
     name, item = given.popitem()
     try:
         return _OUTPUTS[name](item)
@@ -136,7 +136,7 @@ class SGLangConstraintFields(Strict):
         given = self._given()
         if len(given) > 1:
             names = " and ".join(f"'{name}'" for name in given)
-            raise conflict(given[1], f"{names} constrain the answer; set only one of them")
+            raise conflict(given[1], f"{names} all constrain the output; set only one of them")
         return self
 
     def constrained(self) -> Constrained | None:

@@ -87,11 +87,14 @@ class Message(Strict):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Message:
         if self.content is None and self.role != "assistant":
-            raise conflict("content", "a message of this role needs 'content'")
+            raise conflict("content", f"a message with the role '{self.role}' needs 'content'")
         if self.tool_calls and self.role != "assistant":
-            raise conflict("tool_calls", "only a message of the assistant has 'tool_calls'")
+            raise conflict("tool_calls", "'tool_calls' is allowed only in a message with the role 'assistant'")
         if self.function_call is not None and (self.role != "assistant" or self.tool_calls):
-            raise conflict("function_call", "'function_call' is for messages of the assistant without 'tool_calls'")
+            raise conflict(
+                "function_call",
+                "'function_call' is allowed only in a message with the role 'assistant' and without 'tool_calls'",
+            )
         return self
 
     @property

@@ -147,7 +147,7 @@ class SamplingFields(Strict):
         if self.stream_options is not None and not self.stream:
             raise conflict("stream_options", "'stream_options' needs 'stream': true")
         if self.stream and self.prompt_logprobs is not None:
-            raise conflict("prompt_logprobs", "'prompt_logprobs' are not there with 'stream': true")
+            raise conflict("prompt_logprobs", "'prompt_logprobs' is not supported with 'stream': true")
         return self
 
     @model_validator(mode="after")
@@ -155,11 +155,14 @@ class SamplingFields(Strict):
         logprobs = getattr(self, "logprobs", None)  # of chat true or false, of completions a number, 0 too
         scored = (logprobs is not None and logprobs is not False) or self.prompt_logprobs is not None
         if self.resume_token_ids and ((self.n or 1) > 1 or scored):
-            raise conflict("resume_token_ids", "'resume_token_ids' are of one answer, without log-probabilities")
+            raise conflict("resume_token_ids", "'resume_token_ids' requires 'n': 1 and no log-probabilities")
         # The text of these tokens is looked through for stop strings at once, while nobody else is served.
         stops = self.stop or ()
         if len(self.resume_token_ids or ()) * len(stops) * max(map(len, stops), default=0) > MAX_RESUMED_STOPS:
-            raise conflict("resume_token_ids", "'resume_token_ids' are too many for stop strings so many and so long")
+            raise conflict(
+                "resume_token_ids",
+                "'resume_token_ids' is too long for these stop strings; send fewer tokens or shorter stop strings",
+            )
         return self
 
     def most_logprobs(self, own: int | None) -> int:

@@ -80,7 +80,10 @@ class ScoreRequest(_Judged):
                 raise conflict(names, f"exactly one of '{names}' and '{other_name}' is needed")
         queries, documents = len(self.text_1 or self.queries or ()), len(self.text_2 or self.documents or ())
         if queries not in (1, documents):
-            raise conflict("text_1", f"{queries} queries and {documents} documents make no pairs")
+            raise conflict(
+                "text_1",
+                f"{queries} queries and {documents} documents cannot be paired; send one query or one per document",
+            )
         return self
 
     def pairs(self) -> list[tuple[str, str]]:

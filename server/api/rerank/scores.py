@@ -19,7 +19,7 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.text.work import Turns
 
 Pair = tuple[str, str]  # query, document
-_TOO_LONG = "a query and its document have more than {} tokens."
+_TOO_LONG = "a query and its document have more than {} tokens. Shorten the document."
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ async def scores(context: ApiContext, request: Request, wanted: Wanted) -> Score
     check_model(context, wanted.model)
     judge = context.judge
     if judge is None:
-        message = "This model is not served as a judge of documents; the operator can serve it so with '--task score'."
+        message = "This model does not score documents. The operator can start the server with '--task score'."
         raise bad_request(message, "model", "task_unsupported")
     check_ready(context)
     prompts = await until_disconnect(request, _prompts(context, wanted))

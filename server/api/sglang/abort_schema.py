@@ -18,5 +18,5 @@ class AbortRequest(Strict):
     @model_validator(mode="after")
     def _one_or_all(self) -> AbortRequest:
         if not self.rid and not self.abort_all:
-            raise conflict("rid", "'rid' is needed, or 'abort_all': true")
+            raise conflict("rid", "set 'rid', or set 'abort_all' to true")
         return self

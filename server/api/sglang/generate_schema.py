@@ -109,7 +109,9 @@ class SGLangGenerateRequest(Strict):
             param = "top_logprobs_num" if self.top_logprobs_num else "token_ids_logprob"
             raise conflict(param, f"'{param}' needs 'return_logprob': true")
         if self.token_ids_logprob and self.scores_prompt:
-            raise conflict("token_ids_logprob", "'token_ids_logprob' is served for the answer's positions alone")
+            raise conflict(
+                "token_ids_logprob", "'token_ids_logprob' covers generated tokens only; leave out 'logprob_start_len'"
+            )
         return self
 
     @property

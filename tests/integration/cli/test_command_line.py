@@ -105,7 +105,7 @@ def test_a_key_file_without_keys_is_told_before_the_model_is_looked_for(
     keys = tmp_path / "keys"
     keys.write_text("# none yet\n")
     keys.chmod(0o600)
-    assert "has no key" in mistake(capsys, "serve", "none.gguf", "--port", "0", "--api-key-file", str(keys))
+    assert "contains no key" in mistake(capsys, "serve", "none.gguf", "--port", "0", "--api-key-file", str(keys))
 
 
 def test_topology_tells_a_cpu_quota_and_what_is_left(

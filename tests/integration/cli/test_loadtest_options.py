@@ -72,7 +72,7 @@ def test_an_empty_key_file_is_a_mistake(capsys: pytest.CaptureFixture[str], tmp_
     file = tmp_path / "keys"
     file.write_text("# none yet\n\n")
     file.chmod(0o600)
-    assert "has no key" in mistake(capsys, *SERVE, "--api-key-file", str(file))
+    assert "contains no key" in mistake(capsys, *SERVE, "--api-key-file", str(file))
 
 
 def test_the_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ def entries_of_response(store: ResponseStore, owner: bytes, response_id: str) ->
     """The items that a response was made of, and its own. Raises `ApiError`."""
     kept = store.get(owner, response_id)
     if kept is None:
-        message = "There is no response of this id, or it is no longer stored; send the conversation as 'input'."
+        message = "No stored response has this id. Send the conversation as 'input'."
         raise bad_request(message, "previous_response_id", "previous_response_not_found")
     return [*entries_in(kept.given), *entries_in(kept.said)]
 
@@ -35,7 +35,9 @@ def resolved(store: ResponseStore, owner: bytes, entries: Sequence[Entry], ids: 
         # Each only once: a long one, referred to in every item, would make a conversation larger than any body.
         item = found.pop(entry.id, None)
         if item is None:
-            message = "There is no item of this id in a stored answer, or it was referred to before; send it as it is."
+            message = (
+                "No stored response has an item with this id, or the input refers to it twice. Send the item itself."
+            )
             raise bad_request(message, f"input[{index}]", "item_not_found")
         yield item
 
@@ -46,7 +48,7 @@ def page(entries: Sequence[Entry], limit: int, after: str | None) -> dict[str, o
     if after is not None:
         start = next((index for index, entry in enumerate(entries, 1) if entry.id == after), 0)
         if start == 0:
-            raise bad_request("The response was not made of an item of this id.", "after", "item_not_found")
+            raise bad_request("The input of this response has no item with this id.", "after", "item_not_found")
     data = [entry.listed() for entry in entries[start : start + limit]]
     return {
         "object": "list",

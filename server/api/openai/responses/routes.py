@@ -88,5 +88,5 @@ def responses_router(context: ApiContext) -> APIRouter:
 
 
 def _not_found(response_id: str) -> ApiError:
-    message = f"There is no response '{response_id[:64]}', or it is no longer stored."
+    message = f"No stored response has the id '{response_id[:64]}'."
     return ApiError(404, message, param="response_id", code="response_not_found", refusal=None)

@@ -94,7 +94,7 @@ def _tools(given: Sequence[ResponseTool | NamespaceTool | None]) -> GivenTools:
             names[name] = (each.name, tool["name"])
             functions.append({**tool, "name": name})
     if len(functions) > _MAX_FUNCTIONS:
-        raise conflict("", f"the namespaces have more than {_MAX_FUNCTIONS} functions together")
+        raise conflict("", f"the tools contain {len(functions)} functions; at most {_MAX_FUNCTIONS} are allowed")
     return GivenTools(distinct(functions), names, listed)
 
 

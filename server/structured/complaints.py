@@ -23,12 +23,12 @@ _KEYWORDS = (
 )
 # llguidance proposes options of its own there.
 _IN_OTHER_WORDS = {
-    "oneOf": "the alternatives are not provably exclusive; write anyOf",
-    "$ref": "only references inside the schema are followed, and no circle that adds keywords",
+    "oneOf": "the alternatives are not provably exclusive; use anyOf",
+    "$ref": "only references within the schema are supported, and no circular ones that add keywords",
 }
-_TOO_FAR = "it counts too far, or has too many alternatives that begin alike; allow fewer repetitions, or any number"
+_TOO_FAR = "it has too many repetitions or alternatives with a common prefix; allow fewer repetitions, or any number"
 # What is said of a complaint that has this in it.
-_SAID = {"NoExtension": "no text matches it", "too many states": _TOO_FAR, "too many expressions": _TOO_FAR}
+_SAID = {"NoExtension": "no text can match it", "too many states": _TOO_FAR, "too many expressions": _TOO_FAR}
 
 
 def refusal(complaint: str) -> UnsupportedGrammar:

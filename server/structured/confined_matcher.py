@@ -52,7 +52,7 @@ class MatcherProcesses:
             if answer == UNKNOWN:
                 answer = worker.ask(msgspec.json.encode(whole))
         except (WorkFailed, WorkerUnavailable) as error:
-            raise ConstraintFailed(f"The answer cannot go on by its grammar: {error}.") from None
+            raise ConstraintFailed(f"The output cannot continue under its grammar: {error}.") from None
         return b85decode(answer)
 
     def close(self) -> None:
@@ -114,12 +114,12 @@ class ConfinedMatcher:
 
     def fork(self) -> NoReturn:
         """Raise `ConstraintFailed`: nothing looks ahead here."""
-        raise ConstraintFailed("Nothing looks ahead of a slow constraint.")
+        raise ConstraintFailed("A slow constraint does not support lookahead.")
 
     def would_accept(self, tokens: Sequence[int]) -> int:
         """Raise `ConstraintFailed`: nothing looks ahead here."""
-        raise ConstraintFailed("Nothing looks ahead of a slow constraint.")
+        raise ConstraintFailed("A slow constraint does not support lookahead.")
 
     def forced(self) -> Sequence[int]:
         """Raise `ConstraintFailed`: nothing looks ahead here."""
-        raise ConstraintFailed("Nothing looks ahead of a slow constraint.")
+        raise ConstraintFailed("A slow constraint does not support lookahead.")

@@ -26,7 +26,7 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UnsupportedGrammar("it has half of a surrogate pair, which is no character") from None
+        raise UnsupportedGrammar("it contains a lone surrogate, which is not a valid character") from None
 
 
 def levels(value: object) -> Iterator[list[object]]:
@@ -52,4 +52,4 @@ def _measure(value: object, limits: Limits) -> None:
 
 
 def _too_deep(limits: Limits) -> UnsupportedGrammar:
-    return UnsupportedGrammar(f"it nests deeper than {limits.max_depth} levels")
+    return UnsupportedGrammar(f"it is nested more than {limits.max_depth} levels deep")

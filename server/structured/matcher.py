@@ -75,7 +75,7 @@ class GrammarMatcher:
         ahead = self._copy_ahead()
         count = ahead.validate_tokens(list(tokens))
         if ahead.is_error():
-            raise ConstraintFailed("Some of these are no tokens.")
+            raise ConstraintFailed("Some token ids are not in the vocabulary.")
         return count
 
     def forced(self) -> list[int]:
@@ -86,15 +86,15 @@ class GrammarMatcher:
         """A copy at this place. Copies share the states of their lexer, and with them its limits and failures: those
         that look ahead are copies of one that no answer depends on."""
         if self._make is None:
-            raise ConstraintFailed("Nothing looks ahead here.")
+            raise ConstraintFailed("This matcher does not support lookahead.")
         if self._ahead is None:
             self._ahead = self._make()
         tokens, self._not_ahead = self._not_ahead, []
         if not self._ahead.consume_tokens(tokens) or self._ahead.is_error():
             self._make = None  # for good: what it has seen stays in its lexer
-            raise ConstraintFailed("What looks ahead has come to an end.")
+            raise ConstraintFailed("The lookahead matcher has failed.")
         return self._ahead.deep_copy()
 
     def _failure(self) -> ConstraintFailed:
         reason = self._matcher.get_error().partition("\n")[0] or "the token is not allowed"
-        return ConstraintFailed(f"The answer cannot go on by its grammar: {reason}.")
+        return ConstraintFailed(f"The output cannot continue under its grammar: {reason}.")

@@ -25,7 +25,7 @@ def structural_tag_grammar(text: str, special: Mapping[str, int], limits: Limits
     """
     tag = read_json(text, limits)
     if not isinstance(tag, dict):
-        raise UnsupportedGrammar("a structural tag is an object")
+        raise UnsupportedGrammar("a structural tag must be an object")
     if "structures" in tag:
         structures = _each(tag, "structures", dict)
         content = [{"type": "json_schema", "json_schema": structure.get("schema", True)} for structure in structures]
@@ -35,7 +35,7 @@ def structural_tag_grammar(text: str, special: Mapping[str, int], limits: Limits
         form = _get(tag, "format", dict)
     else:
         raise UnsupportedGrammar(
-            "a structural tag has structures and triggers, or the type structural_tag and a format"
+            "a structural tag needs 'structures' and 'triggers', or the type 'structural_tag' and a 'format'"
         )
     return _Writer(special).grammar(form)
 
@@ -71,7 +71,9 @@ class _Writer:
         write = self._forms.get(kind) if isinstance(kind, str) else None
         if write is None:
             known = ", ".join(self._forms)
-            raise UnsupportedGrammar(f"the structural tag's type {kind!r} is not supported; known are {known}", "type")
+            raise UnsupportedGrammar(
+                f"the structural tag's type {kind!r} is not supported; supported types are {known}", "type"
+            )
         return write(form, last)
 
     def _rule(self, body: str, option: str = "") -> str:
@@ -118,7 +120,7 @@ class _Writer:
         if form.get("excludes"):
             _refuse("excludes", "is not supported")
         if not last:
-            _refuse("any_text", "is supported as the content of a tag that has an end, and where nothing follows")
+            _refuse("any_text", "is supported only where nothing follows, or as the content of a tag with an end")
         return self._rule(_ANY)
 
     def _sequence(self, form: dict[str, Any], last: bool) -> str:
@@ -147,7 +149,7 @@ class _Writer:
         if form.get("excludes"):
             _refuse("excludes", "is not supported")
         if not last:
-            _refuse("triggered_tags", "is supported where nothing follows")
+            _refuse("triggered_tags", "is supported only where nothing follows")
         branches = self._one_of(self._branches(_each(form, "triggers", str), _each(form, "tags", dict)))
         once, needed = form.get("stop_after_first") is True, form.get("at_least_one") is True
         if once:
@@ -161,11 +163,11 @@ class _Writer:
             begun = [tag for tag in left if _get(tag, "begin", str).startswith(trigger)]
             left = [tag for tag in left if tag not in begun]
             if not trigger or not begun:
-                _refuse("triggers", f"has {trigger!r}, with which no tag begins")
+                _refuse("triggers", f"contains {trigger!r}, but no tag begins with it")
             ways = self._one_of([self._tag(tag, False, trigger) for tag in begun])
             branches.append(f"{self._until(_ANY, trigger)} {ways}")
         if left:
-            _refuse("begin", f"of {left[0]['begin']!r} starts with no trigger")
+            _refuse("begin", f"{left[0]['begin']!r} starts with none of the triggers")
         return branches
 
     def _tags_with_separator(self, form: dict[str, Any], last: bool) -> str:
@@ -196,14 +198,14 @@ def _quoted(text: str) -> str:
 
 def _get(form: dict[str, Any], name: str, kind: type) -> Any:
     value = form.get(name)
-    return value if isinstance(value, kind) else _refuse(name, "is missing or of a wrong type")
+    return value if isinstance(value, kind) else _refuse(name, "is missing or has the wrong type")
 
 
 def _each(form: dict[str, Any], name: str, kind: type) -> Any:
     """A list of at least one `kind`."""
     values = _get(form, name, list)
     if not values or not all(isinstance(value, kind) for value in values):
-        _refuse(name, "is empty or has a value of a wrong type")
+        _refuse(name, "is empty or has an element of the wrong type")
     return values
 
 

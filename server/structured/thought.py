@@ -111,7 +111,7 @@ class _AfterThought:
     def _think(self, token: int) -> None:
         if self._left == 0 and self._closing:
             if token != self._closing.pop(0):
-                raise ConstraintFailed("The thought is too long and was not closed.")
+                raise ConstraintFailed("The reasoning reached its limit and was not closed.")
         elif self._left:
             self._left -= 1
         before, found, after = (self._tail + self._thought.token_bytes(token)).partition(self._end)
@@ -121,11 +121,11 @@ class _AfterThought:
         self._is_thinking = False
         # The token may go on after the marker. Space there is part of neither; an answer's text cannot be taken back.
         if self._answer is not None and after.strip():
-            raise ConstraintFailed("The answer begins in the middle of a token that ends the thought.")
+            raise ConstraintFailed("The answer begins inside the token that ends the reasoning.")
 
 
 def _allow(token: int, address: int, nbytes: int) -> None:
     if token >= 8 * nbytes:
-        raise ConstraintFailed("The model has no token for the thought's marker.")
+        raise ConstraintFailed("The model has no token for the marker of its reasoning.")
     byte = ctypes.c_uint8.from_address(address + token // 8)
     byte.value |= 1 << token % 8

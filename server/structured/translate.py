@@ -45,17 +45,17 @@ def _json_schema(text: str, limits: Limits) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     if not isinstance(schema, dict):
-        raise UnsupportedGrammar("a JSON schema is an object")
+        raise UnsupportedGrammar("a JSON schema must be an object")
     try:
         return LLMatcher.grammar_from_json_schema(json.dumps(with_bounds(schema)))
     except ValueError as error:
-        raise UnsupportedGrammar(f"it is not a JSON schema: {error}") from None
+        raise UnsupportedGrammar(f"it is not a valid JSON schema: {error}") from None
 
 
 def _choice(text: str, limits: Limits) -> str:
     choices = read_json(text, limits)
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
-        raise UnsupportedGrammar("a choice is a list of at least one string")
+        raise UnsupportedGrammar("a choice must be a list of at least one string")
     # One terminal, as the parser takes no more than 2,000 alternatives of a rule. A terminal cannot be empty.
     alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices) if choice)
     start = "start: ONE" + (" | " if "" in choices else "") if alternatives else 'start: ""'
@@ -66,6 +66,6 @@ def _lark(text: str) -> str:
     try:
         return LLMatcher.grammar_from_lark(any_to_lark(text))
     except RecursionError:
-        raise UnsupportedGrammar("it nests too deeply") from None
+        raise UnsupportedGrammar("it is nested too deeply") from None
     except Exception as error:  # the converter from GBNF raises what comes
         raise UnsupportedGrammar(f"it is neither a Lark grammar nor GBNF: {error}"[:500]) from None

@@ -38,7 +38,7 @@ class Trial:
         # A process that was killed between trials is no fault of this one.
         answer = self._ask(line) or self._ask(line)
         if answer is None:
-            raise NotReady("The process that tries grammars was killed twice. Try again.")
+            raise NotReady("The process that compiles grammars was killed twice. Try again.")
         if answer.unavailable:
             raise NotReady(answer.unavailable)
         if answer.too_slow:
@@ -82,4 +82,4 @@ class Trial:
             return None
 
     def _raise_too_slow(self) -> NoReturn:
-        raise GrammarTooSlow(f"compiling it takes more than {self._limits.cpu_seconds:g} s")
+        raise GrammarTooSlow(f"compiling it takes more than {self._limits.cpu_seconds:g} s; simplify it")

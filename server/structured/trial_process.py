@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 _TOKENS = 4  # of an answer that is begun for trial
 _PAGE = resource.getpagesize()
 # Of a signal: whether the stack or the memory was exhausted cannot be told, as the one grows into the other.
-_TOO_LARGE = "it nests too deeply, has too many parts, or takes too much memory"
+_TOO_LARGE = "it is nested too deeply, has too many parts, or needs too much memory"
 
 
 def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
@@ -43,8 +43,8 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
             mask_seconds = max(mask_seconds, _answer_for_trial(tokenizer, each, constraint))
         if mask_seconds > settings.limits.mask_seconds:
             raise GrammarTooSlow(
-                f"working out which token may come next takes {mask_seconds:.2g} s of processor time, and may take "
-                f"{settings.limits.mask_seconds:g} s: shorten its strings, or make it less ambiguous"
+                f"computing which tokens may come next takes {mask_seconds:.2g} s of processor time (limit "
+                f"{settings.limits.mask_seconds:g} s); shorten its strings or make it less ambiguous"
             )
     except UnsupportedGrammar as error:
         return Answer(refused=str(error), keyword=error.keyword)
@@ -132,7 +132,7 @@ def _answer(status: int, data: bytes) -> Answer:
     if status == 0:
         return msgspec.json.decode(data, type=Answer)
     if status == NOT_CONFINED:
-        return Answer(unavailable="grammars need a kernel that takes seccomp filters, and this one does not")
+        return Answer(unavailable="Grammars require a kernel that supports seccomp filters; this kernel does not.")
     if -status in (signal.SIGPROF, signal.SIGALRM):
         return Answer(too_slow=True)
     return Answer(refused=_TOO_LARGE)

@@ -110,10 +110,10 @@ def test_an_unsupported_schema_is_refused_with_its_keyword(match: Match, schema:
     ("kind", "text", "said"),
     [
         ("json_schema", "{", "not JSON"),
-        ("json_schema", "[1]", "a JSON schema is an object"),
+        ("json_schema", "[1]", "a JSON schema must be an object"),
         ("json_schema", "false", "Unsatisfiable"),
-        ("json_schema", '{"items":' * 101 + "{}" + "}" * 101, "nests deeper than 100 levels"),
-        ("json_schema", '{"items":' * 30_000 + "{}" + "}" * 30_000, "nests deeper than 100 levels"),
+        ("json_schema", '{"items":' * 101 + "{}" + "}" * 101, "nested more than 100 levels deep"),
+        ("json_schema", '{"items":' * 30_000 + "{}" + "}" * 30_000, "nested more than 100 levels deep"),
         ("json_schema", json.dumps({"enum": list(range(50_001))}), "more than 50000 values"),
         ("regex", "(a", "unclosed group"),
         ("regex", r"(a)\1", "backreferences"),
@@ -122,7 +122,7 @@ def test_an_unsupported_schema_is_refused_with_its_keyword(match: Match, schema:
         ("lark", "nothing", "neither a Lark grammar nor GBNF"),
         ("lark", "start: a", "unknown name"),
         ("lark", "start: <nope>", "no special token <nope>"),
-        ("lark", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000, "nests too deeply"),
+        ("lark", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000, "nested too deeply"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_in_one_line(

@@ -91,7 +91,7 @@ def test_a_structural_tag_lets_through_what_it_says(
     ("tag", "name"),
     [
         ([], "an object"),
-        ({}, "structures and triggers"),
+        ({}, "'structures' and 'triggers'"),
         ({"structures": [], "triggers": ["a"]}, "structures"),
         ({"structures": [{"begin": "a", "end": "b"}], "triggers": ["c"]}, "triggers"),
         ({"structures": [{"begin": "a", "end": "b"}, {"begin": "c", "end": "b"}], "triggers": ["a"]}, "begin"),

@@ -43,7 +43,7 @@ class Lane:
         caller = CALLER.get().name
         reserve = 0 if caller in self._requests else reserve_of(self._max_requests)
         if self._requests.total() >= self._max_requests + reserve:
-            raise QueueFull(f"Too many {self._waiting} are waiting. Try again shortly.", _RETRY_AFTER_S)
+            raise QueueFull(f"Too many {self._waiting} are waiting. Retry after {_RETRY_AFTER_S} s.", _RETRY_AFTER_S)
         self._requests[caller] += 1
         try:
             yield

@@ -22,7 +22,7 @@ def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
         from numaserve.server.tokenizer.gguf import load_gguf  # noqa: PLC0415 numpy, for a folder in vain
 
         return load_gguf(path, chat_template)
-    raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; give the path of one of these")
+    raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; specify the path of one of these")
 
 
 def own_chat_template(path: Path) -> str | None:

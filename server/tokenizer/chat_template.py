@@ -40,7 +40,7 @@ class ChatTemplate:
             given = None if arguments is None else {"arguments": arguments, "optional": optional or {}}
             piece = msgspec.json.encode(given)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ChatTemplateError(f"the messages cannot be given to the chat template: {error}") from error
+            raise ChatTemplateError(f"the messages cannot be passed to the chat template: {error}") from error
         try:
             return self._worker.ask(piece)
         except WorkFailed as error:

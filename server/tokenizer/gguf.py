@@ -29,7 +29,7 @@ class _Metadata:
         self.tokens = self.array(Keys.Tokenizer.LIST, str)
         self.types = self.array(Keys.Tokenizer.TOKEN_TYPE, int) or [int(TokenType.NORMAL)] * len(self.tokens)
         if not self.tokens or len(self.types) != len(self.tokens):
-            raise self.error("it carries no complete vocabulary")
+            raise self.error("its vocabulary is missing or incomplete")
 
     def scalar(self, key: str, kind: type[_T]) -> _T | None:
         value: Value | None = self._values.get(key)
@@ -64,7 +64,7 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
     metadata = _Metadata(path)
     model = metadata.scalar(Keys.Tokenizer.MODEL, str)
     if model not in _BUILDERS:
-        raise metadata.error(f"its kind is {model!r}; known are {', '.join(sorted(_BUILDERS))}")
+        raise metadata.error(f"its kind {model!r} is not supported; supported kinds are {', '.join(sorted(_BUILDERS))}")
     try:
         backend, adds_bos = _BUILDERS[model](metadata)
     except TokenizerError:
@@ -118,7 +118,7 @@ def _byte_level(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
 def _merges_of(metadata: _Metadata) -> list[str]:
     merges = metadata.array(Keys.Tokenizer.MERGES, str)
     if not all(" " in merge for merge in merges):
-        raise metadata.error("a merge has one part only")
+        raise metadata.error("a merge has only one part")
     return merges
 
 
@@ -131,7 +131,7 @@ def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
         [-i for i in range(len(tokens))] if gemma else metadata.array(Keys.Tokenizer.SCORES, float)
     )
     if len(scores) != len(tokens):
-        raise metadata.error("it has no score for every token")
+        raise metadata.error("it does not have a score for every token")
     prefixed = not gemma and metadata.scalar(Keys.Tokenizer.ADD_PREFIX, bool) is not False
     pieces = Pieces(tokens, scores, metadata.types, metadata.token_id(Keys.Tokenizer.UNK_ID))
     backend = build(pieces, prefixed=prefixed, at_every_fragment=metadata.architecture == "phi3")

@@ -38,7 +38,7 @@ def read_metadata(path: Path) -> dict[str, Value]:
         with open_file(path) as file, map_file(file) as data:
             return _Reader(data).metadata()
     except (struct.error, ValueError, OverflowError) as error:
-        raise TokenizerError(f"{path} is not a sound GGUF file ({error}); download it again") from error
+        raise TokenizerError(f"{path} is not a valid GGUF file ({error}); download it again") from error
 
 
 class _Reader:
@@ -74,13 +74,13 @@ class _Reader:
         if kind == GGUFValueType.STRING:
             return [self._string() for _ in range(count)]
         if count > len(self._data):
-            raise ValueError(f"an array claims {count} elements")
+            raise ValueError(f"an array claims {count} elements, more than the file can hold")
         return list(self._unpack(f"{count}{_FORMATS[kind]}"))
 
     def _string(self) -> str:
         start = self._offset + 8
         end = start + struct.unpack_from("<Q", self._data, self._offset)[0]
         if end > len(self._data):
-            raise ValueError("a string goes past the end of the file")
+            raise ValueError("a string extends past the end of the file")
         self._offset = end
         return self._data[start:end].decode()

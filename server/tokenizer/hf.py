@@ -49,8 +49,8 @@ def _converted(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     path = folder / "tokenizer.model"
     if not is_there(path):
         raise TokenizerError(
-            f"{folder} has neither tokenizer.json nor tokenizer.model; download one with the model, or make the first "
-            "with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            f"{folder} has neither tokenizer.json nor tokenizer.model; download one of them with the model, or create "
+            "tokenizer.json with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     model = read_model(path)
     special = {"bos_token": model.text_of(model.bos), "eos_token": model.text_of(model.eos)}
@@ -77,7 +77,7 @@ def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]
         if backend.token_to_id(fields["content"]) != token_id:
             raise TokenizerError(
                 f"{folder}: tokenizer_config.json gives {fields['content']!r} the id {token_id}, "
-                "which does not fit tokenizer.json; download both from the same model"
+                "which contradicts tokenizer.json; download both files from the same model"
             )
 
 
@@ -132,7 +132,7 @@ def _default_of(templates: list[object], folder: Path) -> str:
     if not isinstance(default, str):
         names = ", ".join(sorted(repr(name)[:64] for name in named if isinstance(name, str))) or "none with a name"
         raise TokenizerError(
-            f"{folder}: of the model's chat templates none is called 'default'; there are {names}. Put the one to be "
-            "used into a file, and name that with --chat-template"
+            f"{folder}: none of the model's chat templates is named 'default'; their names are {names}. "
+            "Save the template to use in a file and pass that file with --chat-template"
         )
     return default

@@ -59,11 +59,11 @@ def read_model(path: Path) -> SentencepieceModel:
     except (ValueError, IndexError, struct.error) as error:
         raise TokenizerError(
             f"{path} is not a sentencepiece model ({error}), and there is no tokenizer.json; download the model again, "
-            "or make one with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            "or create tokenizer.json with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         ) from error
     if model.kind != _BPE or not model.texts:
         raise TokenizerError(
-            f"{path} is a sentencepiece model, but not a BPE one, and those of other kinds are not converted; make a "
+            f"{path} is a sentencepiece model of a kind other than BPE, which cannot be converted; create a "
             "tokenizer.json with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     return model
@@ -143,9 +143,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, _Value]]:
         elif wire in _LENGTHS:
             length = _LENGTHS[wire]
         else:
-            raise ValueError(f"a field of the wire type {wire}")
+            raise ValueError(f"a field has the unsupported wire type {wire}")
         if at + length > len(message):
-            raise ValueError("a field that goes past the end")
+            raise ValueError("a field extends past the end")
         yield number, message[at : at + length]
         at += length
 
@@ -157,18 +157,18 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return value, at + index + 1
-    raise ValueError("a number of more than ten bytes")
+    raise ValueError("a number has more than ten bytes")
 
 
 def _bytes(value: _Value) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError("a number where a text belongs")
+        raise ValueError("found a number instead of a string")
     return value
 
 
 def _integer(value: _Value) -> int:
     if not isinstance(value, int):
-        raise ValueError("a text where a number belongs")
+        raise ValueError("found a string instead of a number")
     return value
 
 

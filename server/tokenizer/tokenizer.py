@@ -101,7 +101,7 @@ class Tokenizer:
         `ChatTemplateError` when there is no template, and when it refuses the messages or goes past a limit.
         """
         if self._chat_template is None:
-            raise ChatTemplateError("this model has no chat template; use /v1/completions with a prompt of your own")
+            raise ChatTemplateError("this model has no chat template; use /v1/completions with your own prompt")
         return self._chat_template.render(
             {
                 **self._template_constants,

@@ -117,7 +117,7 @@ def test_arguments_that_are_not_json_are_refused(make: MakeTemplate) -> None:
     for _ in range(sys.getrecursionlimit() * 10):
         nested = [nested]
     for content in (object(), nested):
-        with pytest.raises(ChatTemplateError, match="cannot be given"):
+        with pytest.raises(ChatTemplateError, match="cannot be passed"):
             make("x").render({"messages": content})
 
 

@@ -115,7 +115,7 @@ def test_the_template_of_an_older_file_goes_before_the_configuration_s(tmp_path:
 )
 def test_a_list_without_a_default_names_what_there_is(tmp_path: Path, templates: list[object], names: str) -> None:
     folder = write_folder(tmp_path, tokenizer_config={**CONFIG, "chat_template": templates})
-    with pytest.raises(TokenizerError, match=f"there are {names}.*--chat-template"):
+    with pytest.raises(TokenizerError, match=f"their names are {names}.*--chat-template"):
         load_tokenizer(folder)
     assert load_tokenizer(folder, "given").render_chat(HELLO) == "given"
 

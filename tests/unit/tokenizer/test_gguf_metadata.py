@@ -52,7 +52,7 @@ def test_a_file_reads_as_with_the_gguf_package(tmp_path: Path) -> None:
 def test_a_file_that_lies_about_itself_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
-    with pytest.raises(TokenizerError, match="not a sound GGUF file"):
+    with pytest.raises(TokenizerError, match="not a valid GGUF file"):
         read_metadata(path)
 
 

@@ -65,7 +65,7 @@ def test_a_tokenizer_json_goes_before(tmp_path: Path) -> None:
 
 def test_a_model_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
     write_model(tmp_path, model_type="unigram")
-    with pytest.raises(TokenizerError, match="not a BPE one"):
+    with pytest.raises(TokenizerError, match="a kind other than BPE"):
         load_tokenizer(tmp_path)
 
 

@@ -19,9 +19,9 @@ _BARE_KEY = re.compile(r"(?<=[{,])(\w+):")
 def parser_of(kind: object, arguments: object, where: str) -> Parser:
     """What reads contents of that kind, and raises `Unreadable`. Raises `BadTemplate`."""
     if not isinstance(arguments, dict):
-        raise BadTemplate(f"{where}: the arguments of its content must be an object")
+        raise BadTemplate(f"{where}: content_args must be an object")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise BadTemplate(f"{where} has a content of no known kind: {', '.join(_KINDS)}")
+        raise BadTemplate(f"{where}: content must be one of {', '.join(_KINDS)}")
     return _KINDS[kind](arguments, where)
 
 
@@ -47,7 +47,7 @@ def _json(arguments: _Arguments, where: str) -> Parser:
     marks = arguments.get("string_delims", [])
     expect(
         isinstance(marks, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in marks),
-        f"{where}: string_delims must be pairs of texts",
+        f"{where}: string_delims must be a list of pairs of strings",
     )
     taken = [re.compile(f"{re.escape(begin)}(.*?){re.escape(end)}", re.DOTALL) for begin, end in marks]
     bare_keys, else_text = bool(arguments.get("unquoted_keys")), bool(arguments.get("allow_non_json"))
@@ -95,8 +95,8 @@ def _tags(arguments: _Arguments, where: str) -> Parser:
     try:
         tag = re.compile(pattern or "", re.DOTALL)
     except (re.error, TypeError, OverflowError, RecursionError) as error:
-        raise BadTemplate(f"{where} has a tag_pattern that cannot be used: {error}") from error
-    expect("key" in tag.groupindex, f"{where}: tag_pattern must have a group named key")
+        raise BadTemplate(f"{where}: tag_pattern is not a valid regular expression: {error}") from error
+    expect("key" in tag.groupindex, f"{where}: tag_pattern must have a group named 'key'")
     parse_value, merges = _nested(arguments, where), arguments.get("merge_duplicates")
     has_value = "value" in tag.groupindex
 
@@ -120,7 +120,7 @@ def _tags(arguments: _Arguments, where: str) -> Parser:
 def _lines(arguments: _Arguments, where: str) -> Parser:
     line_end, between = arguments.get("line_sep", "\n"), arguments.get("kv_sep", ":")
     if not isinstance(line_end, str) or not isinstance(between, str) or not line_end or not between:
-        raise BadTemplate(f"{where}: line_sep and kv_sep must be texts")
+        raise BadTemplate(f"{where}: line_sep and kv_sep must be strings that are not empty")
     clean, parse_value = _text(arguments, where), _nested(arguments, where)
 
     def parse(text: str) -> dict[str, Any]:

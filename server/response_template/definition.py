@@ -59,16 +59,18 @@ class Template:
 def template_of(given: object) -> Template:
     """The template that `given` says. Raises `BadTemplate`."""
     spec = _object(given, "the template", _KEYS)
-    expect(spec.get("version", 1) == 1, "its version is not 1")
+    expect(spec.get("version", 1) == 1, "version must be 1")
     fields, defaults = spec.get("fields"), spec.get("defaults", {})
     expect(isinstance(defaults, dict), "defaults must be an object")
     if not isinstance(fields, dict) or not fields:
-        raise BadTemplate("fields must be an object that has some")
+        raise BadTemplate("fields must be an object with at least one field")
     starts = _marks(spec, "start_anchor", "the template")
     if starts is None:
         raise BadTemplate("start_anchor or start_anchor_pattern must be set")
     made = {name: _field(name, each) for name, each in fields.items()}
-    expect(sum(each.opens is None for each in made.values()) <= 1, "more than one field has nothing that opens it")
+    expect(
+        sum(each.opens is None for each in made.values()) <= 1, "more than one field has neither open nor open_pattern"
+    )
     return Template(made, defaults, starts)
 
 
@@ -78,7 +80,7 @@ def _field(name: str, given: object) -> Field:
     opens, closes = (_marks(spec, key, where) for key in ("open", "close"))
     repeats, join, transform = bool(spec.get("repeats", False)), spec.get("join"), spec.get("transform")
     each = spec.get("transform_each", False)
-    expect(join is None or (isinstance(join, str) and repeats), f"{where}: join must be text, and needs repeats")
+    expect(join is None or (isinstance(join, str) and repeats), f"{where}: join must be a string and requires repeats")
     expect(isinstance(each, bool), f"{where}: transform_each must be true or false")
     expect(not each or transform is not None, f"{where}: transform_each needs a transform")
     check_transform(transform, where)
@@ -100,23 +102,23 @@ def _field(name: str, given: object) -> Field:
 
 def _object(given: object, where: str, known: set[str]) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise BadTemplate(f"{where} is no object")
+        raise BadTemplate(f"{where} is not an object")
     unknown = sorted(given.keys() - known)
-    expect(not unknown, f"{where} has keys that are not known: {', '.join(unknown)}")
+    expect(not unknown, f"{where} has unknown keys: {', '.join(unknown)}")
     return given
 
 
 def _marks(spec: Mapping[str, Any], key: str, where: str) -> re.Pattern[str] | None:
     """The expression of what opens or closes something: one text, any of several, or an expression."""
     pattern = f"{key}_pattern"
-    expect(not (key in spec and pattern in spec), f"{where} has {key} and {pattern}")
+    expect(not (key in spec and pattern in spec), f"{where} has both {key} and {pattern}; set only one of them")
     if pattern in spec:
         return compiled(spec[pattern], where)
     if key not in spec:
         return None
     texts = [spec[key]] if isinstance(spec[key], str) else spec[key]
     if not isinstance(texts, list) or not texts or not all(isinstance(each, str) and each for each in texts):
-        raise BadTemplate(f"{where}: {key} must be a text, or a list of some")
+        raise BadTemplate(f"{where}: {key} must be a string or a list of strings, none of them empty")
     # Where several begin alike the longest counts.
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))), re.DOTALL)
 
@@ -128,8 +130,8 @@ def compiled(pattern: object, where: str) -> re.Pattern[str]:
     the like, is refused here; for all else another dependency was rejected.
     """
     if not isinstance(pattern, str):
-        raise BadTemplate(f"{where} has an expression that is no text")
+        raise BadTemplate(f"{where} has a regular expression that is not a string")
     try:
         return re.compile(pattern, re.DOTALL)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadTemplate(f"{where} has an expression that cannot be used: {error}") from error
+        raise BadTemplate(f"{where} has an invalid regular expression: {error}") from error

@@ -26,7 +26,7 @@ def _reader(config: dict[str, Any]) -> Work:
             question = msgspec.convert(given, Question)
             return msgspec.json.encode(answer_of(template, question, special if question.hides else None)).decode()
         except Unreadable as error:
-            raise Complaint("a field that has to be there is not") from error
+            raise Complaint("a required field is missing") from error
 
     return read
 

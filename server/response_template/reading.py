@@ -81,6 +81,6 @@ def _named(found: re.Match[str]) -> dict[str, str]:
 
 
 def check_complete(template: Template, found: Collection[str]) -> None:
-    """Raise `Unreadable` where a field that has to be there is not among those that were `found`."""
+    """Raise `Unreadable` where a required field is missing among those that were `found`."""
     if any(not each.optional and each.name not in found for each in template.fields.values()):
         raise Unreadable

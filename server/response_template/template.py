@@ -90,7 +90,7 @@ class ResponseTemplate:
         try:
             return msgspec.json.decode(self._ask(msgspec.json.encode(question)), type=ReadAnswer)
         except (WorkFailed, WorkerUnavailable, ValueError, RecursionError) as error:
-            _log.warning("an answer is given as it is, without calls or thoughts told apart: %s", error)
+            _log.warning("returned an answer as plain text, without separating tool calls and reasoning: %s", error)
             return None
 
     def _ask(self, piece: bytes) -> str:

@@ -13,7 +13,7 @@ def check_transform(shape: object, where: str) -> None:
     """Raise `BadTemplate` where a text of `shape` is a placeholder in part: such a text is not written anywhere."""
     if isinstance(shape, str):
         if _PLACEHOLDER.search(shape) and not _PLACEHOLDER.fullmatch(shape):
-            raise BadTemplate(f"{where}: a text of the transform has a placeholder and more than that")
+            raise BadTemplate(f"{where}: a string of the transform mixes a placeholder with other text")
         return
     parts = shape.values() if isinstance(shape, dict) else shape if isinstance(shape, list) else ()
     for part in parts:

@@ -80,7 +80,7 @@ class neutral:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [None, *self._values], "description": "Not supported. The accepted values have no effect."}
+        return {"enum": [None, *self._values], "description": "Not supported; the accepted values have no effect."}
 
     def _check(self, value: object) -> object:
         if value is None or any(type(value) is type(item) and value == item for item in self._values):
@@ -137,7 +137,7 @@ def whole_characters(value: str) -> str:
 
 
 Neutral = Any
-Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="Without effect, whatever it holds.")]
+Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="No effect; any value is accepted.")]
 Text = Annotated[str, AfterValidator(whole_characters)]
 # Behind a number's bounds, which the OpenAPI document would not have otherwise.
 no_overflow = BeforeValidator(_no_float_overflow)

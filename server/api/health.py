@@ -23,26 +23,29 @@ def health_router(context: ApiContext) -> APIRouter:
 
     @router.get("/health", response_model=Status, responses=errors(503))
     async def health() -> Response:
-        """200 when requests are served, otherwise 503: loading, restarting, draining."""
+        """Return 200 when the server accepts requests, otherwise 503: loading, restarting or draining."""
         return ready()
 
     @router.get("/readyz", response_model=Status, responses=errors(503))
     async def readyz() -> Response:
-        """200 when requests are served, otherwise 503: loading, restarting, draining."""
+        """Return 200 when the server accepts requests, otherwise 503: loading, restarting or draining."""
         return ready()
 
     @router.get("/livez", response_model=Status, responses=errors(503))
     async def livez() -> Response:
-        """503 only when the server has given up."""
+        """Return 503 only after the engine has failed permanently, otherwise 200."""
         if context.engine.is_alive():
             return json_response({"status": "ok"})
         return error_response(
-            ApiError(503, "The engine has failed permanently.", kind="server_error", code="not_alive"), "/"
+            ApiError(
+                503, "The engine has failed permanently. Restart the server.", kind="server_error", code="not_alive"
+            ),
+            "/",
         )
 
     @router.get("/version", response_model=Version, responses=errors())
     async def version() -> Response:
-        """The server's version."""
+        """Return the server's version."""
         return json_response({"version": context.version})
 
     return router

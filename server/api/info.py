@@ -29,7 +29,7 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     @router.get("/get_server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
-        """Configuration, workers and live counters; with `profile=1` figures of the steps."""
+        """Return the configuration, the workers and live counters; with `profile=1` also the cost of steps."""
         if ceilings and not profile:
             raise bad_request("'ceilings' is part of the profile. Set 'profile=1' too.", "ceilings", CONFLICT)
         ranks = await context.engine.profile(ceilings=ceilings) if profile else []
@@ -38,37 +38,38 @@ def info_router(context: ApiContext) -> APIRouter:
 
     @router.get("/machine", response_model=Machine, responses=errors())
     async def machine() -> Response:
-        """Queue, KV pages, prefix tree and workers now, and what steps have cost: what the page of /ui shows."""
+        """Return the current queue, KV pages, prefix tree and workers, and the cost of steps; the page /ui shows this
+        data."""
         now, costs = context.engine.overview(), await _costs(context)
         return json_response({"version": context.version, "model": context.model_name, "now": now, "costs": costs})
 
     @router.get("/model_info", response_model=ModelInfo, responses=errors())
     @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
     async def model_info() -> Response:
-        """The model that is served, its context and its vocabulary."""
+        """Return the served model, its context length and its vocabulary size."""
         limits = context.limits
         sizes = {"max_model_len": limits.context_length, "vocab_size": limits.vocab_size}
         return json_response({**_model_names(context), "is_generation": context.embedding_size == 0, **sizes})
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:
-        """Running and waiting sequences and use of the KV cache, as SGLang's routers ask for it."""
+        """Return the running and waiting sequences and the use of the KV cache, in the format of SGLang's routers."""
         answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version}
         return json_response(answer | _loads(context.engine.load()))
 
     @router.get("/get_load", response_model=list[OlderRankLoad], responses=errors())
     async def get_load() -> Response:
-        """Running and waiting sequences and use of the KV cache, in SGLang's older shape."""
+        """Return the running and waiting sequences and the use of the KV cache, in SGLang's older format."""
         return json_response([_older_rank_load(context.engine.load())])
 
     @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
     async def flush_cache() -> Response:
-        """Forget cached prefixes; 409 while requests run."""
+        """Clear the prefix cache; returns 409 while requests are running."""
         return await flush(context)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=errors())
     async def metrics() -> Response:
-        """The metrics, for Prometheus."""
+        """Return the metrics for Prometheus."""
         body, content_type = context.metrics.render()
         return Response(body, media_type=content_type)
 

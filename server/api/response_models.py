@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 
 class ErrorDetail(BaseModel):
-    """`param` is the field to blame; `code` is for programs."""
+    """The details of an error: `param` names the invalid field; `code` is machine-readable."""
 
     message: str
     type: str
@@ -18,19 +18,19 @@ class ErrorDetail(BaseModel):
 
 
 class Error(BaseModel):
-    """Every answer other than 2xx."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
 
 class PromptTokensDetails(BaseModel):
-    """The origin of prompt tokens."""
+    """The number of prompt tokens that came from the cache."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(BaseModel):
-    """The kinds of completion tokens. Of a prediction, where there is one: rejected ones are not among them."""
+    """The kinds of completion tokens. `completion_tokens` does not count the rejected tokens of a prediction."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int | None = None
@@ -38,7 +38,7 @@ class CompletionTokensDetails(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens of all choices; a prompt counts once."""
+    """Token counts of all choices; a prompt counts once."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -48,7 +48,8 @@ class Usage(BaseModel):
 
 
 class TopLogprob(BaseModel):
-    """A token that could have come; its text may be ``\\xe2\\x82`` where its bytes are not a whole character."""
+    """A possible token and its log-probability. Its text is an escape such as ``\\xe2\\x82`` if its bytes are not a
+    complete character."""
 
     token: str
     logprob: float
@@ -56,27 +57,27 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprob(TopLogprob):
-    """A token that came."""
+    """A generated token and its log-probability."""
 
     top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(BaseModel):
-    """An entry a token."""
+    """The log-probabilities, with one entry per token."""
 
     content: list[TokenLogprob]
     refusal: None
 
 
 class CalledFunction(BaseModel):
-    """A function and its arguments, the text of a JSON object."""
+    """A function and its arguments as the text of a JSON object."""
 
     name: str
     arguments: str
 
 
 class ToolCall(BaseModel):
-    """A call that the model makes."""
+    """A tool call of the model."""
 
     id: str
     type: Literal["function"]
@@ -84,8 +85,8 @@ class ToolCall(BaseModel):
 
 
 class AssistantMessage(BaseModel):
-    """The message that the model wrote. `content` is null where it has calls and no text; `function_call` is for
-    requests with `functions`."""
+    """The message that the model generated. `content` is null if the message has tool calls and no text;
+    `function_call` is for requests with `functions`."""
 
     role: Literal["assistant"]
     content: str | None
@@ -100,7 +101,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class ChatChoice(BaseModel):
-    """One of `n` answers."""
+    """One of the `n` choices."""
 
     index: int
     message: AssistantMessage
@@ -111,14 +112,14 @@ class ChatChoice(BaseModel):
 
 class _Answer(BaseModel):
     id: str
-    created: int = Field(description="Seconds since 1970.")
+    created: int = Field(description="Unix time in seconds.")
     model: str
     system_fingerprint: str
     usage: Usage
 
 
 class ChatCompletion(_Answer):
-    """The answer of /v1/chat/completions."""
+    """The response of POST /v1/chat/completions."""
 
     object: Literal["chat.completion"]
     prompt_token_ids: list[int] | None = None
@@ -127,7 +128,8 @@ class ChatCompletion(_Answer):
 
 
 class CompletionLogprobs(BaseModel):
-    """Columns, an entry a token. The first token of an echoed prompt has no log-probability."""
+    """The log-probabilities as columns with one entry per token. The first token of an echoed prompt has no
+    log-probability."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -136,7 +138,7 @@ class CompletionLogprobs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """Choice p * n + i is answer i to prompt p."""
+    """A completion of a prompt; choice p * n + i is completion i of prompt p."""
 
     index: int
     text: str
@@ -148,14 +150,14 @@ class CompletionChoice(BaseModel):
 
 
 class Completion(_Answer):
-    """The answer of /v1/completions."""
+    """The response of POST /v1/completions."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
 
 
 class Embedding(BaseModel):
-    """The embedding of an input: numbers, or their base64."""
+    """The embedding of an input, as numbers or in base64."""
 
     object: Literal["embedding"]
     index: int
@@ -163,14 +165,14 @@ class Embedding(BaseModel):
 
 
 class PromptUsage(BaseModel):
-    """Tokens of all inputs."""
+    """The number of tokens in all inputs."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class Embeddings(BaseModel):
-    """The answer of /v1/embeddings."""
+    """The response of POST /v1/embeddings."""
 
     object: Literal["list"]
     data: list[Embedding]
@@ -179,7 +181,7 @@ class Embeddings(BaseModel):
 
 
 class Tokenized(BaseModel):
-    """The answer of /tokenize."""
+    """The response of POST /tokenize."""
 
     count: int
     max_model_len: int
@@ -188,7 +190,7 @@ class Tokenized(BaseModel):
 
 
 class Detokenized(BaseModel):
-    """The answer of /detokenize."""
+    """The response of POST /detokenize."""
 
     prompt: str
 

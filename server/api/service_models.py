@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Model(BaseModel):
-    """A name that requests may have."""
+    """A model name that requests can use."""
 
     id: str
     object: Literal["model"]
@@ -24,14 +24,14 @@ class Model(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The names that requests may have."""
+    """The model names that requests can use."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 class AnthropicModel(BaseModel):
-    """A name that requests may have, in Anthropic's shape."""
+    """A model name that requests can use, in Anthropic's format."""
 
     type: Literal["model"]
     id: str
@@ -40,7 +40,7 @@ class AnthropicModel(BaseModel):
 
 
 class AnthropicModelList(BaseModel):
-    """The names that requests may have, in Anthropic's shape."""
+    """The model names that requests can use, in Anthropic's format."""
 
     data: list[AnthropicModel]
     has_more: Literal[False]
@@ -49,7 +49,7 @@ class AnthropicModelList(BaseModel):
 
 
 class Status(BaseModel):
-    """The answer of a probe."""
+    """The response of a health probe."""
 
     status: Literal["ok"]
 
@@ -61,7 +61,7 @@ class Version(BaseModel):
 
 
 class ServerInfo(BaseModel):
-    """Configuration, workers and counters; what is in it grows."""
+    """The configuration, the workers and the counters; later versions add fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -73,7 +73,7 @@ class ServerInfo(BaseModel):
 
 
 class RankCosts(BaseModel):
-    """What the steps of a rank have cost since it was loaded, in all and by operation."""
+    """The cost of a rank's steps since the rank was loaded, in total and by operation."""
 
     rank: int
     steps: int
@@ -83,7 +83,7 @@ class RankCosts(BaseModel):
 
 
 class Machine(BaseModel):
-    """What a view of the machine shows, at one moment."""
+    """The state of the engine and the cost of its steps, at one moment."""
 
     version: str
     model: str
@@ -92,7 +92,7 @@ class Machine(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """The answer of /get_model_info and /model_info, which routers ask."""
+    """The response of GET /get_model_info and GET /model_info, for routers."""
 
     model_path: str
     tokenizer_path: str
@@ -115,7 +115,7 @@ class RankLoad(BaseModel):
 
 
 class Loads(BaseModel):
-    """The load of the one engine, and of all."""
+    """The load of the single engine, and the total."""
 
     timestamp: str
     version: str
@@ -125,7 +125,7 @@ class Loads(BaseModel):
 
 
 class OlderRankLoad(BaseModel):
-    """The load of the engine, as SGLang told it before there was /v1/loads."""
+    """The load of the engine, in the format that SGLang used before /v1/loads."""
 
     dp_rank: int
     num_reqs: int
@@ -134,13 +134,13 @@ class OlderRankLoad(BaseModel):
 
 
 class ServerLoad(BaseModel):
-    """Sequences that run or wait."""
+    """The number of running and waiting sequences."""
 
     server_load: int
 
 
 class TokenizerInfo(BaseModel):
-    """The answer of /tokenizer_info, in the names of a tokenizer_config.json."""
+    """The response of GET /tokenizer_info, with the field names of tokenizer_config.json."""
 
     tokenizer_class: str
     vocab_size: int
@@ -151,7 +151,7 @@ class TokenizerInfo(BaseModel):
 
 
 class Flushed(BaseModel):
-    """The cache is empty now."""
+    """Confirmation that the cache is empty."""
 
     success: bool
     message: str

@@ -25,13 +25,13 @@ def tokenize_router(context: ApiContext) -> APIRouter:
 
     @router.post("/tokenize", response_model=Tokenized, responses=BODY_ERRORS)
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
-        """The tokens of a text or of a conversation, in vLLM's shapes."""
+        """Tokenize a text or a conversation, in vLLM's format."""
         check_model(context, body.model)
         return await until_disconnect(request, _tokenized(context, body))
 
     @router.post("/detokenize", response_model=Detokenized, responses=BODY_ERRORS)
     async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
-        """The text of tokens, in vLLM's shapes."""
+        """Convert token ids to text, in vLLM's format."""
         check_model(context, body.model)
         if len(body.tokens) > context.limits.text_tokens:
             raise _too_long(context, len(body.tokens), "tokens")

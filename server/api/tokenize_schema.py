@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 
 class TokenizeRequest(Strict):
-    """A text, or a conversation as the chat endpoint would render it."""
+    """The body of POST /tokenize: a text, or a conversation rendered as by the chat endpoint."""
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
@@ -17,19 +17,19 @@ class TokenizeRequest(Strict):
         return limits.text_tokens
 
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     prompt: Text | None = None
-    """A text; or else `messages`."""
+    """String to tokenize; required unless `messages` is set."""
     messages: Messages | None = None
-    """A conversation, as the chat endpoint would render it."""
+    """Conversation to tokenize, rendered as by the chat endpoint."""
     add_special_tokens: bool = True
-    """Add the model's special tokens to a text."""
+    """Add the model's special tokens to `prompt`."""
     add_generation_prompt: bool = True
-    """End a conversation where an answer begins."""
+    """End the rendered conversation with the beginning of a response."""
     chat_template_kwargs: TemplateArguments | None = None
     """Arguments of the chat template, as for the chat endpoint."""
     return_token_strs: bool = False
-    """The tokens' texts too."""
+    """Return the text of each token as well."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> TokenizeRequest:
@@ -39,7 +39,7 @@ class TokenizeRequest(Strict):
 
 
 class DetokenizeRequest(Strict):
-    """Token ids to turn back into text."""
+    """The body of POST /detokenize: token ids to convert to text."""
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
@@ -47,8 +47,8 @@ class DetokenizeRequest(Strict):
         return limits.text_tokens
 
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     tokens: list[TokenId]
-    """The token ids of a text."""
+    """Token ids to convert to text."""
     skip_special_tokens: bool = False
-    """Leave special tokens out of the text."""
+    """Omit special tokens from the text."""

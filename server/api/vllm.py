@@ -19,7 +19,7 @@ def vllm_router(context: ApiContext) -> APIRouter:
     # The first one to be found answers, and says which methods there are; the document has an entry for each.
     @router.api_route("/ping", methods=["GET", "POST"], include_in_schema=False)
     async def ping() -> Response:
-        """200 when requests are served, otherwise 503, as SageMaker asks."""
+        """Return 200 when the server accepts requests, otherwise 503, as SageMaker requires."""
         if context.engine.is_ready():
             return json_response({"status": "ok"})
         error = not_ready("The server is loading, restarting or shutting down.")
@@ -28,20 +28,20 @@ def vllm_router(context: ApiContext) -> APIRouter:
 
     @router.get("/load", response_model=ServerLoad, responses=errors())
     async def load() -> Response:
-        """Sequences that run or wait, in vLLM's shape."""
+        """Return the number of running and waiting sequences, in vLLM's format."""
         now = context.engine.load()
         return json_response({"server_load": now.running + now.waiting})
 
     @router.post("/reset_prefix_cache", response_model=Flushed, responses=errors(409))
     async def reset_prefix_cache() -> Response:
-        """Forget cached prefixes, under vLLM's name; 409 while requests run."""
+        """Clear the prefix cache, under vLLM's name; returns 409 while requests are running."""
         return await flush(context)
 
     if context.tokenizer_info:
         # Not without the operator's word, as in vLLM: a chat template may be the operator's own.
         @router.get("/tokenizer_info", response_model=TokenizerInfo, responses=errors())
         async def tokenizer_info() -> Response:
-            """The tokenizer's sizes and special tokens, and the chat template."""
+            """Return the tokenizer's sizes and special tokens, and the chat template."""
             return json_response(_tokenizer_info(context))
 
     return router

@@ -14,7 +14,7 @@ MAX_PAGES_SEEN = 4000
 
 @dataclass(frozen=True)
 class Branch:
-    """Pages of a prefix that follow each other without a fork."""
+    """Consecutive pages of a prefix without a branch between them."""
 
     parent: int  # the place in the list of the branch that it goes on from; -1: it begins a prompt
     pages: int
@@ -23,7 +23,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Prefixes:
-    """The shape of the tree of cached prefixes. No token and no salt is in it: they are other clients'."""
+    """The shape of the tree of cached prefixes, without tokens and salts, which can belong to other clients."""
 
     pages: int  # of the whole tree
     branches: list[Branch]  # parents before their children, those near to the roots first
@@ -32,7 +32,7 @@ class Prefixes:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """One rank, and its place."""
+    """A rank and its location."""
 
     rank: int
     node: int
@@ -46,7 +46,7 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class Overview:
-    """The engine now."""
+    """The current state of the engine."""
 
     state: str
     running: int

@@ -26,7 +26,7 @@ PARTS: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"type": "input_video", "video_url": DATA}, "videos"),
     (RESPONSES, {"type": "input_file", "file_data": DATA}, "files"),
     (MESSAGES, {"type": "image", "source": SOURCE}, "images"),
-    (MESSAGES, {"type": "document", "source": SOURCE}, "documents that are not text"),
+    (MESSAGES, {"type": "document", "source": SOURCE}, "non-text documents"),
     (MESSAGES, {"type": "container_upload", "file_id": "f"}, "files"),
     # Of another surface: clients confuse them.
     (MESSAGES, {"type": "image_url", "image_url": {"url": DATA}}, "images"),

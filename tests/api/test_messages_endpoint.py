@@ -167,7 +167,7 @@ def test_tool_calls_and_results_are_turns_for_templates_that_know_them() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "what"), [("image", "", "images"), ("document", ".source", "documents that are not text")]
+    ("kind", "where", "what"), [("image", "", "images"), ("document", ".source", "non-text documents")]
 )
 def test_images_and_documents_are_refused_by_name(client: TestClient, kind: str, where: str, what: str) -> None:
     block = {"type": kind, "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
@@ -267,7 +267,7 @@ def test_thinking_between_tools_is_thinking(client: TestClient, engine: FakeEngi
             {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]},
             "of the type 'thinking'",
         ),
-        ({"messages": [*USER, {"role": "assistant", "content": "He"}]}, "the last message must have the role 'user'"),
+        ({"messages": [*USER, {"role": "assistant", "content": "He"}]}, "end with a message of the role 'user'"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
         ({"temperature": 3}, "temperature"),
         ({"max_token": 3}, "did you mean 'max_tokens'?"),

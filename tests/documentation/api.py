@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from tests.documentation.tables import code, table
 
-_UNHEEDED, _REFUSED = "Without effect", "Not supported"
+_UNHEEDED, _REFUSED = "No effect", "Not supported"
 Schema = Mapping[str, Any]
 
 
@@ -44,12 +44,13 @@ def routes() -> str:
     paths: dict[str, list[str]] = {}
     for method, path, operation in _operations():
         paths.setdefault(operation["description"], []).append(f"{method} {path}")
-    paths["A page to chat with the model and to look at the machine; no key is asked for here, but by the page."] = [
+    paths["Return a page to chat with the model and to inspect the machine; only the page asks for a key."] = [
         "GET /ui"
     ]
-    paths["The schema of all this, answers and errors too."] = ["GET /openapi.json"]
+    paths["Return the OpenAPI document: routes, fields, responses and errors."] = ["GET /openapi.json"]
     return table(
-        ("endpoint", "answer"), ((code(*sorted(names, key=len)), text.rstrip(".")) for text, names in paths.items())
+        ("endpoint", "what it does"),
+        ((code(*sorted(names, key=len)), text.rstrip(".")) for text, names in paths.items()),
     )
 
 
@@ -97,7 +98,10 @@ def unheeded_fields() -> str:
         text = schema.get("description", "")
         if text.startswith(_UNHEEDED):
             why.setdefault(text.removeprefix(_UNHEEDED).lstrip(": ").rstrip("."), []).append(name)
-    return table(("field", "why"), ((code(*names), text or "it changes no result") for text, names in why.items()))
+    return table(
+        ("field", "why"),
+        ((code(*names), text or "it does not affect the result") for text, names in why.items()),
+    )
 
 
 def refused_fields() -> str:

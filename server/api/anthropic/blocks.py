@@ -10,7 +10,7 @@ from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_BLOCKS = 16384
-_UNSERVED_SOURCES = dict.fromkeys(("base64", "file", "url"), "documents that are not text")
+_UNSERVED_SOURCES = dict.fromkeys(("base64", "file", "url"), "non-text documents")
 
 
 class TextBlock(Strict):
@@ -30,7 +30,7 @@ Texts = Annotated[
 
 
 class TextSource(Strict):
-    """A document that is a text."""
+    """A document given as a string."""
 
     type: Literal["text"]
     media_type: Literal["text/plain"] | None = None
@@ -43,7 +43,7 @@ class TextSource(Strict):
 
 
 class ContentSource(Strict):
-    """A document that is made of blocks."""
+    """A document given as text blocks."""
 
     type: Literal["content"]
     content: Texts
@@ -55,7 +55,7 @@ class ContentSource(Strict):
 
 
 class DocumentBlock(Strict):
-    """A document, whose title and text are given to the model as text."""
+    """A document; the model receives its title, context and text as text."""
 
     type: Literal["document"]
     source: Annotated[
@@ -75,7 +75,7 @@ class DocumentBlock(Strict):
 
 
 class SearchResultBlock(Strict):
-    """A result of a search, as text for the model."""
+    """A search result; the model receives it as text."""
 
     type: Literal["search_result"]
     source: Text
@@ -91,7 +91,7 @@ class SearchResultBlock(Strict):
 
 
 class ToolReferenceBlock(Strict):
-    """The name of a tool that a search for tools has found; the request has the tool itself."""
+    """The name of a tool that a tool search found; the request defines the tool."""
 
     type: Literal["tool_reference"]
     tool_name: ShortText
@@ -104,7 +104,7 @@ class ToolReferenceBlock(Strict):
 
 
 class ResultImageBlock(Strict):
-    """An image that a tool has returned; a text takes its place."""
+    """An image in a tool result; the server replaces it with a placeholder text."""
 
     type: Literal["image"]
     source: Unused = None
@@ -133,7 +133,7 @@ _Result = Annotated[
 
 
 class ThinkingBlock(Strict):
-    """The thought of an earlier answer, for templates that write it."""
+    """The thinking of an earlier response, for chat templates that render it."""
 
     type: Literal["thinking"]
     thinking: Text
@@ -142,7 +142,7 @@ class ThinkingBlock(Strict):
 
 
 class RedactedThinkingBlock(Strict):
-    """A thought that only another server can read; it is left out."""
+    """Encrypted thinking from another server; the server drops it."""
 
     type: Literal["redacted_thinking"]
     data: Unused = None
@@ -150,7 +150,7 @@ class RedactedThinkingBlock(Strict):
 
 
 class ToolUseBlock(Strict):
-    """A call that an earlier answer made."""
+    """A tool call of an earlier response."""
 
     type: Literal["tool_use"]
     id: ShortText
@@ -161,13 +161,13 @@ class ToolUseBlock(Strict):
 
 
 class ToolResultBlock(Strict):
-    """The result of a call."""
+    """The result of a tool call."""
 
     type: Literal["tool_result"]
     tool_use_id: ShortText
     content: _Result | None = None
     is_error: bool | None = None
-    """Without effect: chat templates have no word for it."""
+    """No effect: chat templates have no field for errors."""
     cache_control: Unused = None
 
 

@@ -28,13 +28,13 @@ _BLOCKS = {
 
 
 class InputMessage(Strict):
-    """One message."""
+    """A message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    """Who speaks; `system` gives instructions in the middle of the conversation."""
+    """Author of the message. `system` gives instructions in the middle of the conversation."""
     content: Content
-    """A text, or a list of blocks: `text`; of the user `document` and `search_result`, which are text, and
-    `tool_result`; of the assistant `thinking` and `tool_use`."""
+    """String or list of blocks. Every role can send `text`; the user also `document`, `search_result` and
+    `tool_result`; the assistant also `thinking` and `tool_use`."""
 
     @model_validator(mode="after")
     def _blocks_fit_the_role(self) -> InputMessage:

@@ -30,7 +30,7 @@ def messages_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/messages", response_model=AnthropicMessage, responses={200: EVENT_STREAM, **failures})
     async def create_message(body: MessagesRequest, request: Request) -> Response:
-        """A conversation, continued; Anthropic's shapes, streaming and not."""
+        """Generate the next message of a conversation, in Anthropic's format, with or without streaming."""
         answer = _MessageAnswer(context, body)
         generation = await start(context, request, body.asked(), answer.id)
         return await respond(
@@ -39,7 +39,7 @@ def messages_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/messages/count_tokens", response_model=TokenCount, responses=failures)
     async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
-        """The number of tokens that a conversation is, in Anthropic's shapes."""
+        """Count the tokens of a conversation, in Anthropic's format."""
         check_model(context, body.model)
         prompt = await until_disconnect(request, render(context, body.chat(), body.tool_use()))
         return json_response({"input_tokens": len(prompt.tokens)})

@@ -6,14 +6,14 @@ from pydantic import BaseModel
 
 
 class AnthropicErrorDetail(BaseModel):
-    """What went wrong."""
+    """Kind and message of an error."""
 
     type: str
     message: str
 
 
 class AnthropicError(BaseModel):
-    """Every answer other than 2xx."""
+    """The body of every error response."""
 
     type: Literal["error"]
     error: AnthropicErrorDetail
@@ -21,7 +21,7 @@ class AnthropicError(BaseModel):
 
 
 class AnthropicUsage(BaseModel):
-    """Tokens; `input_tokens` are those of the prompt that did not come from the cache."""
+    """Token counts. `input_tokens` counts the prompt tokens that did not come from the cache."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -30,14 +30,14 @@ class AnthropicUsage(BaseModel):
 
 
 class AnthropicText(BaseModel):
-    """A text that the model wrote."""
+    """A text that the model generated."""
 
     type: Literal["text"]
     text: str
 
 
 class AnthropicThinking(BaseModel):
-    """The thought before an answer."""
+    """The thinking before a response."""
 
     type: Literal["thinking"]
     thinking: str
@@ -45,7 +45,8 @@ class AnthropicThinking(BaseModel):
 
 
 class AnthropicToolUse(BaseModel):
-    """A call that the model wants made. An input that is no JSON object is the one field `INVALID_JSON`."""
+    """A tool call of the model. An input that is not a JSON object becomes an object with the single field
+    `INVALID_JSON`."""
 
     type: Literal["tool_use"]
     id: str
@@ -54,7 +55,7 @@ class AnthropicToolUse(BaseModel):
 
 
 class AnthropicMessage(BaseModel):
-    """The answer of /v1/messages."""
+    """The response of POST /v1/messages."""
 
     id: str
     type: Literal["message"]
@@ -67,6 +68,6 @@ class AnthropicMessage(BaseModel):
 
 
 class TokenCount(BaseModel):
-    """The answer of /v1/messages/count_tokens."""
+    """The response of POST /v1/messages/count_tokens."""
 
     input_tokens: int

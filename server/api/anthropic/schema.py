@@ -37,59 +37,60 @@ def _instructions(content: str | list[TextBlock]) -> str:
 
 
 class Thinking(Strict):
-    """Whether the model thinks before it answers."""
+    """The settings of thinking before the response."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    """Whether it does; `adaptive` and `between_tools` are `enabled` here."""
+    """Mode of thinking. `adaptive` and `between_tools` have the same effect as `enabled`."""
     budget_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """Tokens after which the thought is closed."""
+    """Maximum number of thinking tokens; the server then closes the thinking."""
     display: Literal["summarized", "updates", "omitted"] | None = None
-    """Whether the thought is in the answer, as it is: it is never summarized."""
+    """`omitted` leaves the thinking out of the response. Any other value includes the full thinking: the server never
+    summarizes it."""
 
 
 class OutputConfig(Strict):
-    """How the model answers."""
+    """Settings of the response."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    """How long the model thinks, where its template knows that; `max` is `xhigh` here."""
+    """Amount of thinking, for models whose chat template supports it. `max` has the same effect as `xhigh`."""
     format: AnswerFormat | None = None
-    """`json_schema` with a `schema`, which the answer's text then fits."""
+    """Format of the response text: `text`, `json_object`, or `json_schema` with a `schema`."""
 
 
 class RequestMetadata(Strict):
-    """What is said about a request."""
+    """Metadata of a request."""
 
     user_id: ShortText | None = None
-    """Without effect."""
+    """No effect."""
 
 
 class CountTokensRequest(Strict):
     """The body of POST /v1/messages/count_tokens."""
 
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     messages: Messages
-    """The turns so far, which end with one of the user."""
+    """Conversation so far; the last message must not be the assistant's."""
     system: Annotated[str, made_of(Texts, _instructions)] | None = None
-    """Instructions: a text, or a list of text blocks. A block that begins with `x-anthropic-billing-header:` is left
-    out, and so is such a first line of a text. It changes with each conversation, and cached prefixes would not
-    match."""
+    """Instructions: a string or a list of text blocks. The server drops a block, or the first line of a string, that
+    begins with `x-anthropic-billing-header:`. This header changes with each conversation and would prevent matches in
+    the prefix cache."""
     thinking: Thinking | None = None
-    """Whether the model thinks before it answers, where it can; disabled unless set."""
+    """Switch for thinking before the response, for models that support it; disabled unless set."""
     tools: Tools | None = None
-    """Functions that the model may call."""
+    """Functions that the model can call."""
     tool_choice: ToolChoice | None = None
-    """Which of them an answer calls; `auto` unless set."""
+    """Tools that the response calls; `auto` unless set."""
     output_config: OutputConfig | None = None
-    """How the model answers."""
+    """Settings of the response."""
     output_format: AnswerFormat | None = None
-    """The older `output_config.format`."""
+    """Older name of `output_config.format`."""
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> CountTokensRequest:
         if self.messages.messages[-1]["role"] == "assistant":
             raise conflict(
-                "messages", "assistant message prefill is not supported; the last message must have the role 'user'"
+                "messages", "assistant message prefill is not supported; end with a message of the role 'user'"
             )
         if self.tool_choice is not None:
             self.tool_choice.meant.check(self.tools or (), "tool_choice")
@@ -119,19 +120,20 @@ class MessagesRequest(CountTokensRequest):
     """The body of POST /v1/messages."""
 
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)]
-    """Tokens to generate at most; fewer where the context has no room for them."""
+    """Maximum number of tokens to generate; fewer if the context length leaves less space."""
     stop_sequences: StopStrings | None = None
-    """Texts that end the answer and are not part of it."""
+    """Strings that end the response; they are not part of the response."""
     stream: bool | None = None
-    """Answer in events, as the tokens come."""
+    """Stream the response as server-sent events."""
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
-    """0 is greedy; 1 unless set."""
+    """Sampling temperature; 0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
+    """Sample from the most likely tokens up to this total probability. 0 always takes the most likely token; 1 unless
+    set."""
     top_k: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    """Sample from so many tokens; 0, the default, from all."""
+    """Number of most likely tokens to sample from; 0, the default, samples from all tokens."""
     metadata: RequestMetadata | None = None
-    """Without effect."""
+    """No effect."""
     cache_control: Unused = None
 
     service_tier: Annotated[Neutral, neutral("auto", "standard_only")] = None

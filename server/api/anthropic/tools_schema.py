@@ -22,19 +22,19 @@ def _tag(value: object) -> str:
 
 
 class InputTool(Strict):
-    """A function that the model may call."""
+    """A function that the model can call."""
 
     name: ToolName
     """Letters, digits and `_.:/-`."""
     description: Text | None = None
-    """What it does, for the model."""
+    """Description of the function for the model."""
     input_schema: Data
-    """The JSON schema of its input."""
+    """JSON schema of the input."""
     type: Literal["custom"] | None = None
     strict: bool | None = None
-    """Whether inputs always fit the schema; false unless set."""
+    """Guarantee that inputs match the schema; false unless set."""
     input_examples: Annotated[list[Data], Field(max_length=_MAX_EXAMPLES)] | None = None
-    """Without effect."""
+    """No effect."""
     cache_control: Unused = None
     defer_loading: Unused = None
     allowed_callers: Unused = None
@@ -46,12 +46,12 @@ class InputTool(Strict):
 
 
 class ClientTool(Strict):
-    """One of Anthropic's tools that the client runs: bash, the text editor, memory."""
+    """A tool that Anthropic defines and the client runs: bash, text editor or memory."""
 
     type: Annotated[str, StringConstraints(max_length=64)]
-    """`bash_…`, `text_editor_…` or `memory_…`, with the date of a version."""
+    """`bash_…`, `text_editor_…` or `memory_…`, followed by a version date."""
     name: ToolName
-    """The name that Anthropic gives it."""
+    """Name that Anthropic defines for the tool."""
     max_characters: Unused = None
     cache_control: Unused = None
     defer_loading: Unused = None
@@ -65,14 +65,14 @@ class ClientTool(Strict):
 
 
 class ToolChoice(Strict):
-    """Which tools an answer calls."""
+    """The choice of the tools that a response calls."""
 
     type: Literal["auto", "any", "tool", "none"]
-    """`any`: some; `tool`: the one that is named."""
+    """`auto`: the model decides. `any`: at least one call. `tool`: a call of the tool in `name`. `none`: no call."""
     name: ToolName | None = None
-    """The tool to call, with the type `tool`."""
+    """Name of the tool to call; required with the type `tool`."""
     disable_parallel_tool_use: bool | None = None
-    """Whether an answer has at most one call; false unless set."""
+    """Allow at most one call per response; false unless set."""
 
     @model_validator(mode="after")
     def _only_a_tool_has_a_name(self) -> ToolChoice:

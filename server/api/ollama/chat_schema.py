@@ -25,7 +25,7 @@ class CalledFunction(Strict):
 
 
 class ToolCall(Strict):
-    """A call that an earlier answer made."""
+    """A tool call of an earlier response."""
 
     function: CalledFunction
     id: Unused = None
@@ -37,20 +37,20 @@ class ToolCall(Strict):
 
 
 class OllamaMessage(Strict):
-    """One message."""
+    """A message of the conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    """Who speaks."""
+    """Author of the message."""
     content: Text | None = None
-    """What is said."""
+    """Text of the message."""
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
-    """Calls that the assistant made, for templates that write them."""
+    """Tool calls of the assistant, for chat templates that render them."""
     tool_name: ShortText | None = None
-    """The tool whose result this is."""
+    """Name of the tool that returned this result."""
     tool_call_id: Unused = None
     images: Annotated[Neutral, neutral([], media="images")] = None
     thinking: Text | None = None
-    """What the assistant thought, for templates that write it."""
+    """Thinking of the assistant, for chat templates that render it."""
 
     @model_validator(mode="after")
     def _only_the_assistant_calls(self) -> OllamaMessage:
@@ -79,9 +79,9 @@ class OllamaChatRequest(OllamaFields):
     """The body of POST /api/chat."""
 
     messages: Annotated[Conversation, conversation_of(OllamaMessage, at_least=0)] | None = None
-    """The turns so far; without any nothing is generated."""
+    """Conversation so far; without messages the model generates nothing."""
     tools: Tools | None = None
-    """Functions that the model may call."""
+    """Functions that the model can call."""
 
     def asked(self) -> Asked | None:
         """The request; None where the client only wants the model to be loaded."""

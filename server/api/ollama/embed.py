@@ -24,7 +24,7 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
 
     @router.post("/api/embed", response_model=EmbedAnswer, responses=BODY_ERRORS)
     async def ollama_embed(body: OllamaEmbedRequest, request: Request) -> Response:
-        """The embeddings of texts, by a model that is served with `--task embed`; Ollama's shapes."""
+        """Compute embeddings of texts, in Ollama's format; needs a server with `--task embed`."""
         began = time.perf_counter_ns()
         check_model(context, body.model)
         check_embeds(context, body.dimensions)
@@ -34,7 +34,7 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
 
     @router.post("/api/embeddings", response_model=EmbeddingsAnswer, responses=BODY_ERRORS)
     async def ollama_embeddings(body: OllamaEmbeddingsRequest, request: Request) -> Response:
-        """The embedding of a text, in Ollama's older shape."""
+        """Compute the embedding of a text, in Ollama's older format."""
         check_model(context, body.model)
         check_embeds(context, None)
         ends = await ends_of(context, request, body.asked(), record_of(request).request_id)

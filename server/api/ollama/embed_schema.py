@@ -25,14 +25,14 @@ class OllamaEmbedRequest(Strict):
         return 16 * limits.context_length
 
     model: ShortText
-    """A served name; `:latest` may follow it. Another one is a 404."""
+    """Name of the served model, with or without `:latest`; any other name returns status 404."""
     input: Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max_length=MAX_PROMPTS)]
-    """A text, or a list of them."""
+    """String or list of strings."""
     dimensions: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """The first so many numbers of each embedding; all unless set."""
+    """Number of leading dimensions to return of each embedding; all unless set."""
 
     truncate: bool | None = None
-    """Whether an input that does not fit is cut to what fits; true unless set."""
+    """Truncate inputs that exceed the context length; true unless set."""
     keep_alive: Unused = None
     options: Unused = None
 
@@ -46,9 +46,9 @@ class OllamaEmbeddingsRequest(Strict):
     """The body of POST /api/embeddings."""
 
     model: ShortText
-    """A served name; `:latest` may follow it. Another one is a 404."""
+    """Name of the served model, with or without `:latest`; any other name returns status 404."""
     prompt: Text
-    """A text; one that does not fit is cut to what fits."""
+    """String to embed; truncated if it exceeds the context length."""
     keep_alive: Unused = None
     options: Unused = None
 

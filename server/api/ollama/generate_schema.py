@@ -14,13 +14,13 @@ class OllamaGenerateRequest(OllamaFields):
     """The body of POST /api/generate."""
 
     prompt: Text | None = None
-    """What the user says, or with `raw` the text to be continued; without one nothing is generated."""
+    """User message, or with `raw` the text to continue; without a prompt the model generates nothing."""
     system: Text | None = None
-    """What the system says before."""
+    """System message before the prompt."""
     suffix: Text | None = None
-    """What follows the answer, for models whose tokenizer has tokens for it; there is no chat template then."""
+    """Text after the response, for models with fill-in-the-middle tokens. The server then applies no chat template."""
     raw: bool | None = None
-    """Continue `prompt` as it is, without the chat template."""
+    """Continue `prompt` verbatim, without the chat template."""
 
     template: Annotated[Neutral, neutral("")] = None
     context: Annotated[Neutral, neutral([])] = None

@@ -27,12 +27,13 @@ def ollama_generation_router(context: ApiContext) -> APIRouter:
 
     @router.post("/api/chat", response_model=ChatAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
     async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
-        """A conversation, continued; Ollama's shapes, in lines of JSON unless `stream` is false."""
+        """Generate the next message of a conversation, in Ollama's format; streams lines of JSON unless `stream` is
+        false."""
         return await _answer(context, request, body, body.asked(), _as_message)
 
     @router.post("/api/generate", response_model=GenerateAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
     async def ollama_generate(body: OllamaGenerateRequest, request: Request) -> Response:
-        """A prompt, answered; Ollama's shapes, in lines of JSON unless `stream` is false."""
+        """Generate a response to a prompt, in Ollama's format; streams lines of JSON unless `stream` is false."""
         return await _answer(context, request, body, body.asked(), _as_response)
 
     return router

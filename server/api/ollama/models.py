@@ -44,12 +44,12 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
 
     @router.get("/api/tags", response_model=ListedModels, responses=ERRORS)
     async def ollama_tags() -> Response:
-        """The one model served, under each of its names, in Ollama's shape."""
+        """List the served model under each of its names, in Ollama's format."""
         return json_response({"models": models(modified_at=modified_at)})
 
     @router.get("/api/ps", response_model=RunningModels, responses=ERRORS)
     async def ollama_ps() -> Response:
-        """The same while requests are served, otherwise none."""
+        """List the served model while the server accepts requests, otherwise no model."""
         if not context.engine.is_ready():
             return json_response({"models": []})
         length = context.limits.context_length
@@ -57,7 +57,7 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
 
     @router.post("/api/show", response_model=ShownModel, responses=BODY_ERRORS)
     async def ollama_show(body: OllamaShowRequest) -> Response:
-        """The model's context length and what it can do, in Ollama's shape."""
+        """Return the model's context length and capabilities, in Ollama's format."""
         check_model(context, body.named)
         answer: dict[str, object] = {"modelfile": "", "parameters": "", "template": "", "details": details}
         answer |= {"model_info": _info(context), "capabilities": _capabilities(context), "modified_at": modified_at}
@@ -65,7 +65,7 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
 
     @router.post("/api/pull", response_model=PullAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
     async def ollama_pull(body: OllamaPullRequest) -> Response:
-        """Nothing is fetched: clients ask for a model before they use it, and the one that is served is there."""
+        """Confirm that the served model is available; the server downloads nothing."""
         check_model(context, body.named)
         if body.stream is False:
             return json_response({"status": "success"})
@@ -77,7 +77,7 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
 
     @router.get("/api/version", response_model=ApiVersion, responses=ERRORS)
     async def ollama_version() -> Response:
-        """The version of Ollama's API that clients may count on; the server's own is at /version."""
+        """Return the version of Ollama's API that the server supports; /version returns the server's own version."""
         return json_response({"version": OLLAMA_VERSION})
 
     return router

@@ -39,30 +39,32 @@ _Think = Annotated[
 
 
 class Options(Strict):
-    """How to sample, and when to stop. What is left out is the server's default, not Ollama's."""
+    """Sampling parameters and stop conditions. Omitted options take the server's defaults, not Ollama's."""
 
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
-    """Sample from so many tokens; 0 and -1 from all."""
+    """Number of most likely tokens to sample from; 0 and -1 sample from all tokens."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens that have so much probability together."""
+    """Sample from the most likely tokens up to this total probability."""
     min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """The least probability, as a part of the largest one."""
+    """Minimum probability of a token, relative to the most likely token."""
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    """Random unless set, and with -1."""
+    """Seed of the random numbers; random with -1 or unless set."""
     num_predict: Annotated[int, Field(ge=-2, le=MAX_INT)] | None = None
-    """Tokens to generate at most; as many as fit unless set, and with 0 and below."""
+    """Maximum number of tokens to generate. Unless set, or with 0 or less, only the context length limits the
+    response."""
     stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
-    """Strings that end the answer and are not part of it."""
+    """Strings that end the response; they are not part of the response."""
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100), no_overflow] | None = None
-    """Divides positive logits of tokens that came, multiplies others."""
+    """Penalty for tokens of the prompt and the output: divides their positive logits and multiplies their other
+    logits."""
     repeat_last_n: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
-    """Penalties look at the whole text: only -1 goes together with one."""
+    """Penalties always apply to the whole text; with a penalty only -1 is allowed."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
-    """Taken off the logit of every token that was generated."""
+    """Value subtracted from the logit of every generated token."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
-    """Taken off once for each time that it was generated."""
+    """Value subtracted from a token's logit for each time the token was generated."""
 
     tfs_z: Annotated[Neutral, neutral(1, 1.0)] = None
     typical_p: Annotated[Neutral, neutral(1, 1.0)] = None
@@ -128,23 +130,23 @@ def _read_format(value: Any) -> Constraint | None:
 
 
 class OllamaFields(Strict):
-    """Fields of both endpoints."""
+    """The fields that both endpoints share."""
 
     model: ShortText
-    """A served name; `:latest` may follow it. Another one is a 404."""
+    """Name of the served model, with or without `:latest`; any other name returns status 404."""
     stream: bool | None = None
-    """Answer in lines, as the tokens come; true unless set."""
+    """Stream the response as lines of JSON; true unless set."""
     options: Options | None = None
-    """How to sample."""
+    """Sampling parameters and stop conditions."""
     think: _Think | None = None
-    """Whether the model thinks first, or `low`, `medium` or `high`; what the model does by itself unless set."""
+    """Switch for thinking, or its amount: `low`, `medium` or `high`; the model's own default unless set."""
     logprobs: bool | None = None
-    """Give log-probabilities of the answer's tokens."""
+    """Return the log-probabilities of the generated tokens."""
     top_logprobs: TopLogprobs | None = None
-    """And so many of the likeliest beside each; needs `logprobs`."""
+    """Number of most likely tokens to return at each position; needs `logprobs`."""
 
     format: Annotated[Constraint | None, Meaning(_read_format, {"enum": ["", "json"]}, OBJECT)] = None
-    """`json`, or a JSON schema that the answer fits."""
+    """`json`, or a JSON schema that the response must match."""
     keep_alive: Unused = None  # the model stays loaded as long as the server runs
     truncate: Unused = None
     shift: Unused = None

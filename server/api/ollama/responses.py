@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class OllamaError(BaseModel):
-    """Every answer other than 2xx."""
+    """The body of every error response."""
 
     error: str
 
@@ -30,7 +30,7 @@ class _Answer(BaseModel):
 
 
 class AnswerMessage(BaseModel):
-    """The message that the model wrote."""
+    """The message that the model generated."""
 
     role: Literal["assistant"]
     content: str
@@ -39,20 +39,20 @@ class AnswerMessage(BaseModel):
 
 
 class ChatAnswer(_Answer):
-    """The answer of /api/chat."""
+    """The response of POST /api/chat."""
 
     message: AnswerMessage
 
 
 class GenerateAnswer(_Answer):
-    """The answer of /api/generate."""
+    """The response of POST /api/generate."""
 
     response: str
     thinking: str | None = None
 
 
 class EmbedAnswer(BaseModel):
-    """The answer of /api/embed; durations are in nanoseconds."""
+    """The response of POST /api/embed; durations are in nanoseconds."""
 
     model: str
     embeddings: list[list[float]]
@@ -62,13 +62,13 @@ class EmbedAnswer(BaseModel):
 
 
 class EmbeddingsAnswer(BaseModel):
-    """The answer of /api/embeddings."""
+    """The response of POST /api/embeddings."""
 
     embedding: list[float]
 
 
 class ModelDetails(BaseModel):
-    """A model's file and weights; empty where the server does not know."""
+    """Details of a model's file and weights; unknown values are empty."""
 
     parent_model: str
     format: str
@@ -79,7 +79,7 @@ class ModelDetails(BaseModel):
 
 
 class ListedModel(BaseModel):
-    """A name that requests may have. `digest` is of the model's path, `size` in bytes of memory."""
+    """A model name that requests can use. `digest` is the digest of the model's path; `size` is the memory in bytes."""
 
     name: str
     model: str
@@ -90,7 +90,7 @@ class ListedModel(BaseModel):
 
 
 class RunningModel(BaseModel):
-    """A name that requests may have, while they are served."""
+    """A model name that requests can use while the server is ready."""
 
     name: str
     model: str
@@ -103,19 +103,19 @@ class RunningModel(BaseModel):
 
 
 class ListedModels(BaseModel):
-    """The answer of /api/tags."""
+    """The response of GET /api/tags."""
 
     models: list[ListedModel]
 
 
 class RunningModels(BaseModel):
-    """The answer of /api/ps."""
+    """The response of GET /api/ps."""
 
     models: list[RunningModel]
 
 
 class ShownModel(BaseModel):
-    """The answer of /api/show."""
+    """The response of POST /api/show."""
 
     modelfile: str
     parameters: str
@@ -127,7 +127,7 @@ class ShownModel(BaseModel):
 
 
 class PullAnswer(BaseModel):
-    """The answer of /api/pull."""
+    """The response of POST /api/pull."""
 
     status: Literal["success"]
 

@@ -10,9 +10,9 @@ from pydantic import model_validator
 
 class _NamedModel(Strict):
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     name: ShortText | None = None
-    """The older name of `model`."""
+    """Older name of `model`."""
 
     @model_validator(mode="after")
     def _a_model_is_named(self) -> Self:
@@ -27,7 +27,7 @@ class _NamedModel(Strict):
 
 
 class OllamaShowRequest(_NamedModel):
-    """The model to be shown."""
+    """The model to show."""
 
     verbose: Unused = None
     system: Unused = None
@@ -36,10 +36,10 @@ class OllamaShowRequest(_NamedModel):
 
 
 class OllamaPullRequest(_NamedModel):
-    """The model to be fetched, which has to be the one that is served."""
+    """The model to pull; it must be the served model."""
 
     stream: bool | None = None
-    """Answer in lines of JSON; true unless set."""
+    """Stream the response as lines of JSON; true unless set."""
     insecure: Unused = None
     username: Unused = None
     password: Unused = None

@@ -18,7 +18,7 @@ def chat_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/chat/completions", response_model=ChatCompletion, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
-        """A conversation, continued; OpenAI's shapes, streaming and not."""
+        """Generate the next message of a conversation, in OpenAI's format, with or without streaming."""
         answer = ChatAnswer(context, body)
         generation = await start(context, request, body.asked(), answer.id)
         return await respond(

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 
 class Prediction(Strict):
-    """A text that most of the answer is thought to be."""
+    """A text that is expected to match most of the response."""
 
     type: Literal["content"]
     content: Content
@@ -37,54 +37,55 @@ class ChatRequest(ConstraintFields, SamplingFields):
     """The body of POST /v1/chat/completions."""
 
     messages: Messages
-    """The turns so far."""
+    """Conversation so far."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """Tokens to generate at most; all that fit unless set."""
+    """Maximum number of tokens to generate; unless set, only the context length limits the response."""
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """OpenAI's newer name for `max_tokens`."""
     logprobs: bool | None = None
-    """Give log-probabilities of the answer's tokens."""
+    """Return the log-probabilities of the generated tokens."""
     top_logprobs: TopLogprobs | None = None
-    """And so many of the likeliest beside each; needs `logprobs`."""
+    """Number of most likely tokens to return at each position; needs `logprobs`."""
     chat_template_kwargs: TemplateArguments | None = None
-    """Values of variables that the model's chat template has and the server leaves open, such as `enable_thinking`."""
+    """Values for variables of the model's chat template that the server does not set, such as `enable_thinking`."""
 
     tools: Tools | None = None
-    """Functions that the model may call; tools of other types are left out."""
+    """Functions that the model can call; the server ignores tools of other types."""
     tool_choice: ToolChoice | None = None
-    """`auto`, the default: the model decides. `none`: no call. `required`: at least one. A function: one call of it.
-    `allowed_tools`: calls of these tools alone."""
+    """`auto`, the default: the model decides. `none`: no call. `required`: at least one call. A function: one call of
+    that function. `allowed_tools`: only calls of the listed tools."""
     parallel_tool_calls: bool | None = None
-    """Whether an answer may have several calls; true unless set."""
+    """Allow several tool calls in one response; true unless set."""
     functions: Functions | None = None
-    """OpenAI's older `tools`; the answer has `function_call` then."""
+    """OpenAI's older form of `tools`; the response then uses `function_call`."""
     function_call: FunctionChoice | None = None
-    """OpenAI's older `tool_choice`."""
+    """OpenAI's older form of `tool_choice`."""
     reasoning_effort: Effort | None = None
-    """How long the model thinks, where its template knows that; `none`: not at all, where it can be turned off; `max`
-    is `xhigh` here."""
+    """Amount of reasoning, for models whose chat template supports it. `none` turns reasoning off if the model supports
+    that; `max` has the same effect as `xhigh`."""
     include_reasoning: bool | None = None
-    """Whether the thought is in the answer, as `reasoning_content`; true unless set."""
+    """Return the reasoning as `reasoning_content`; true unless set."""
     max_thinking_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    """Tokens of the thought, which is closed then; all that fit unless set."""
+    """Maximum number of reasoning tokens; the server then closes the reasoning. Unless set, only the context length
+    limits the reasoning."""
     separate_reasoning: bool | None = None
-    """SGLang's: false leaves the thought in the text, with its marks."""
+    """Extension of SGLang: false leaves the reasoning and its markers in the text."""
     add_generation_prompt: bool | None = None
-    """Extension: whether the template begins the answer; true unless set."""
+    """Extension: let the chat template begin the response; true unless set."""
     continue_final_message: bool | None = None
-    """Extension: the answer goes on from the last message, which is left open. Not with `add_generation_prompt`."""
+    """Extension: continue the last message instead of starting a new one; not with `add_generation_prompt`."""
     echo: bool | None = None
-    """Extension: begin the answer with the last message, where that is the assistant's."""
+    """Extension: begin the response with the last message, if that is the assistant's."""
     prediction: Prediction | None = None
-    """What the answer will probably be, such as the text that is to be edited: it comes faster where that is right."""
+    """Predicted output, such as a text to edit; the response is faster where the prediction matches."""
     modalities: Annotated[Neutral, neutral(["text"])] = None
     audio: Annotated[Neutral, neutral()] = None
     verbosity: Verbosity | None = None
-    """Without effect."""
+    """No effect."""
     service_tier: ShortText | None = None
-    """Without effect: there is one tier."""
+    """No effect: the server has a single service tier."""
     store: bool | None = None
-    """Without effect: chat completions are not kept."""
+    """No effect: the server does not store chat completions."""
     web_search_options: Annotated[Neutral, neutral()] = None
     add_special_tokens: Annotated[Neutral, neutral(False)] = None  # the template writes them
     best_of: Annotated[Neutral, neutral(1)] = None

@@ -55,16 +55,17 @@ class CompletionRequest(ConstraintFields, SamplingFields):
         return 16 * limits.context_length
 
     prompt: Prompts
-    """A text, token ids, or a list of either."""
+    """String, list of token ids, or a list of either."""
     echo: bool | None = None
-    """Begin the answer with the prompt."""
+    """Begin the response with the prompt."""
     logprobs: TopLogprobs | None = None
-    """Log-probabilities of the tokens, and so many of the likeliest; with `echo` the prompt's too."""
+    """Return the log-probabilities of the generated tokens and of this number of most likely tokens; with `echo` also
+    for the prompt."""
     suffix: Text | None = None
-    """What follows the answer, for models whose tokenizer has tokens for it; needs one prompt, which is a text."""
+    """Text after the response, for models with fill-in-the-middle tokens; needs a single prompt given as a string."""
 
     best_of: Annotated[int, Field(ge=1, le=20)] | None = None
-    """As many as `n`: there is nothing to choose from."""
+    """Must equal `n`: the server does not select among completions."""
     add_special_tokens: Annotated[Neutral, neutral(True)] = None
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ def completions_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/completions", response_model=Completion, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
-        """A text, continued; OpenAI's shapes, streaming and not."""
+        """Continue a text, in OpenAI's format, with or without streaming."""
         answer = _CompletionAnswer(context, body)
         generation = await start(context, request, body.asked(), answer.id)
         answer.begin(generation.prompts)

@@ -123,20 +123,20 @@ class SGLangConstraintFields(Strict):
     """SGLang's fields that constrain an answer; one of them at most."""
 
     json_schema: Annotated[Constraint | None, Meaning(read_schema, OBJECT, TEXT)] = None
-    """Extension, SGLang's: the text of a JSON schema, or the schema."""
+    """Extension of SGLang: a JSON schema, as an object or as JSON text."""
     regex: Annotated[Constraint | None, Meaning(_of_text("regex"), TEXT)] = None
-    """Extension, SGLang's: a regular expression that the whole answer matches."""
+    """Extension of SGLang: a regular expression that the whole response must match."""
     ebnf: Annotated[Constraint | None, Meaning(_of_text("lark"), TEXT)] = None
-    """Extension, SGLang's: a grammar in GBNF, or in Lark's form."""
+    """Extension of SGLang: a grammar in GBNF or Lark syntax."""
     structural_tag: Annotated[Constraint | None, Meaning(_structural_tag, OBJECT, TEXT)] = None
-    """Extension, SGLang's: a structural tag, or its JSON text."""
+    """Extension of SGLang: a structural tag, as an object or as JSON text."""
 
     @model_validator(mode="after")
     def _one_constraint_at_most(self) -> Self:
         given = self._given()
         if len(given) > 1:
             names = " and ".join(f"'{name}'" for name in given)
-            raise conflict(given[1], f"{names} all constrain the output; set only one of them")
+            raise conflict(given[1], f"{names} each constrain the output; set only one of them")
         return self
 
     def constrained(self) -> Constrained | None:
@@ -152,17 +152,19 @@ class ConstraintFields(SGLangConstraintFields):
     """All fields that constrain an answer; one of them at most."""
 
     response_format: Annotated[Constraint | None, Meaning(_response_format, *FORMATS)] = None
-    """`text`, `json_object`, `json_schema` with a `schema` and maybe `strict`, or vLLM's `structural_tag`."""
+    """Format of the response: `text`, `json_object`, `json_schema` with a `schema` and optionally `strict`, or vLLM's
+    `structural_tag`."""
     structured_outputs: Annotated[Constraint | None, Meaning(_structured_outputs, *OUTPUTS)] = None
-    """Extension, vLLM's: one of `json`, `regex`, `choice`, `grammar`, `structural_tag`, `json_object`, in an object."""
+    """Extension of vLLM: an object with exactly one of `json`, `regex`, `choice`, `grammar`, `structural_tag` and
+    `json_object`."""
     guided_json: Annotated[Constraint | None, Meaning(read_schema, OBJECT, TEXT)] = None
-    """Extension, vLLM's older: a JSON schema, or its text."""
+    """Older extension of vLLM: a JSON schema, as an object or as JSON text."""
     guided_regex: Annotated[Constraint | None, Meaning(_of_text("regex"), TEXT)] = None
-    """Extension, vLLM's older: a regular expression that the whole answer matches."""
+    """Older extension of vLLM: a regular expression that the whole response must match."""
     guided_choice: Annotated[Constraint | None, Meaning(_choice, TEXTS)] = None
-    """Extension, vLLM's older: the answers that there are."""
+    """Older extension of vLLM: the list of allowed responses."""
     guided_grammar: Annotated[Constraint | None, Meaning(_of_text("lark"), TEXT)] = None
-    """Extension, vLLM's older: a grammar in Lark's form or in GBNF."""
+    """Older extension of vLLM: a grammar in Lark or GBNF syntax."""
 
 
 _FIELDS = tuple(ConstraintFields.model_fields)

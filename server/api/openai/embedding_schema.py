@@ -21,17 +21,18 @@ class EmbeddingRequest(Strict):
         return 16 * limits.context_length
 
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     input: Prompts
-    """A text, token ids, or a list of either. A text gets the special tokens that the model's tokenizer adds."""
+    """String, list of token ids, or a list of either. The tokenizer adds its special tokens to strings only."""
     dimensions: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """The first so many numbers of each embedding; all unless set."""
+    """Number of leading dimensions to return of each embedding; all unless set."""
     encoding_format: Literal["float", "base64"] | None = None
-    """`float`, a list of numbers, or `base64`, of 32-bit floats, little-endian; `float` unless set."""
+    """Encoding of embeddings: `float`, a list of numbers, or `base64`, little-endian 32-bit floats; `float` unless
+    set."""
     normalize: bool | None = None
-    """vLLM's: scale embeddings to length 1, after they are cut to `dimensions`; true unless set."""
+    """Extension of vLLM: scale embeddings to length 1 after cutting them to `dimensions`; true unless set."""
     priority: Priority | None = None
-    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
+    """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
     user: Unused = None
     add_special_tokens: Annotated[Neutral, neutral(True)] = None

@@ -27,7 +27,7 @@ def embeddings_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/embeddings", response_model=Embeddings, responses=BODY_ERRORS)
     async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
-        """The embeddings of texts, by a model that is served with `--task embed`; OpenAI's shapes."""
+        """Compute embeddings of texts, in OpenAI's format; needs a server with `--task embed`."""
         check_model(context, body.model)
         check_embeds(context, body.dimensions)
         ends = await ends_of(context, request, body.asked(), record_of(request).request_id)

@@ -16,7 +16,7 @@ _ROLES = {"developer": "system", "function": "tool"}  # templates know the older
 
 
 class TextPart(Strict):
-    """A part of a content."""
+    """A text part of a message's content."""
 
     type: Literal["text"]
     text: Text
@@ -36,11 +36,12 @@ class CalledFunction(Strict):
 
     name: ShortText
     arguments: Text
-    """JSON as the model wrote it; a template sees text that is no JSON object as `{"arguments": text}`."""
+    """Arguments in the JSON that the model generated. The chat template receives text that is not a JSON object as
+    `{"arguments": text}`."""
 
 
 class ToolCall(Strict):
-    """A call that an earlier answer made."""
+    """A tool call of an earlier response."""
 
     id: ShortText | None = None
     type: Literal["function"] = "function"
@@ -55,23 +56,23 @@ class ToolCall(Strict):
 
 
 class Message(Strict):
-    """One message. Clients send an earlier answer back as they have it, with fields of their own objects: those that
-    say nothing to the model are taken whatever they hold."""
+    """A message of the conversation. Clients send earlier responses back with additional fields of their own objects;
+    the server accepts any value in fields that do not affect the model."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    """Who speaks; `developer` is OpenAI's newer name for `system`."""
+    """Author of the message; `developer` is OpenAI's newer name for `system`."""
     content: Content | None = None
-    """A text, or a list of parts that are text; null for the assistant only."""
+    """String or list of text parts; null is allowed only for the assistant."""
     name: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    """The speaker's name, for templates that write it."""
+    """Name of the author, for chat templates that render it."""
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
-    """Calls that the assistant made, for templates that write them."""
+    """Tool calls of the assistant, for chat templates that render them."""
     tool_call_id: ShortText | None = None
-    """The id of the call that a tool's result answers."""
+    """Id of the tool call that this result answers."""
     function_call: CalledFunction | None = None
-    """A call in OpenAI's older shape."""
+    """Tool call in OpenAI's older format."""
     reasoning_content: Text | None = None
-    """The thought before an earlier answer, for templates that write it."""
+    """Reasoning of an earlier response, for chat templates that render it."""
     reasoning: Text | None = None
     """vLLM's newer name for `reasoning_content`."""
     audio: Annotated[Neutral, neutral(media="audio")] = None

@@ -27,12 +27,14 @@ def models_router(context: ApiContext) -> APIRouter:
 
     @router.get("/v1/models", response_model=ModelList | AnthropicModelList, responses=errors())
     async def list_models(request: Request) -> Response:
-        """The one model served, under each of its names; in Anthropic's shape for requests with `anthropic-version`."""
+        """List the served model under each of its names; in Anthropic's format for requests with
+        `anthropic-version`."""
         return models_answer(request, list(models.values()))
 
     @router.get("/v1/models/{name:path}", response_model=Model | AnthropicModel, responses=errors(404))
     async def retrieve_model(name: str, request: Request) -> Response:
-        """The model under one of its names; in Anthropic's shape for requests with `anthropic-version`."""
+        """Return the served model under one of its names; in Anthropic's format for requests with
+        `anthropic-version`."""
         check_model(context, name)
         return model_answer(request, models[name])
 

@@ -31,101 +31,106 @@ from pydantic import Field, StringConstraints, model_validator
 
 
 class StreamOptions(Strict):
-    """The additions to a stream beside its text."""
+    """The additions to a stream alongside its text."""
 
     include_usage: bool | None = None
-    """Usage comes in a chunk of its own, the last one."""
+    """Send the token usage in a separate chunk at the end."""
     continuous_usage_stats: bool | None = None
-    """vLLM's: with `include_usage`, usage so far is in every chunk."""
+    """Extension of vLLM: with `include_usage`, send the usage so far in every chunk."""
     include_obfuscation: bool | None = None
-    """Without effect: events are not padded against traffic analysis."""
+    """No effect: the server does not pad events against traffic analysis."""
 
 
 class SamplingFields(Strict):
-    """Fields that say how to sample, when to stop and how to send the answer."""
+    """The fields for sampling, stop conditions and the form of the response."""
 
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    """Choices; 1 unless set."""
+    """Number of choices; 1 unless set."""
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    """Tokens to generate at most; 16 unless set. 0 scores the prompt only."""
+    """Maximum number of tokens to generate; 16 unless set. 0 only scores the prompt."""
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
-    """0 is greedy; 1 unless set."""
+    """Sampling temperature; 0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
+    """Sample from the most likely tokens up to this total probability. 0 always takes the most likely token; 1 unless
+    set."""
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    """Random unless set. Choice i of `n` has `seed` + i."""
+    """Seed of the random numbers; random unless set. Choice i of `n` uses `seed` + i."""
     stop: StopStrings | None = None
-    """A string or some, which may span tokens and are not part of the answer."""
+    """String or list of strings that end the response. A stop string can span tokens and is not part of the
+    response."""
     logit_bias: LogitBias | None = None
-    """A number for each token id, added to its logit."""
+    """Map from token ids to numbers that are added to the tokens' logits."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
-    """Taken off the logit of every token that was generated; 0 unless set."""
+    """Value subtracted from the logit of every generated token; 0 unless set."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
-    """Taken off once for each time that it was generated; 0 unless set."""
+    """Value subtracted from a token's logit for each time the token was generated; 0 unless set."""
     stream: bool | None = None
-    """Answer in events, as the tokens come."""
+    """Stream the response as server-sent events."""
     stream_options: StreamOptions | None = None
-    """Settings of a stream; they need `stream`."""
+    """Settings of a stream; need `stream`."""
 
     # Extensions, with the names vLLM and SGLang use.
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
-    """Extension: sample from so many tokens; -1 and 0, the default, from all."""
+    """Extension: number of most likely tokens to sample from; -1 and 0, the default, sample from all tokens."""
     min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Extension: the least probability, as a part of the largest one; 0 unless set."""
+    """Extension: minimum probability of a token, relative to the most likely token; 0 unless set."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100), no_overflow] | None = None
-    """Extension: divides positive logits of tokens that came, multiplies others; 1 unless set."""
+    """Extension: penalty for tokens of the prompt and the output. Divides their positive logits and multiplies their
+    other logits; 1 unless set."""
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
-    """Extension: tokens that end the answer."""
+    """Extension: ids of tokens that end the response."""
     ignore_eos: bool | None = None
-    """Extension: go on behind the model's own end."""
+    """Extension: continue after the model's end-of-sequence token."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    """Extension: nothing ends the answer before so many, unless a constraint allows nothing but its end."""
+    """Extension: minimum number of tokens to generate. A response ends earlier only if its constraint allows no further
+    token."""
     skip_special_tokens: bool | None = None
-    """Extension: leave special tokens out of the text; true unless set."""
+    """Extension: omit special tokens from the text; true unless set."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    """Extension: cached prefixes are shared only with requests of the same salt, and of the same cache group of API
-    keys."""
+    """Extension: salt of the prefix cache. A request shares cached prefixes only with requests of the same salt and the
+    same cache group of API keys."""
 
     speculative: Speculative | None = None
-    """Extension: what may guess the next tokens, of what the server has: `auto`, the default, for all, `off`, or names.
-    The answer is the same."""
+    """Extension: drafters to use for speculative decoding: `auto`, the default, for all of the server's drafters,
+    `off`, or names. The response is the same."""
 
     prompt_logprobs: TopLogprobs | None = None
-    """Extension: log-probabilities of the prompt's tokens, and so many of the likeliest; not with `stream`."""
+    """Extension: return the log-probabilities of the prompt tokens and of this number of most likely tokens; not with
+    `stream`."""
     return_token_ids: bool | None = None
-    """Extension: give the token ids of prompt and answer, as `prompt_token_ids` and `token_ids`."""
+    """Extension: return the token ids of the prompt and the response, as `prompt_token_ids` and `token_ids`."""
     resume_token_ids: Annotated[list[TokenId], Field(max_length=MAX_RESUMED)] | None = None
-    """Extension: tokens with which the answer begins, as another server has generated them for the same request and
-    seed. Of a stream only what follows is sent; not with `n` or log-probabilities."""
+    """Extension: initial tokens of the response, generated by another server for the same request and seed. A stream
+    contains only the tokens after them; not with `n` or log-probabilities."""
     return_tokens_as_token_ids: bool | None = None
-    """Extension: log-probabilities name a token `token_id:5`."""
+    """Extension: identify tokens in log-probabilities by id, such as `token_id:5`."""
     include_stop_str_in_output: bool | None = None
-    """Extension: a stop string, or a stop token that has a text, is a part of the answer."""
+    """Extension: include the matched stop string, or the text of the stop token, in the response."""
     no_stop_trim: bool | None = None
-    """Extension: SGLang's name for it."""
+    """Extension: SGLang's name for `include_stop_str_in_output`."""
 
     priority: Priority | None = None
-    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
+    """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
-    # Without effect on the result.
+    # No effect on the result.
     user: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_METADATA)] | None = None
-    """Without effect."""
+    """No effect."""
     safety_identifier: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     prompt_cache_key: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     prompt_cache_retention: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     request_id: ShortText | None = None
-    """Without effect: the X-Request-Id header names a request here."""
+    """No effect: the X-Request-Id header identifies a request."""
     spaces_between_special_tokens: bool | None = None
-    """Without effect: only tokenizers in Python know the difference."""
+    """No effect: only tokenizers written in Python support it."""
     stream_reasoning: bool | None = None
-    """Without effect."""
+    """No effect."""
 
     # Known from vLLM and SGLang, and not supported. Routers send the neutral values with every request.
     return_hidden_states: Annotated[Neutral, neutral(False)] = None

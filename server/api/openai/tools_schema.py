@@ -12,16 +12,16 @@ from pydantic import Discriminator, Field, Tag
 
 
 class FunctionDefinition(Strict):
-    """A function that the model may call."""
+    """A function that the model can call."""
 
     name: ToolName
     """Letters, digits and `_.:/-`."""
     description: Text | None = None
-    """What it does, for the model."""
+    """Description of the function for the model."""
     parameters: Data | None = None
-    """The JSON schema of its arguments; none unless set."""
+    """JSON schema of the arguments; none unless set."""
     strict: bool | None = None
-    """Whether arguments always fit the schema; false unless set."""
+    """Guarantee that arguments match the schema; false unless set."""
 
     def tool(self) -> dict[str, Any]:
         """The function as the data of a `Tool`."""
@@ -42,7 +42,7 @@ class NamedFunction(Strict):
 
 
 class NamedTool(Strict):
-    """A tool, by its name."""
+    """A tool, identified by its name."""
 
     type: Literal["function"]
     function: NamedFunction
@@ -56,13 +56,13 @@ class AllowedTools(Strict):
     """Some of the tools."""
 
     mode: Literal["auto", "required"]
-    """Whether an answer has to call one of them."""
+    """`required` makes the response call at least one of the tools."""
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
-    """The tools that it may call."""
+    """Tools that the response can call."""
 
 
 class AllowedToolsChoice(Strict):
-    """The choice of some tools, by their names; all of them stay in the prompt."""
+    """The choice of some tools by name; the prompt still contains all tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools

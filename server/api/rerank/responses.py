@@ -7,13 +7,13 @@ from pydantic import BaseModel
 
 
 class RankedDocument(BaseModel):
-    """A document as it was sent."""
+    """A document as the client sent it."""
 
     text: str
 
 
 class RankedResult(BaseModel):
-    """`index` is the document's in the request; the best score comes first."""
+    """A ranked document; `index` is its position in the request. Results are sorted by descending score."""
 
     index: int
     relevance_score: float
@@ -21,7 +21,7 @@ class RankedResult(BaseModel):
 
 
 class Ranking(BaseModel):
-    """The answer of /v1/rerank."""
+    """The response of POST /v1/rerank."""
 
     id: str
     model: str
@@ -38,7 +38,7 @@ class Score(BaseModel):
 
 
 class ScoreList(BaseModel):
-    """The answer of /v1/score."""
+    """The response of POST /v1/score."""
 
     id: str
     object: Literal["list"]

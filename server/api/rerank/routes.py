@@ -22,7 +22,7 @@ def rerank_router(context: ApiContext) -> APIRouter:
     @router.post("/v2/rerank", response_model=Ranking, responses=BODY_ERRORS)
     @router.post("/rerank", response_model=Ranking, responses=BODY_ERRORS)
     async def rerank(body: RerankRequest, request: Request) -> Response:
-        """Documents in the order in which they fit a query, by a model that is served with `--task score`."""
+        """Rank documents by how well they fit a query; needs a server with `--task score`."""
         pairs = [(body.query, document) for document in body.documents]
         wanted = Wanted(
             pairs, "documents", body.model, body.instruct, body.max_tokens_per_doc, priority=body.priority or 0
@@ -32,7 +32,7 @@ def rerank_router(context: ApiContext) -> APIRouter:
     @router.post("/v1/score", response_model=ScoreList, responses=BODY_ERRORS)
     @router.post("/score", response_model=ScoreList, responses=BODY_ERRORS)
     async def score(body: ScoreRequest, request: Request) -> Response:
-        """How well documents fit queries, from 0 to 1, by a model that is served with `--task score`."""
+        """Score how well documents fit queries, from 0 to 1; needs a server with `--task score`."""
         param = "text_2" if body.text_2 else "documents"
         wanted = Wanted(body.pairs(), param, body.model, body.instruct, priority=body.priority or 0)
         found = await scores(context, request, wanted)

@@ -27,7 +27,7 @@ Texts = Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max
 
 
 class _Judged(Strict):
-    """The fields that both share."""
+    """The fields that both requests share."""
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
@@ -35,42 +35,44 @@ class _Judged(Strict):
         return 16 * limits.context_length
 
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     instruct: Text | None = None
-    """What makes a document fit a query; the model's own words for a search on the web unless set."""
+    """Instruction for judging whether a document fits a query; the model's default instruction for web search unless
+    set."""
     priority: Priority | None = None
-    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
+    """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
     user: Unused = None
     truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
 
 
 class RerankRequest(_Judged):
-    """The body of POST /v1/rerank, in the shape of Jina and Cohere."""
+    """The body of POST /v1/rerank, in the format of Jina and Cohere."""
 
     query: Text
-    """What is looked for."""
+    """Query to rank the documents by."""
     documents: Documents
-    """Texts, or objects with a field `text`."""
+    """Strings, or objects with a field `text`."""
     top_n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """The best so many; all unless set."""
+    """Number of best results to return; all unless set."""
     return_documents: bool | None = None
-    """Whether results have their documents; true unless set."""
+    """Return the documents with the results; true unless set."""
     max_tokens_per_doc: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """Tokens after which a document is cut. Unless set, one that does not fit the context is refused."""
+    """Maximum number of tokens per document; longer documents are truncated. Unless set, the server rejects documents
+    that exceed the context length."""
 
 
 class ScoreRequest(_Judged):
-    """The body of POST /v1/score, in vLLM's shape."""
+    """The body of POST /v1/score, in vLLM's format."""
 
     text_1: Texts | None = None
-    """A query, or one for each document. Also called `queries`."""
+    """One query, or one query per document; alternative name: `queries`."""
     text_2: Texts | None = None
-    """A document or some. Also called `documents`."""
+    """One document or a list of documents; alternative name: `documents`."""
     queries: Texts | None = None
-    """`text_1` by another name."""
+    """Alternative name of `text_1`."""
     documents: Texts | None = None
-    """`text_2` by another name."""
+    """Alternative name of `text_2`."""
 
     @model_validator(mode="after")
     def _pairs(self) -> ScoreRequest:

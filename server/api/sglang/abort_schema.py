@@ -7,12 +7,12 @@ from pydantic import model_validator
 
 
 class AbortRequest(Strict):
-    """The requests that shall end."""
+    """The requests to abort."""
 
     rid: ShortText | None = None
-    """The id of one; or else `abort_all`."""
+    """Id of the request to abort; required unless `abort_all` is true."""
     abort_all: bool | None = None
-    """All that came with the same key."""
+    """Abort all requests that used the same API key."""
     abort_message: Unused = None
 
     @model_validator(mode="after")

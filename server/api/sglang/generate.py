@@ -32,7 +32,7 @@ def generate_router(context: ApiContext) -> APIRouter:
         "/generate", response_model=SGLangAnswer | list[SGLangAnswer], responses={200: EVENT_STREAM, **BODY_ERRORS}
     )
     async def generate(body: SGLangGenerateRequest, request: Request) -> Response:
-        """Texts or token ids, continued; SGLang's shapes, streaming and not."""
+        """Continue texts or token ids, in SGLang's format, with or without streaming."""
         rid = body.rid or uuid.uuid4().hex
         generation = await start(context, request, body.asked(), rid)
         answer = GenerateAnswer(context, body, request, rid, generation.prompts)
@@ -42,13 +42,13 @@ def generate_router(context: ApiContext) -> APIRouter:
 
     @router.post("/abort_request", response_model=SGLangAborted, responses=BODY_ERRORS)
     async def abort_request(body: AbortRequest, request: Request) -> Response:
-        """End requests that came with the same key: the one of an id, or all; how many they were."""
+        """Abort one or all requests that used the same API key; returns the number of aborted requests."""
         ids = None if body.abort_all else body.rid
         return json_response({"aborted": await context.running.abort(context.owner_of(request), ids)})
 
     @router.get("/health_generate", response_model=Status, responses=errors(429, 503))
     async def health_generate(request: Request) -> Response:
-        """200 when a token was generated within 20 s; 503 while loading, and where none came."""
+        """Return 200 when the model generates a token within 20 s; return 503 when it does not, or while loading."""
         try:
             async with patiently(PROBE_SECONDS):
                 await _generate_once(context, request)

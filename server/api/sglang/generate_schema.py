@@ -49,7 +49,7 @@ RequestId = Annotated[Text, StringConstraints(min_length=1, max_length=256)]
 
 
 class SGLangGenerateRequest(Strict):
-    """Texts or token ids, to be continued as they are."""
+    """The body of POST /generate: texts or token ids to continue verbatim."""
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
@@ -57,31 +57,32 @@ class SGLangGenerateRequest(Strict):
         return 16 * limits.context_length
 
     text: _Texts | None = None
-    """A text, or a list of some; or else `input_ids`."""
+    """String or list of strings; required unless `input_ids` is set."""
     input_ids: _InputIds | None = None
-    """Token ids, or a list of lists of them."""
+    """List of token ids, or a list of such lists."""
     sampling_params: SamplingParameters | None = None
-    """How to sample; the same for all prompts."""
+    """Sampling parameters and stop conditions for all prompts."""
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     rid: RequestId | None = None
-    """The id of the request, for /abort_request; one that is taken is refused. Random unless set."""
+    """Id of the request, for /abort_request; must not be the id of a running request. Random unless set."""
     stream: bool | None = None
-    """Answer in events, each with the whole text so far."""
+    """Stream the response as server-sent events, each with the whole text so far."""
     return_logprob: bool | None = None
-    """Give log-probabilities of the answer's tokens."""
+    """Return the log-probabilities of the generated tokens."""
     logprob_start_len: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
-    """The prompt's too, from this position on; -1, the default, none of them."""
+    """First prompt position whose log-probability is returned; -1, the default, returns none for the prompt."""
     top_logprobs_num: TopLogprobs | None = None
-    """And so many of the likeliest beside each."""
+    """Number of most likely tokens to return at each position."""
     token_ids_logprob: Annotated[list[TokenId], Field(max_length=MAX_NAMED_TOKENS)] | None = None
-    """And those of these tokens at each position of the answer."""
+    """Ids of tokens whose log-probabilities are returned at each generated position."""
     return_text_in_logprobs: bool | None = None
-    """Give the text of tokens beside their log-probabilities."""
+    """Return the text of tokens with their log-probabilities."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    """Cached prefixes are shared only with requests of the same salt, and of the same cache group of API keys."""
+    """Salt of the prefix cache. A request shares cached prefixes only with requests of the same salt and the same cache
+    group of API keys."""
     priority: Priority | None = None
-    """Which of the client's own requests begins earlier: the one with the higher number, as in SGLang; 0 unless set."""
+    """Priority among the client's own requests; higher numbers start first, as in SGLang; 0 unless set."""
 
     input_embeds: Annotated[Neutral, neutral()] = None
     image_data: Annotated[Neutral, neutral([], media="images")] = None

@@ -8,7 +8,8 @@ _Entry = tuple[float | None, int, str | None]
 
 
 class SGLangFinish(BaseModel):
-    """The end of an answer: a stop token or string that matched, a length, or a message about an abort."""
+    """The reason for the end of a response: the matched stop token or string, the length, or a message about an
+    abort."""
 
     type: Literal["stop", "length", "abort"]
     matched: int | str | None = None
@@ -17,7 +18,8 @@ class SGLangFinish(BaseModel):
 
 
 class SGLangMetaInfo(BaseModel):
-    """Tokens, seconds and log-probabilities of an answer; a prompt's first position has none."""
+    """Token counts, times in seconds and log-probabilities of a response; the first position of a prompt has no
+    log-probability."""
 
     id: str
     finish_reason: SGLangFinish | None
@@ -33,7 +35,7 @@ class SGLangMetaInfo(BaseModel):
 
 
 class SGLangAnswer(BaseModel):
-    """The answer to a prompt."""
+    """The response to a prompt."""
 
     text: str
     output_ids: list[int]
@@ -41,6 +43,6 @@ class SGLangAnswer(BaseModel):
 
 
 class SGLangAborted(BaseModel):
-    """How many requests were aborted."""
+    """The number of aborted requests."""
 
     aborted: int

@@ -24,42 +24,45 @@ DEFAULT_MAX_NEW_TOKENS = 128
 
 
 class SamplingParameters(SGLangConstraintFields):
-    """How to sample, and when to stop, in SGLang's names."""
+    """Sampling parameters and stop conditions, under SGLang's names."""
 
     max_new_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    """Tokens to generate at most; 128 unless set. 0 scores the prompt only."""
+    """Maximum number of tokens to generate; 128 unless set. 0 only scores the prompt."""
     min_new_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    """Nothing ends the answer before so many."""
+    """Minimum number of tokens to generate. A response ends earlier only if its constraint allows no further token."""
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    """Answers to each prompt; 1 unless set."""
+    """Number of responses to each prompt; 1 unless set."""
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
-    """0 is greedy; 1 unless set."""
+    """Sampling temperature; 0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
+    """Sample from the most likely tokens up to this total probability. 0 always takes the most likely token; 1 unless
+    set."""
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
-    """Sample from so many tokens; -1 and 0, the default, from all."""
+    """Number of most likely tokens to sample from; -1 and 0, the default, sample from all tokens."""
     min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """The least probability, as a part of the largest one; 0 unless set."""
+    """Minimum probability of a token, relative to the most likely token; 0 unless set."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
-    """Taken off the logit of a token once for each time that it was generated; 0 unless set."""
+    """Value subtracted from a token's logit for each time the token was generated; 0 unless set."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
-    """Taken off the logit of every token that was generated; 0 unless set."""
+    """Value subtracted from the logit of every generated token; 0 unless set."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100), no_overflow] | None = None
-    """Divides positive logits of tokens that came, multiplies others; 1 unless set."""
+    """Penalty for tokens of the prompt and the output: divides their positive logits and multiplies their other logits;
+    1 unless set."""
     logit_bias: LogitBias | None = None
-    """A number for each token id, added to its logit."""
+    """Map from token ids to numbers that are added to the tokens' logits."""
     sampling_seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    """Random unless set. Answer i of `n` has the seed + i."""
+    """Seed of the random numbers; random unless set. Response i of `n` uses the seed + i."""
     stop: StopStrings | None = None
-    """A string or some, which may span tokens and are not part of the answer."""
+    """String or list of strings that end the response. A stop string can span tokens and is not part of the
+    response."""
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
-    """Tokens that end the answer."""
+    """Ids of tokens that end the response."""
     ignore_eos: bool | None = None
-    """Go on behind the model's own end."""
+    """Continue after the model's end-of-sequence token."""
     skip_special_tokens: bool | None = None
-    """Leave special tokens out of the text; true unless set."""
+    """Omit special tokens from the text; true unless set."""
     no_stop_trim: bool | None = None
-    """A stop string, or a stop token that has a text, is a part of the answer."""
+    """Include the matched stop string, or the text of the stop token, in the response."""
 
     custom_params: Annotated[Neutral, neutral()] = None
     stop_regex: Annotated[Neutral, neutral([])] = None

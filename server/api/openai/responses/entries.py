@@ -72,7 +72,7 @@ def input_text(text: str) -> dict[str, Any]:
 
 
 def output_text(text: str) -> dict[str, Any]:
-    """A text that the model wrote."""
+    """A text that the model generated."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 

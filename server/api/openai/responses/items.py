@@ -46,7 +46,7 @@ Texts = Annotated[
 
 
 class OutputImage(Strict):
-    """An image that a function has returned; a text takes its place."""
+    """An image in a function result; the server replaces it with a placeholder text."""
 
     type: Literal["input_image"]
     image_url: Unused = None
@@ -90,12 +90,12 @@ class MessageItem(Strict):
 
 
 class FunctionCallItem(CalledFunction):
-    """A call that an earlier answer made."""
+    """A tool call of an earlier response."""
 
     type: Literal["function_call"]
     call_id: ShortText
     namespace: ShortText | None = None
-    """The namespace of the function, where it has one."""
+    """Namespace of the function, if any."""
     id: Unused = None
     status: Unused = None
 
@@ -108,7 +108,7 @@ class FunctionCallItem(CalledFunction):
 
 
 class FunctionOutputItem(Strict):
-    """The result of a call."""
+    """The result of a tool call."""
 
     type: Literal["function_call_output"]
     call_id: ShortText
@@ -124,14 +124,14 @@ class FunctionOutputItem(Strict):
 
 
 class ThoughtText(Strict):
-    """A part of a thought."""
+    """A part of a reasoning item."""
 
     type: Literal["reasoning_text", "summary_text"]
     text: Text
 
 
 class ReasoningItem(Strict):
-    """The thought before an earlier answer, for templates that write it."""
+    """Reasoning of an earlier response, for chat templates that render it."""
 
     type: Literal["reasoning"]
     summary: Annotated[list[ThoughtText], Field(max_length=_MAX_PARTS)] | None = None
@@ -148,7 +148,7 @@ class ReasoningItem(Strict):
 
 
 class ItemReference(Strict):
-    """An item of an earlier answer, by its id."""
+    """An item of an earlier response, identified by its id."""
 
     type: Literal["item_reference"]
     id: ShortText

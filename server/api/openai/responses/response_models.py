@@ -17,7 +17,7 @@ class ResponseText(BaseModel):
 
 
 class ResponseMessage(BaseModel):
-    """A message that the model wrote."""
+    """A message that the model generated."""
 
     type: Literal["message"]
     id: str
@@ -27,14 +27,14 @@ class ResponseMessage(BaseModel):
 
 
 class ResponseThoughtText(BaseModel):
-    """The text of a thought."""
+    """The text of a reasoning item."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
 class ResponseThought(BaseModel):
-    """The thought before an answer."""
+    """The thinking before a response."""
 
     type: Literal["reasoning"]
     id: str
@@ -44,7 +44,7 @@ class ResponseThought(BaseModel):
 
 
 class ResponseCall(BaseModel):
-    """A call that the model wants made; `arguments` is JSON where the model wrote it well."""
+    """A tool call of the model; `arguments` is valid JSON unless the model generated invalid JSON."""
 
     type: Literal["function_call"]
     id: str
@@ -56,14 +56,14 @@ class ResponseCall(BaseModel):
 
 
 class ResponseInputDetails(BaseModel):
-    """The origin of input tokens."""
+    """The number of input tokens that came from the cache; `cache_write_tokens` is always 0."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class ResponseOutputDetails(BaseModel):
-    """The use of output tokens."""
+    """The number of output tokens by use."""
 
     reasoning_tokens: int
 
@@ -79,13 +79,13 @@ class ResponseUsage(BaseModel):
 
 
 class ResponseIncompleteDetails(BaseModel):
-    """The reason of an end before the end."""
+    """The reason why the response is incomplete."""
 
     reason: Literal["max_output_tokens"]
 
 
 class ModelResponse(BaseModel):
-    """A response; what it repeats of its request is here as it was sent."""
+    """A response; fields copied from the request keep the values that the client sent."""
 
     id: str
     object: Literal["response"]
@@ -117,14 +117,14 @@ class ModelResponse(BaseModel):
 
 
 class InputTokens(BaseModel):
-    """The answer of POST /v1/responses/input_tokens."""
+    """The response of POST /v1/responses/input_tokens."""
 
     object: Literal["response.input_tokens"]
     input_tokens: int
 
 
 class DeletedResponse(BaseModel):
-    """The answer of DELETE /v1/responses/{response_id}."""
+    """The response of DELETE /v1/responses/{response_id}."""
 
     id: str
     object: Literal["response"]
@@ -132,7 +132,7 @@ class DeletedResponse(BaseModel):
 
 
 class ItemList(BaseModel):
-    """The answer of GET /v1/responses/{response_id}/input_items; of each item there is what was sent, and an id."""
+    """The response of GET /v1/responses/{response_id}/input_items: each item as the client sent it, with an id."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]

@@ -43,7 +43,8 @@ def responses_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/responses", response_model=ModelResponse, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        """A conversation, continued; the shapes of OpenAI's responses, streaming and not."""
+        """Generate the next response of a conversation, in the format of OpenAI's Responses API, with or without
+        streaming."""
         ids = Ids()
         given = items_of(body, request, ids)
         answer = ResponseAnswer(context, body, given, ids, partial(store.put, context.owner_of(request)))
@@ -54,7 +55,7 @@ def responses_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/responses/input_tokens", response_model=InputTokens, responses=BODY_ERRORS)
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
-        """The number of tokens that an input is, with what it follows."""
+        """Count the tokens of an input and of the conversation that it continues."""
         check_model(context, body.model)
         given = conversation_of(items_of(body, request, Ids()))
         prompt = await until_disconnect(request, render(context, body.chat(given), body.tool_use()))
@@ -62,7 +63,7 @@ def responses_router(context: ApiContext) -> APIRouter:
 
     @router.get("/v1/responses/{response_id}", response_model=ModelResponse, responses=errors(404))
     async def retrieve_response(response_id: str, request: Request) -> Response:
-        """A response that was stored, for the key that it was made with."""
+        """Return a stored response to the API key that created it."""
         return Response(stored(request, response_id).response, media_type="application/json")
 
     @router.get("/v1/responses/{response_id}/input_items", response_model=ItemList, responses=errors(400, 404))
@@ -73,13 +74,13 @@ def responses_router(context: ApiContext) -> APIRouter:
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
     ) -> Response:
-        """The items that a stored response was made of, the last ones first; `after` the one of an id."""
+        """List the input items of a stored response, latest first; `after` starts after the item with that id."""
         entries = entries_in(stored(request, response_id).given)
         return json_response(page(entries if order == "asc" else entries[::-1], limit, after))
 
     @router.delete("/v1/responses/{response_id}", response_model=DeletedResponse, responses=errors(404))
     async def delete_response(response_id: str, request: Request) -> Response:
-        """Forget a response that was stored."""
+        """Delete a stored response."""
         if not store.delete(context.owner_of(request), response_id):
             raise _not_found(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})

@@ -44,55 +44,57 @@ Includable = Literal[
 
 
 class ReasoningOptions(Strict):
-    """How the model thinks."""
+    """Settings of the model's reasoning."""
 
     effort: Effort | None = None
-    """How long, where its template knows that; `none`: not at all, where it can be turned off; `max` is `xhigh`."""
+    """Amount of reasoning, for models whose chat template supports it. `none` turns reasoning off if the model supports
+    that; `max` has the same effect as `xhigh`."""
     summary: Literal["auto", "concise", "detailed"] | None = None
-    """Without effect: the whole thought is in the answer."""
+    """No effect: the response contains the full reasoning."""
     generate_summary: Unused = None
 
 
 class TextOptions(Strict):
-    """What the text is like."""
+    """Settings of the response text."""
 
     format: AnswerFormat | None = None
-    """The type is `text`, `json_object`, or `json_schema` with a `schema` for the text."""
+    """Format of the text: `text`, `json_object`, or `json_schema` with a `schema`."""
     verbosity: Verbosity | None = None
-    """Without effect."""
+    """No effect."""
 
 
 class ResponseStreamOptions(Strict):
     """Settings of a stream."""
 
     include_obfuscation: bool | None = None
-    """Without effect: events are not padded against traffic analysis."""
+    """No effect: the server does not pad events against traffic analysis."""
 
 
 class InputTokensRequest(Strict):
     """The body of POST /v1/responses/input_tokens."""
 
     model: ShortText | None = None
-    """A served name; another one is a 404."""
+    """Name of the served model; any other name returns status 404."""
     input: Input
-    """A text, or a list of items: messages, `function_call`, `function_call_output`, `reasoning`, and `item_reference`
-    to those of stored answers."""
+    """String or list of items: messages, `function_call`, `function_call_output`, `reasoning`, and `item_reference` to
+    an item of a stored response."""
     instructions: Text | None = None
-    """Instructions for this response alone; they precede the conversation."""
+    """Instructions for this response only; they precede the conversation."""
     previous_response_id: ShortText | None = None
-    """The response that the input follows; it must have been stored."""
+    """Id of the stored response that the input continues."""
     tools: ResponseTools | None = None
-    """Functions that the model may call, also those of a `namespace`; tools of other types are left out."""
+    """Functions that the model can call, including the functions of a `namespace`; the server ignores tools of other
+    types."""
     tool_choice: ResponseToolChoice | None = None
     """`none`, `auto`, `required`, a function, or `allowed_tools`; `auto` unless set."""
     parallel_tool_calls: bool | None = None
-    """Whether an answer may have several calls; true unless set."""
+    """Allow several tool calls in one response; true unless set."""
     reasoning: ReasoningOptions | None = None
-    """How the model thinks."""
+    """Settings of the model's reasoning."""
     text: TextOptions | None = None
-    """What the text is like."""
+    """Settings of the response text."""
     truncation: Literal["auto", "disabled"] | None = None
-    """Without effect: an input that does not fit is refused."""
+    """No effect: the server rejects inputs that exceed the context length."""
     conversation: Annotated[Neutral, neutral()] = None
 
     @model_validator(mode="after")
@@ -119,39 +121,42 @@ class ResponsesRequest(InputTokensRequest):
     """The body of POST /v1/responses."""
 
     store: bool | None = None
-    """Whether the response is kept for later requests; true unless set."""
+    """Store the response for later requests; true unless set."""
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """Tokens to generate at most, those of the thought too; all that fit unless set."""
+    """Maximum number of tokens to generate, including reasoning tokens; unless set, only the context length limits the
+    response."""
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
-    """0 is greedy; 1 unless set."""
+    """Sampling temperature; 0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
-    """Sample from the likeliest tokens up to this total probability; 0 takes the likeliest alone; 1 unless set."""
+    """Sample from the most likely tokens up to this total probability. 0 always takes the most likely token; 1 unless
+    set."""
     stream: bool | None = None
-    """Answer in events, as the tokens come."""
+    """Stream the response as server-sent events."""
     stream_options: ResponseStreamOptions | None = None
     """Settings of a stream."""
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_METADATA)] | None = None
-    """Given back with the response."""
+    """Metadata to return with the response."""
     include: Annotated[list[Includable], Field(max_length=16)] | None = None
-    """`message.output_text.logprobs`: log-probabilities of the texts' tokens. The others are without effect: thoughts
-    are never encrypted, and there are no tools of the server."""
+    """`message.output_text.logprobs` returns the log-probabilities of the text tokens. The other values have no effect:
+    the server never encrypts reasoning and runs no tools."""
     top_logprobs: TopLogprobs | None = None
-    """How many of the likeliest tokens stand beside each token of a text; from 1 on log-probabilities are included."""
+    """Number of most likely tokens to return at each position of a text; values of 1 or more include
+    log-probabilities."""
     priority: Priority | None = None
-    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
+    """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """Without effect: it counts calls of the server's own tools."""
+    """No effect: the limit applies to tools that a server runs, and this server runs none."""
     user: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     safety_identifier: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     prompt_cache_key: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     prompt_cache_retention: ShortText | None = None
-    """Without effect."""
+    """No effect."""
     service_tier: ShortText | None = None
-    """Without effect: there is one tier."""
+    """No effect: the server has a single service tier."""
 
     background: Annotated[Neutral, neutral(False)] = None
     prompt: Annotated[Neutral, neutral()] = None

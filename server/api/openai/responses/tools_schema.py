@@ -17,7 +17,7 @@ _MAX_FUNCTIONS = 4 * MAX_TOOLS
 
 
 class ResponseTool(FunctionDefinition):
-    """A function that the model may call."""
+    """A function that the model can call."""
 
     type: Literal["function"]
     defer_loading: Unused = None
@@ -29,12 +29,12 @@ _Function = Annotated[ResponseTool, left_out_unless("function")]
 
 
 class NamespaceTool(Strict):
-    """Functions with a name in common, which calls of them give apart."""
+    """Functions that share a namespace; their calls state the namespace separately from the name."""
 
     type: Literal["namespace"]
     name: ToolName
     description: Text | None = None
-    """Without effect: the functions say what they do."""
+    """No effect: each function has its own description."""
     tools: Annotated[list[_Function], Field(max_length=MAX_TOOLS)]
 
 
@@ -47,7 +47,7 @@ class GivenTools(msgspec.Struct, frozen=True):
 
 
 class NamedResponseTool(NamedFunction):
-    """A function, by its name."""
+    """A function, identified by its name."""
 
     type: Literal["function"]
     namespace: ToolName | None = None
@@ -63,13 +63,13 @@ class NamedResponseTool(NamedFunction):
 
 
 class AllowedResponseTools(Strict):
-    """The choice of some functions, by their names; all of them stay in the prompt."""
+    """The choice of some functions by name; the prompt still contains all functions."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    """Whether an answer has to call one of them."""
+    """`required` makes the response call at least one of the tools."""
     tools: Annotated[list[NamedResponseTool], Field(min_length=1, max_length=MAX_TOOLS)]
-    """The functions that it may call."""
+    """Functions that the response can call."""
 
     def choice(self) -> Choice:
         """The choice of these functions."""

@@ -121,7 +121,7 @@ class _AfterThought:
         self._is_thinking = False
         # The token may go on after the marker. Space there is part of neither; an answer's text cannot be taken back.
         if self._answer is not None and after.strip():
-            raise ConstraintFailed("The answer begins inside the token that ends the reasoning.")
+            raise ConstraintFailed("The output begins inside the token that ends the reasoning.")
 
 
 def _allow(token: int, address: int, nbytes: int) -> None:

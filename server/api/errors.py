@@ -104,14 +104,14 @@ def unauthorized() -> ApiError:
 
 
 def client_left() -> ApiError:
-    """An answer that nobody reads; its status tells the log why there was no other one."""
+    """An error for the log only: the client has disconnected and reads no response."""
     return ApiError(499, "The client disconnected before its request was answered.", refusal=None)
 
 
 def rate_limited(
     message: str, *, retry_after: int = 1, close: bool = False, refusal: Refusal = "queue_full"
 ) -> ApiError:
-    """Too much at once: to be sent again after so many seconds, over another connection with `close`."""
+    """A limit is reached: retry after `retry_after` seconds, with `close` over another connection."""
     headers = {"Retry-After": str(retry_after)} | ({"Connection": "close"} if close else {})
     return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers=headers, refusal=refusal)
 

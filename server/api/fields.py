@@ -1,4 +1,4 @@
-"""What fields of requests are made of: types with ranges, and what becomes of fields that are not served.
+"""Building blocks of request fields: types with ranges, and the handling of unsupported fields.
 
 A field is (a) served, (b) without effect on the result and accepted, (c) known but not supported: only its neutral
 values are accepted, or (d) unknown: ignored, which the answer says, or refused. null stands for the default everywhere.
@@ -44,7 +44,7 @@ MAX_PRIORITY = 1000
 class Strict(BaseModel):
     """A model without NaN and infinity, and without strings or booleans where numbers belong.
 
-    Unknown fields are told to the `UnknownFields` that is the context of the validation; without one they are refused.
+    Unknown fields are recorded in the `UnknownFields` in the validation context; without one they are refused.
     """
 
     @classmethod
@@ -67,7 +67,7 @@ class Strict(BaseModel):
 
 
 class neutral:
-    """Accepts null and `values`, with which a field that is not supported changes nothing; refuses anything else.
+    """Accepts null and `values`, the values of an unsupported field that have no effect; refuses anything else.
 
     `media` is the name of the input other than text that the field carries.
     """
@@ -103,7 +103,7 @@ class made_of:
 
 
 def conflict(param: str, message: str) -> PydanticCustomError:
-    """What no schema says of a field, or of several together; `param` is the one to blame, "" for the one itself."""
+    """Return the error for a rule that no schema states; `param` is the invalid field, "" for the validated field."""
     return PydanticCustomError("conflict", message, {"param": param})
 
 
@@ -139,7 +139,7 @@ def whole_characters(value: str) -> str:
 Neutral = Any
 Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="No effect; any value is accepted.")]
 Text = Annotated[str, AfterValidator(whole_characters)]
-# Behind a number's bounds, which the OpenAPI document would not have otherwise.
+# After a number's bounds; before them it would hide the bounds from the OpenAPI document.
 no_overflow = BeforeValidator(_no_float_overflow)
 StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
 StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]

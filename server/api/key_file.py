@@ -1,4 +1,4 @@
-"""The file of API keys: a key a line, and behind it who it is and what may be used with it."""
+"""The file of API keys: one key per line, followed by its name, limits and rights."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _LEAST_WEIGHT, _MOST_WEIGHT = 0.01, 100.0
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A key, and what the operator says of whoever has it."""
+    """A key, and the operator's settings for its owner."""
 
     key: str = field(repr=False)
     name: str = ""  # for people; empty where the file has none
-    weight: float = 1.0  # its share of a server that is full, beside others' weights
+    weight: float = 1.0  # its share of a full server, relative to the weights of other keys
     limits: KeyLimits = UNLIMITED
     admin: bool = False  # may have models loaded and unloaded
     cache_group: str = ""  # keys of one name share what is cached of their requests; empty: the file names none
 
 
 def read_keys(path: Path) -> list[ApiKey]:
-    """Keys of a file, one a line; empty lines and lines that start with ``#`` are skipped.
+    """Return the keys of a file, one per line; empty lines and lines that start with ``#`` are skipped.
 
-    Behind a key may stand settings, each once: ``name=alice weight=2 requests-per-minute=60 tokens-per-minute=100000
+    Settings can follow a key, each once: ``name=alice weight=2 requests-per-minute=60 tokens-per-minute=100000
     concurrent=8 admin=yes cache-group=team``.
 
     Raises `OperatorError`, without anything of a key in it, when the file cannot be read, has a line that is not like
@@ -62,7 +62,7 @@ def is_sendable(key: str) -> bool:
 
 
 class _Mistake(ValueError):
-    """What is wrong with a line."""
+    """A mistake in a line."""
 
 
 class _Setting(NamedTuple):

@@ -34,8 +34,8 @@ _WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
 
 
 def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: its own errors, beside those that every route has, in the shape of `model`."""
-    # By reference, and not as FastAPI's `model`, which it compiles anew for each status of each route.
+    """The `responses` of a route: its own errors and those that every route has, in the format of `model`."""
+    # By reference, and not as FastAPI's `model`, which it compiles again for each status of each route.
     content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
     return {status: {"description": _REASONS[status], "content": content} for status in (*statuses, *_ALWAYS)}
 
@@ -51,7 +51,7 @@ BODY_ERRORS = body_errors()
 def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool) -> None:
     """Make `app` answer GET /openapi.json with the true document, which is written once; `models` are of its errors.
 
-    FastAPI's own route would write it anew for each request, which takes several times its memory and milliseconds of
+    FastAPI's own route would write it again for each request, which takes several times its memory and milliseconds of
     the event loop.
     """
     generate = app.openapi

@@ -1,4 +1,4 @@
-"""What may be used with an API key: requests and tokens a minute, and requests at once."""
+"""The limits of an API key: requests and tokens per minute, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numaserve.server.engine.clock import Clock
 
 _MINUTE_S = 60.0
-_ROUNDING = 1e-6  # of sums of fractions: who comes when told to is not sent away once more
+_ROUNDING = 1e-6  # of sums of fractions: a client that returns after Retry-After is not refused again
 _RETRY_S = 1  # where a request has to end first, which nobody knows the time of
 
 
@@ -42,9 +42,9 @@ class OverLimit(Exception):
 
 
 class Bucket:
-    """What is left of a limit a minute: it fills evenly up to a minute's worth, and may be overdrawn.
+    """The rest of a limit per minute: it refills evenly up to one minute's worth, and can be overdrawn.
 
-    A count that begins anew each minute would allow twice as much around its beginning, and let all who wait come back
+    A count that is reset each minute would allow twice as much around the reset, and let all who wait come back
     at one moment; a list of the last minute's uses would be as long as the limit is high.
     """
 
@@ -60,7 +60,7 @@ class Bucket:
 
     @property
     def left(self) -> float:
-        """What may be used now; below 0 when more has been used than might."""
+        """The amount that is left; below 0 when overdrawn."""
         earned = (self._clock() - self._at) * self.per_minute / _MINUTE_S
         return min(float(self.per_minute), self._level + earned)
 
@@ -69,13 +69,13 @@ class Bucket:
         self._level, self._at = self.left - amount, self._clock()
 
     def seconds_until(self, level: float) -> float:
-        """Seconds until so much is left, if nothing more is used; 0 when it is."""
+        """Return the seconds until `level` is left, if nothing more is used; 0 when it is."""
         missing = level - self.left
         return missing * _MINUTE_S / self.per_minute if missing > _ROUNDING else 0.0
 
 
 class Use:
-    """One request that counts. `used` tells its tokens until now."""
+    """A request that counts towards limits. `used` returns its tokens until now."""
 
     def __init__(self, used: Callable[[], int]) -> None:
         self._used = used
@@ -88,7 +88,7 @@ class Use:
 
 
 class Quota:
-    """What is left of a key's limits.
+    """The rest of a key's limits.
 
     A request is admitted while at least one request and one token are left, and its tokens are then spent as they come:
     those of the prompt when they are counted, those of the output as they are generated. What it overdraws has to be
@@ -116,7 +116,7 @@ class Quota:
         self._tokens = self._resized(self._tokens, limits.tokens_per_minute)
 
     def enter(self, used: Callable[[], int]) -> Use:
-        """Admit a request, to be ended with `leave`; `used` tells its tokens until now, which only become more.
+        """Admit a request, to be ended with `leave`; `used` returns its tokens until now and never decreases.
 
         Raises `OverLimit`, and then nothing has been spent.
         """
@@ -145,7 +145,7 @@ class Quota:
         return self._requests is not None or self._tokens is not None
 
     def headers(self) -> dict[str, str]:
-        """What is left, as headers of an answer; none of what has no limit."""
+        """Return the rest of the limits as response headers; none for what has no limit."""
         self._settle()
         headers: dict[str, str] = {}
         for unit, bucket in (("requests", self._requests), ("tokens", self._tokens)):

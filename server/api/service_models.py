@@ -1,4 +1,4 @@
-"""The shapes of what the server tells of itself, for the OpenAPI document; none of it is checked against these.
+"""The formats of the server's reports on itself, for the OpenAPI document; the server does not validate against them.
 
 OpenAI's and Anthropic's references for /v1/models, SGLang's for /v1/loads and /model_info, vLLM's for /load and
 /tokenizer_info.

@@ -132,9 +132,7 @@ def _answer(status: int, data: bytes) -> Answer:
     if status == 0:
         return msgspec.json.decode(data, type=Answer)
     if status == NOT_CONFINED:
-        return Answer(
-            unavailable="Grammars require a kernel that supports seccomp filters; this kernel does not support them."
-        )
+        return Answer(unavailable="Grammars require a kernel that supports seccomp filters; this one does not.")
     if -status in (signal.SIGPROF, signal.SIGALRM):
         return Answer(too_slow=True)
     return Answer(refused=_TOO_LARGE)

@@ -141,7 +141,7 @@ class MessagesRequest(CountTokensRequest):
     mcp_servers: Annotated[Neutral, neutral([])] = None
 
     def asked(self) -> Asked:
-        """What the client asks for."""
+        """Return the request in the form that all APIs share."""
         given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         return Asked(
             self.chat(),

@@ -97,7 +97,7 @@ class Options(Strict):
         return self
 
     def sampling(self) -> Sampling:
-        """How to sample, as it was asked for."""
+        """Return the sampling parameters of the request."""
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -174,7 +174,7 @@ class OllamaFields(Strict):
 
     @property
     def constrained(self) -> Constrained | None:
-        """What the answer must match, if anything."""
+        """The constraint that the response must match; None without one."""
         return None if self.format is None else Constrained(self.format, "format")
 
     @property

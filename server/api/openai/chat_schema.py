@@ -106,7 +106,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
         return self
 
     def asked(self) -> Asked:
-        """What the client asks for."""
+        """Return the request in the form that all APIs share."""
         separate, include = self.separate_reasoning is not False, self.include_reasoning is not False
         return Asked(
             self._chat(),
@@ -125,7 +125,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
 
     @property
     def echoed(self) -> str:
-        """What the answer begins with."""
+        """The text that the response begins with."""
         last = self.messages.messages[-1]
         return str(last["content"] or "") if self.echo and last["role"] == "assistant" else ""
 

@@ -79,7 +79,7 @@ class CompletionRequest(ConstraintFields, SamplingFields):
         return self
 
     def asked(self) -> Asked:
-        """What the client asks for."""
+        """Return the request in the form that all APIs share."""
         with_logprobs = self.logprobs is not None
         return Asked(
             Texts(self.prompt, echo=self.echo is True, suffix=self.suffix or ""),

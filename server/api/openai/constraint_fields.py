@@ -18,7 +18,7 @@ _Read: TypeAlias = Callable[[Any], Constraint | None]  # raises ValueError
 
 
 class Meaning:
-    """How a field's value becomes a constraint, and what the OpenAPI document says that the value is."""
+    """The conversion of a field's value to a constraint, and the value's schema in the OpenAPI document."""
 
     def __init__(self, read: _Read, *kinds: dict[str, Any]) -> None:
         self._read = read
@@ -140,7 +140,7 @@ class SGLangConstraintFields(Strict):
         return self
 
     def constrained(self) -> Constrained | None:
-        """What the answer must match, if anything."""
+        """Return the constraint that the response must match; None without one."""
         given = self._given()
         return Constrained(getattr(self, given[0]), given[0]) if given else None
 

@@ -41,7 +41,7 @@ class EmbeddingRequest(Strict):
     endianness: Annotated[Neutral, neutral("native", "little")] = None
 
     def asked(self) -> Asked:
-        """What the client asks for."""
+        """Return the request in the form that all APIs share."""
         return Asked(
             Texts(self.input, param="input"), Sampling(), model=self.model, pool=True, priority=self.priority or 0
         )

@@ -171,11 +171,11 @@ class SamplingFields(Strict):
         return self
 
     def most_logprobs(self, own: int | None) -> int:
-        """As many of the likeliest as prompt or answer need, of which `own` are the answer's; -1 for none at all."""
+        """Return the number of most likely tokens that prompt or response need; `own` is the response's. -1: none."""
         return max(-1 if each is None else each for each in (own, self.prompt_logprobs))
 
     def sampling(self) -> Sampling:
-        """How to sample, as it was asked for."""
+        """Return the sampling parameters of the request."""
         given = {name: value for name in _SAMPLING if (value := getattr(self, name, None)) is not None}
         given["include_stop"] = bool(self.include_stop_str_in_output or self.no_stop_trim)
         return Sampling(**given | {"logit_bias": {int(token): bias for token, bias in (self.logit_bias or {}).items()}})

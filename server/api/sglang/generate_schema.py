@@ -122,7 +122,7 @@ class SGLangGenerateRequest(Strict):
 
     @property
     def parameters(self) -> SamplingParameters:
-        """How to sample, or what says nothing."""
+        """The sampling parameters; the defaults where the request has none."""
         return self.sampling_params or _DEFAULTS
 
     @property
@@ -132,7 +132,7 @@ class SGLangGenerateRequest(Strict):
         return single and (self.parameters.n or 1) == 1
 
     def asked(self) -> Asked:
-        """What the client asks for."""
+        """Return the request in the form that all APIs share."""
         return Asked(
             self._texts(),
             self.parameters.sampling(self.cache_salt),

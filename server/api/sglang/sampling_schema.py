@@ -70,7 +70,7 @@ class SamplingParameters(SGLangConstraintFields):
     stream_interval: Unused = None  # every token is sent when it is there
 
     def sampling(self, cache_salt: str | None) -> Sampling:
-        """How to sample, as it was asked for."""
+        """Return the sampling parameters of the request."""
         given = {name: value for name in _SAME if (value := getattr(self, name)) is not None}
         given |= {name: value for name, value in self._renamed(cache_salt).items() if value is not None}
         return Sampling(**given)

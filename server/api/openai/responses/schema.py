@@ -175,7 +175,7 @@ class ResponsesRequest(InputTokensRequest):
         return self.top_logprobs or 0 if included else -1
 
     def asked(self, conversation: Conversation) -> Asked:
-        """What the client asks for."""
+        """Return the request in the form that all APIs share."""
         return Asked(
             self.chat(conversation),
             Sampling(temperature=self.temperature, top_p=self.top_p),

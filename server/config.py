@@ -28,208 +28,233 @@ class ServeConfig(BaseModel):
         None,
         ge=1,
         le=64,
-        description="Tensor-parallel ranks; more than nodes makes virtual nodes. Default: one per usable NUMA node.",
+        description="Number of tensor-parallel ranks. More ranks than NUMA nodes make virtual nodes. Default: one "
+        "per usable NUMA node.",
     )
     backend: Backend = Field(
         "native",
-        description="What runs the model: the kernels (`native`), or torch (`reference`), slowly, on one rank and any "
-        "processor. It needs numaserve[reference].",
+        description="Backend that runs the model: `native` (the kernels) or `reference` (torch: slow, one rank, "
+        "any processor). `reference` needs numaserve[reference].",
     )
     task: Task = Field(
         "generate",
-        description="`generate` text; `embed`: answer /v1/embeddings with the last token's hidden state; or `score`: "
-        "answer /v1/rerank and /v1/score, too, by the probability of a reranker's yes.",
+        description="Task of the server. `generate`: text. `embed`: /v1/embeddings, from the hidden state of the "
+        "last token. `score`: also /v1/rerank and /v1/score, from the probability that a reranker "
+        "answers yes.",
     )
-    settings: ModelSettings = Field(DEFAULT_SETTINGS, description="Of the model; keys of their own, see `KEYS`.")
+    settings: ModelSettings = Field(
+        DEFAULT_SETTINGS, description="Settings of the model. Each is a key of its own, see `KEYS`."
+    )
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 takes any free port.")
     root_path: UrlPrefix | None = Field(
-        None, description="Prefix under which a proxy shows the server, as in /llm; routes answer with it and without."
+        None,
+        description="URL prefix under which a proxy exposes the server, such as /llm. Routes answer with and "
+        "without the prefix.",
     )
     uds: Path | None = Field(None, description="Unix socket to listen on instead of an address.")
-    ssl_certfile: Path | None = Field(None, description="Certificate chain (PEM) to speak HTTPS with.")
-    ssl_keyfile: Path | None = Field(None, description="The certificate's private key (PEM).")
+    ssl_certfile: Path | None = Field(None, description="Certificate chain (PEM) for HTTPS.")
+    ssl_keyfile: Path | None = Field(None, description="Private key (PEM) of the certificate.")
     served_model_name: Names | None = Field(
         None,
-        description="Name in the API; may be given several times: requests may have any of them, answers and metrics "
-        "have the first. Default: the model's own.",
+        description="Model name in the API. Repeat the option for several names: requests may use any name, "
+        "responses and metrics show the first. Default: the model's own name.",
     )
     context_length: int | None = Field(
         None,
         ge=32,
         le=1 << 24,
-        description="Longest sequence, prompt and output together. Default: the model's, less if the KV cache holds "
-        "less.",
+        description="Maximum tokens of a sequence, prompt and output together. Default: the model's context "
+        "length, or the size of the KV cache if that is smaller.",
     )
-    max_running_requests: int = Field(64, ge=1, le=4096, description="Sequences in a batch.")
+    max_running_requests: int = Field(64, ge=1, le=4096, description="Maximum number of sequences in a batch.")
     max_queued_requests: int = Field(
-        512, ge=0, le=1 << 20, description="Requests that may wait; beyond that clients get 429."
+        512, ge=0, le=1 << 20, description="Maximum number of requests in the queue. Further requests get status 429."
     )
     max_queued_seconds: float = Field(
         600.0,
         gt=0,
         le=86400,
-        description="Seconds of work, as predicted, that may wait; beyond that clients get 429. The default is when "
-        "OpenAI's clients give up.",
+        description="Maximum predicted work in the queue, in seconds. Further requests get status 429. The default "
+        "is the timeout of OpenAI's clients.",
     )
     chunked_prefill_size: int = Field(
-        512, ge=16, le=8192, description="Tokens in one step, prompt and output together."
+        512, ge=16, le=8192, description="Maximum tokens in one step, prompt and output together."
     )
     target_itl_ms: float | None = Field(
         None,
         gt=0,
         le=3_600_000,
-        description="How long a step with output tokens may take, in ms: prompts beside them are cut so that it takes "
-        "no longer. Default: 100, or 3 times a step of the output tokens alone if that is more.",
+        description="Target duration of a step with output tokens, in ms. The scheduler splits prompts in the same "
+        "step to meet the target. Default: 100, or 3 times the duration of a step with the output "
+        "tokens alone if that is longer.",
     )
     kv_cache_gib: float | None = Field(
-        None, gt=0, le=1 << 14, description="KV cache of all ranks together, in GiB. Default: what fits."
+        None, gt=0, le=1 << 14, description="Size of the KV cache of all ranks together, in GiB. Default: what fits."
     )
     mem_fraction_static: float = Field(
-        0.85, gt=0, le=0.98, description="Part of a node's free memory for weights, scratch and KV cache."
+        0.85, gt=0, le=0.98, description="Fraction of a node's free memory for weights, scratch and KV cache."
     )
     memory_gib: float | None = Field(
         None,
         gt=0,
         le=1 << 16,
-        description="Most memory for weights, scratch and KV cache of all ranks, in GiB. Default: what is free.",
+        description="Maximum memory for weights, scratch and KV cache of all ranks together, in GiB. Default: the "
+        "free memory.",
     )
     weights_cache_gib: float = Field(
         64.0,
         ge=0,
         le=1 << 16,
-        description="Disk space for packed weights, in GiB: the least recently used ones go, and 0 keeps none.",
+        description="Maximum disk space for packed weights, in GiB. The least recently used weights are removed "
+        "first. 0 keeps no packed weights.",
     )
     chat_template: Path | None = Field(
-        None, description="Jinja file that replaces the model's chat template. Default: the model's own."
+        None, description="Jinja file that replaces the model's chat template. Default: the model's own template."
     )
     tool_call_parser: str | None = Field(
         None,
-        description="Format in which the model calls tools, `response_template` for what the model itself says of its "
-        "answers, or `none`. Default: its chat template's, else its response template.",
+        description="Format of the model's tool calls, `response_template` for the response template in the "
+        "model's own files, or `none`. Default: the format of the chat template, otherwise the "
+        "response template.",
     )
     reasoning_parser: str | None = Field(
-        None, description="Format in which the model thinks before it answers, or `none`. Default: its chat template's."
+        None,
+        description="Format of the model's reasoning before its answer, or `none`. Default: the format of "
+        "the chat template.",
     )
     generation_config: Literal["model", "none"] = Field(
         "model",
-        description="Whose defaults apply to temperature, top_p, top_k, min_p and repetition_penalty: those of the "
-        "model's generation_config.json (`model`) or the API's (`none`). The demo has those of its model card.",
+        description="Source of the defaults for temperature, top_p, top_k, min_p and repetition_penalty: the "
+        "model's generation_config.json (`model`) or the API (`none`). With `model`, the demo uses the "
+        "values of its model card.",
     )
     dtype: Literal["auto", "bfloat16"] = Field(
         "auto",
-        description="`auto` or `bfloat16`: weights that are not quantized are kept and multiplied in bf16, whatever "
-        "they are published in.",
+        description="Type of weights that are not quantized: `auto` or `bfloat16`. Both store and multiply the "
+        "weights in bf16, whatever type the checkpoint has.",
     )
     api_key_file: Path | None = Field(
         None,
-        description="File of API keys, one a line; what limits it may stand behind it. Default: no key is asked for.",
+        description="File of API keys, one per line. The limits of a key may follow it on the line. Default: "
+        "clients need no key.",
     )
-    log_level: LogLevel = Field("info", description="`debug`, `info`, `warning` or `error`.")
+    log_level: LogLevel = Field("info", description="Log level: `debug`, `info`, `warning` or `error`.")
     log_format: LogFormat = Field(
         "auto",
-        description="Format of the log: `text`, one line an event, with colours on a terminal unless NO_COLOR is set; "
-        "`json`, one object a line; or `auto`, text on a terminal and JSON elsewhere.",
+        description="Format of the log: `text`, one line per event, with colours on a terminal unless NO_COLOR is set; "
+        "`json`, one object per line; or `auto`, text on a terminal and JSON elsewhere.",
     )
     threads_per_worker: int | None = Field(
-        None, ge=1, le=1024, description="At most so many cores for each rank. Default: every core of the rank."
+        None, ge=1, le=1024, description="Maximum number of cores per rank. Default: every core of the rank."
     )
-    reserve_core: bool = Field(False, description="Keep one core of the first node for the front end.")
+    reserve_core: bool = Field(False, description="Reserve one core of the first node for the front end.")
     keep_alive_seconds: int = Field(
-        120, ge=1, le=86400, description="How long an idle connection stays open; a client should close its own sooner."
+        120,
+        ge=1,
+        le=86400,
+        description="Seconds that an idle connection stays open. Clients should close idle connections sooner.",
     )
-    drain_seconds: float = Field(30.0, ge=0, le=86400, description="How long running requests may finish at SIGTERM.")
+    drain_seconds: float = Field(
+        30.0, ge=0, le=86400, description="Seconds that running requests have to finish after SIGTERM."
+    )
     step_deadline_seconds: float = Field(
         60.0,
         ge=1,
         le=3600,
-        description="A step that takes longer counts as a dead worker, as does "
-        "one that takes 5 s and 20 times as long as is predicted.",
+        description="Seconds after which the workers of an unfinished step are restarted. They are also restarted "
+        "when a step takes more than 5 s and 20 times its predicted duration.",
     )
     mask_deadline_ms: int = Field(
         5000,
         ge=1,
         le=600_000,
-        description="Milliseconds that a constrained request waits for the tokens that its constraint allows next; "
-        "after that it ends with an error. Other requests do not wait for it.",
+        description="Milliseconds that a constrained request waits for the mask of its next token. A request that "
+        "waits longer ends with an error. Other requests do not wait.",
     )
     request_timeout: float | None = Field(
         None,
         gt=0,
         le=86400,
-        description="Seconds that a request may take, in the queue and running; a request's X-Request-Timeout may ask "
-        "for fewer. One that takes longer ends with 504. Default: no limit.",
+        description="Maximum seconds of a request, in the queue and running. The X-Request-Timeout header of a "
+        "request may set a shorter limit. A request that takes longer ends with status 504. Default: "
+        "no limit.",
     )
     resume_timeout: float = Field(
         300.0,
         ge=0,
         le=86400,
-        description="Seconds for which requests wait for new workers when the old ones have failed; then they end.",
+        description="Seconds that requests wait for new workers after the workers failed. Requests that wait "
+        "longer end with an error.",
     )
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
     draft_model: NonBlank | None = Field(
         None,
-        description="A smaller model of the same vocabulary, named like the model itself, that the workers load beside "
-        "it to guess what it will say: see `speculative`, which is then `auto` unless it says otherwise.",
+        description="Draft model for speculative decoding: a smaller model with the same vocabulary, named as "
+        "MODEL is. The workers load it alongside the model. It sets `speculative` to `auto` unless "
+        "that option is set.",
     )
     draft_quantization: Quantization | None = Field(
         None,
-        description="Quantize the weights of the draft model: `int8`, `int4` or `fp8`; `bf16` expands those of one "
-        "that is quantized.",
+        description="Format to quantize the draft model's weights to: `int8`, `int4` or `fp8`. `bf16` expands the "
+        "weights of a quantized draft model.",
     )
     speculative: Speculative | None = Field(
         None,
-        description="What guesses the next tokens, of which a step then verifies several: `off`, `auto` for all that "
-        "follows, or some of it, given several times: `prediction` by what the request says that its answer will be; "
-        "`suffix` by what followed when the same tokens came before, in requests of the same cache group and "
-        "cache_salt; `grammar` by what a constraint allows; `draft_model` by the smaller model of that option; `mtp` "
-        "by the model's own layer that predicts, where it has one and there is no draft model. Answers are the same "
-        "to the last bit. Default: off.",
+        description="Drafters for speculative decoding: `off`, `auto` for all drafters, or drafters by name "
+        "(repeat the option). A step verifies several draft tokens, and outputs stay identical bit by "
+        "bit. `prediction`: the predicted output in the request. `suffix`: tokens that followed the "
+        "same text earlier, in requests of the same cache group and cache_salt. `grammar`: tokens that "
+        "a constraint forces. `draft_model`: the model of that option. `mtp`: the model's multi-token "
+        "prediction layer, if it has one and there is no draft model. Default: off.",
     )
-    prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
+    prefix_cache: bool = Field(True, description="Reuse the KV cache of shared prompt prefixes.")
     kv_events: NonBlank | None = Field(
         None,
-        description="Where routers read which prefixes are cached, as from vLLM: ipc://PATH, or tcp://127.0.0.1:PORT. "
-        "API keys without cache-group= then share one prefix cache.",
+        description="Endpoint that publishes KV events for routers, in vLLM's format: ipc://PATH or "
+        "tcp://127.0.0.1:PORT. API keys without cache-group= then share one prefix cache.",
     )
     kv_events_replay: NonBlank | None = Field(
-        None, description="Where they ask again for events that they have missed; an address like that of kv_events."
+        None,
+        description="Endpoint where routers request missed KV events again. The address has the same form as "
+        "in kv_events.",
     )
     kv_events_topic: NonBlank | None = Field(
-        None, description="The topic of KV events. Default: kv@HOST@MODEL, with this machine's and the model's name."
+        None, description="Topic of the KV events. Default: kv@HOST@MODEL, with the host name and the model name."
     )
     kv_events_anywhere: bool = Field(
         False,
-        description="Let KV events be read from other machines: whoever connects reads what is asked and answered.",
+        description="Allow other machines to read KV events. Every machine that connects can read prompts and outputs.",
     )
     sse_ping_seconds: float = Field(
         15.0,
         ge=0,
         le=3600,
-        description="Seconds without output until a stream gets a comment, so that nobody takes it for dead; 0 sends "
-        "none.",
+        description="Seconds without output after which a stream sends a comment to keep the connection alive. 0 "
+        "sends none.",
     )
     cors_origin: Names | None = Field(
         None,
-        description="Origin whose pages may use the server from a browser, such as https://chat.example.com, or `*`; "
-        "may be given several times.",
+        description="Origin whose pages may call the server from a browser (CORS), such as "
+        "https://chat.example.com, or `*`. Repeat the option for several origins.",
     )
     allowed_host: Names | None = Field(
         None,
-        description="Host name that the server may be called by, for a proxy before it, or `*`; may be given several "
-        "times. Default: local names.",
+        description="Host name to accept in the Host header, for a server behind a proxy, or `*`. Repeat the "
+        "option for several names. Default: local names.",
     )
     otlp_endpoint: NonBlank | None = Field(
         None,
-        description="OpenTelemetry collector that is sent spans of each request over OTLP/HTTP, such as "
-        "http://127.0.0.1:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT's, if it is set. It needs numaserve[otel].",
+        description="URL of an OpenTelemetry collector that receives the spans of each request over OTLP/HTTP, "
+        "such as http://127.0.0.1:4318. It needs numaserve[otel]. Default: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, if set.",
     )
-    ui: bool = Field(True, description="Serve GET /ui: a page to chat with the model and to look at the machine.")
+    ui: bool = Field(True, description="Serve GET /ui, a page to chat with the model and monitor the machine.")
     tokenizer_info: bool = Field(
         False, description="Serve GET /tokenizer_info, which shows the chat template to every client."
     )
     strict_fields: bool = Field(
-        False, description="Refuse requests with fields that the server does not know, instead of ignoring those."
+        False, description="Reject requests with unknown fields instead of ignoring the fields."
     )
     log_prompts: bool = Field(False, description="Write prompts to the log.")
 
@@ -244,23 +269,25 @@ class ServeConfig(BaseModel):
     @classmethod
     def _of_what_speaks(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("task") == "embed":
-            raise ValueError("guesses tokens, and a model that embeds says none: leave one of both out")
+            raise ValueError(
+                "needs a task that generates tokens, and 'task' is 'embed': leave out 'draft_model' or 'task'"
+            )
         return value
 
     @field_validator("draft_quantization")
     @classmethod
     def _of_a_draft_model(cls, value: object, info: ValidationInfo) -> object:
         if value is not None and info.data.get("draft_model") is None:
-            raise ValueError("needs 'draft_model' to be set too")
+            raise ValueError("needs 'draft_model': set 'draft_model' too, or leave out 'draft_quantization'")
         return value
 
     @field_validator("speculative")
     @classmethod
     def _names_what_there_is(cls, value: Speculative | None, info: ValidationInfo) -> Speculative | None:
         if value is not None and "draft_model" in value and info.data.get("draft_model") is None:
-            raise ValueError("names the draft model: set 'draft_model' too")
+            raise ValueError("needs a draft model: set 'draft_model' too")
         if value is not None and "mtp" in value and info.data.get("draft_model") is not None:
-            raise ValueError("names mtp beside the draft model: leave one of both out")
+            raise ValueError("cannot be combined with 'draft_model': leave out 'mtp' or 'draft_model'")
         return value
 
 

@@ -22,11 +22,12 @@ def unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> str:
 def explain_value(key: str, error: Any, keys: Mapping[str, FieldInfo]) -> str:
     """One line for a pydantic error on `key`, one of `keys`."""
     if error["type"] == "missing":
-        return f"'{key}' is not set: name it on the command line or in the configuration file"
+        return f"'{key}' is not set: set it on the command line or in the configuration file"
     allowed = "" if error["type"] == "value_error" else _allowed_range(keys[key])
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     reason = f"must be {allowed}" if allowed else message
-    return f"{key} {reason}, not {str(error['input'])[:80]!r}"
+    value = repr(str(error["input"])[:80])
+    return f"{key} {reason}, not {value}" if reason.startswith("must ") else f"{key} {value} {reason}"
 
 
 def _allowed_range(field: FieldInfo) -> str:

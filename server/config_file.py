@@ -22,7 +22,9 @@ def read_config_file(file: Path) -> dict[str, Any]:
     """The values of `file`, or of the shipped preset of that name, by key. Raises `OperatorError` with one line."""
     path = _file_or_preset(file)
     if not is_there(path):
-        raise OperatorError(f"there is no configuration file {file}; presets are {', '.join(presets())}")
+        raise OperatorError(
+            f"the configuration file {file} does not exist: name an existing file or a preset ({', '.join(presets())})"
+        )
     try:
         loaded = yaml.safe_load(read_text(path, SETTINGS_BYTES))
     except (yaml.YAMLError, RecursionError) as error:
@@ -30,7 +32,7 @@ def read_config_file(file: Path) -> dict[str, Any]:
     if loaded is None:
         return {}
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-        raise OperatorError(f"{file} must hold 'key: value' lines, such as 'port: 8000'")
+        raise OperatorError(f"{file} must contain 'key: value' lines, such as 'port: 8000'")
     return by_key(loaded, str(file))
 
 
@@ -44,7 +46,7 @@ def by_key(spelt: Mapping[str, Any], where: str) -> dict[str, Any]:
         key = name.replace("-", "_")
         key = ALIASES.get(key, key)
         if key in values:
-            raise OperatorError(f"{where}: {key} is set twice, once as '{name}'; leave one out")
+            raise OperatorError(f"{where}: {key} is set twice, once as '{name}': remove one of the two")
         values[key] = value
     return values
 

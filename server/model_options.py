@@ -11,7 +11,7 @@ def _checked(defined: ModelOption) -> Any:
 
     def check(value: object, info: ValidationInfo) -> object:
         if value and needed is not None and info.data.get(needed) is None:
-            raise ValueError(f"needs '{needed}' to be set too")
+            raise ValueError(f"needs '{needed}': set '{needed}' too, or leave out '{info.field_name}'")
         return value
 
     return Annotated[defined.type, AfterValidator(check)]

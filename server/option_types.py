@@ -23,7 +23,7 @@ def _as_tuple(value: object) -> object:
 
 def _url_prefix(text: str) -> str:
     if not re.fullmatch(r"(/[\w.~-]+)+", text, re.ASCII) or {".", ".."} & set(text.split("/")):
-        raise ValueError("must start with a slash and not end with one, as in /llm")
+        raise ValueError("must start with a slash and not end with a slash, as in /llm")
     return text
 
 
@@ -36,7 +36,7 @@ _ALONE = frozenset(("auto", "off"))
 def alone_or_drafters(names: Sequence[SpeculativeName]) -> Sequence[SpeculativeName]:
     """`names`, checked: `auto` and `off` say all that there is to say. Raises `ValueError`."""
     if len(names) > 1 and (alone := _ALONE.intersection(names)):
-        raise ValueError(f"{min(alone)} stands alone")
+        raise ValueError(f"contains '{min(alone)}' and other names: '{min(alone)}' must be the only name")
     return names
 
 

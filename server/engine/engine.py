@@ -119,9 +119,12 @@ class Engine:
     def admit(self, requests: Sequence[GenerationRequest]) -> Stream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
         if not self.takes_requests():
-            raise NotReady(f"The server is {self.state}; try again later.")
+            raise NotReady(f"The server is {self.state}. Retry later.")
         if not self._supervisor.can_mask and any(request.matcher for request in requests):
-            raise NotReady("The server cannot constrain requests: its workers have no mask board.")
+            raise NotReady(
+                "The server cannot constrain requests: its workers have no mask board. Send the request "
+                "without a constraint."
+            )
         now = self._clock()
         self._room.check(requests, len(self._requests), now)
         stream = self._requests.add(requests, now)
@@ -195,9 +198,9 @@ class Engine:
         tenths of a second, in slices between steps; raises `Busy` while a request runs, which would spoil it.
         """
         if self._state != "serving":
-            raise NotReady(f"The server is {self.state}; try again later.")
+            raise NotReady(f"The server is {self.state}. Retry later.")
         if ceilings and len(self._requests) > 0:
-            raise Busy("Requests are running; ceilings can be measured when the server is idle.")
+            raise Busy("Requests are running. The server measures ceilings only when it is idle: retry then.")
         return await self._profiles.ask(ceilings=ceilings)
 
     # --- what the command line asks -----------------------------------------------------------------------------
@@ -282,14 +285,14 @@ class Engine:
         self._state = "restarting"
         self._steps.halt()
         self._requests.masks.reset()
-        self._profiles.fail(f"The workers failed ({death}); try again later.")
+        self._profiles.fail(f"The workers failed ({death}). Retry later.")
         self._ranks.down()
         return self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
 
     def _on_given_up(self, reason: str) -> None:
         self._state = "failed"
         self._recovery.close()
-        self._requests.fail_all(NotReady(f"The server has given up: {reason}."))
+        self._requests.fail_all(NotReady(f"The server stopped serving: {reason}. Restart the server."))
         self._callbacks.given_up(reason)
 
     # --- what the step loop tells -------------------------------------------------------------------------------
@@ -300,7 +303,7 @@ class Engine:
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
         self._recovery.answered()  # workers that refuse a step serve the others
-        self._requests.fail(sequences, GenerationFailed(f"The request could not be computed: {message}"))
+        self._requests.fail(sequences, GenerationFailed(f"The workers could not compute the request: {message}"))
 
     def _on_mask(self) -> None:
         self._steps.wake()

@@ -22,8 +22,8 @@ from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.protocol import TokenLogprobs
 
 _NAN = (
-    "The model gave no usable output for this request: its results are not numbers (NaN). The same tokens will give "
-    "the same; other requests are not affected."
+    "The model returned logits that are not numbers (NaN) for this request. The same tokens give the same result "
+    "again: change the prompt. Other requests are not affected."
 )
 
 

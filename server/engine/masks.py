@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 _LOOKING_S = 1e-3
 _TELLING_S = 5e-3  # it is made beside everything else, but not without the interpreter's lock
 _LATE = (
-    "The server could not work out in time which token the constraint of this request allows next. Simplify the "
-    "constraint, or send the request again when the server is less busy."
+    "The server could not compute in time which tokens the constraint of this request allows next. Simplify the "
+    "constraint, or retry when the server is less busy."
 )
-_NOTHING = "The constraint of this request allows no token that could come next."
-_BROKEN = "The server failed to apply the constraint of this request."
+_NOTHING = "The constraint of this request allows no next token. Correct the constraint."
+_BROKEN = "The server failed to apply the constraint of this request. The server's log states the cause."
 
 
 class MatcherWork(Protocol):
@@ -288,7 +288,7 @@ class Masks:
         except ConstraintFailed:
             return False
         except Exception:
-            logger.exception("what a constraint lets come cannot be told")
+            logger.exception("failed to compute the mask of a constraint")
             return False
         return self._clock() - begun < _TELLING_S
 
@@ -304,7 +304,7 @@ class Masks:
         except ConstraintFailed:
             pass  # where the answer may never get
         except Exception:
-            logger.exception("a constraint failed behind a guess")
+            logger.exception("a constraint failed after a draft token")
         with self._lock:
             guesses.drop()
 

@@ -67,7 +67,10 @@ class MatcherThreads:
             return
         for number, piece in list(self._pieces.items()):
             if piece.ends() and number not in self._stuck and len(self._stuck) < _MOST_STUCK:
-                logger.warning("a constraint takes longer than %g s; another thread takes over", _STUCK_S)
+                logger.warning(
+                    "a constraint is taking longer than %g s; starting another thread for the other constraints",
+                    _STUCK_S,
+                )
                 self._stuck.add(number)
                 with contextlib.suppress(OSError):  # it has just ended
                     os.setpriority(os.PRIO_PROCESS, number, _LOWEST)

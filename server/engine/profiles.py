@@ -59,13 +59,13 @@ class Profiles:
 
     def _give_up(self, asked: _Asked) -> None:
         del self._asked[asked.request.ceilings]
-        asked.fail(f"The workers have not told their profile within {self._deadline_s:g} s.")
+        asked.fail(f"The workers sent no profile within {self._deadline_s:g} s. Retry later.")
 
     def on_answer(self, profile: RankProfile) -> None:
         """Take in the answer of a rank."""
         asked = next((each for each in self._asked.values() if each.request.request_id == profile.request_id), None)
         if asked is None or profile.rank in asked.answers:
-            logger.warning("worker %d told a profile that was not asked for", profile.rank)
+            logger.warning("worker %d sent a profile that was not requested", profile.rank)
             return
         asked.answers[profile.rank] = profile
         if len(asked.answers) == self._world_size:

@@ -71,11 +71,13 @@ class Recovery:
 
     def _end_convicted(self, sequence: Sequence, death: Death) -> None:
         request_id = self._requests.id_of(sequence)
-        logger.error("request %s brings the workers down and is given up: %s", request_id, death)
-        message = f"The workers failed again and again while they computed {request_id}, last because {death}."
+        logger.error("request %s made the workers fail repeatedly; the request ends: %s", request_id, death)
+        message = f"The workers failed repeatedly while they computed {request_id}. The last failure: {death}."
         self._requests.fail([sequence], GenerationFailed(message))
 
     def _expired(self) -> None:
         seconds = self._timeout_s
-        logger.error("the workers do not serve again within %g s; requests that wait for them end", seconds)
-        self._requests.fail_all(NotReady(f"The workers failed and could not be replaced within {seconds:g} s."))
+        logger.error("the workers were not replaced within %g s; the waiting requests end", seconds)
+        self._requests.fail_all(
+            NotReady(f"The workers failed and were not replaced within {seconds:g} s. Retry later.")
+        )

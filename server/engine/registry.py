@@ -158,8 +158,13 @@ class LiveRequests:
             try:
                 live.advance(update, now)
             except Exception:
-                logger.exception("a request failed while its output was processed")
-                live.fail(GenerationFailed("The server failed to process the output of this request."), now)
+                logger.exception("processing the output of a request failed")
+                live.fail(
+                    GenerationFailed(
+                        "The server failed to process the output of this request. The server's log states the cause."
+                    ),
+                    now,
+                )
         if self.masks:
             self.masks.advance(updates)
 

@@ -28,10 +28,15 @@ class Room:
         """Raise `QueueFull` unless these may come to the `live` ones that there are."""
         is_new = len(requests) <= self._reserve and not self._scheduler.waiting.live_of(requests[0].client.name)
         capacity = self._capacity + self._reserve * is_new
+        max_queued_s = self._max_queued_s * (1 + is_new * RESERVE)
         if live + len(requests) > capacity:
-            message = f"{live} requests are running or queued, which is as many as may."
-        elif self._backlog.seconds > self._max_queued_s * (1 + is_new * RESERVE):
-            message = f"The requests that wait will take {self._backlog.seconds:.0f} s, which is as long as they may."
+            message = f"The server is full: {live} requests are running or queued (limit {capacity})."
+        elif self._backlog.seconds > max_queued_s:
+            message = (
+                f"The queue is full: the waiting requests need {self._backlog.seconds:.0f} s of work as predicted "
+                f"(limit {max_queued_s:g} s)."
+            )
         else:
             return
-        raise QueueFull(message, self._backlog.retry_after(now))
+        retry_after = self._backlog.retry_after(now)
+        raise QueueFull(f"{message} Retry after {retry_after} s.", retry_after)

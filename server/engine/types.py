@@ -46,7 +46,7 @@ class RequestTimedOut(EngineError):
     """The time that the request was given has passed: HTTP 504, or an error event in a stream."""
 
     def __init__(self) -> None:
-        super().__init__("The request was not done within the time that it was given, and has ended.")
+        super().__init__("The request did not finish within its time limit and was ended.")
 
 
 class Aborted(EngineError):

@@ -199,5 +199,5 @@ class KVCache:
 
 def _locked_node(seq: Sequence) -> Node:
     if seq.node is None:
-        raise SchedulerIntegrityError(f"sequence {seq.request_id!r} holds no pages: it is {seq.state.value}")
+        raise SchedulerIntegrityError(f"sequence {seq.request_id!r} has no pages: its state is {seq.state.value}")
     return seq.node

@@ -21,7 +21,7 @@ class PageAllocator:
     def allocate(self, count: int) -> list[int]:
         """Take `count` pages. Raises `ValueError` when fewer are free: callers make room first."""
         if count > len(self._free):
-            raise ValueError(f"{count} pages asked for, {len(self._free)} are free")
+            raise ValueError(f"{count} pages were requested and {len(self._free)} are free")
         return [self._free.pop() for _ in range(count)]
 
     def free(self, pages: Iterable[int]) -> None:

@@ -87,7 +87,7 @@ class RadixTree:
         already, it has another page with the same content, and `page` remains the caller's.
         """
         if parent.locks == 0 or len(key) != self.page_size:
-            raise ValueError("only a full page can be inserted, under a node that the caller has locked")
+            raise ValueError("only a full page can be inserted, below a node that the caller has locked")
         child = parent.children.get(key)
         if child is None:
             child = parent.children[key] = Node(parent, parent.scope, key, page)
@@ -127,7 +127,7 @@ class RadixTree:
             node, _ = self._evictable.popitem(last=False)
             parent = node.parent
             if parent is None or node.children:
-                raise SchedulerIntegrityError("a node would be evicted before its children")
+                raise SchedulerIntegrityError("a node cannot be evicted before its children")
             del parent.children[node.key]
             self._num_pages -= 1
             pages.append(node.page)

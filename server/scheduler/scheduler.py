@@ -87,14 +87,14 @@ class Scheduler:
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use."""
         if seq.request_id in self._sequences:
-            raise ValueError(f"request id {seq.request_id!r} is in use")
+            raise ValueError(f"request id {seq.request_id!r} is already in use")
         limit = self.config.max_sequence_tokens
         room = limit - min(1, seq.max_new_tokens)
         if not 0 < seq.prompt_len <= room:
             raise SequenceTooLong(
-                f"the prompt has {seq.prompt_len} tokens; from 1 to {room} can be served here "
-                f"(context length {self.config.context_length}, KV cache of "
-                f"{self.config.num_pages * self.config.page_size} tokens)"
+                f"the prompt has {seq.prompt_len} tokens and this server accepts 1 to {room} tokens (context length "
+                f"{self.config.context_length}, KV cache of {self.config.num_pages * self.config.page_size} "
+                "tokens): shorten the prompt"
             )
         seq.max_tokens = min(seq.prompt_len + max(0, seq.max_new_tokens), limit)
         seq.arrival = self._arrivals
@@ -158,7 +158,7 @@ class Scheduler:
         tokens and strings and calls `finish`. Raises `ResultMismatch`, and changes nothing, if it is not the answer.
         """
         if not self.in_flight:
-            raise ResultMismatch(f"result of step {result.step_id}, awaited none")
+            raise ResultMismatch(f"received the result of step {result.step_id} while no step was pending")
         self.in_flight[0].check(result)
         record = self.in_flight.popleft()
         if record.entries:  # it is neither void nor a beat

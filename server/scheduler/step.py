@@ -120,14 +120,18 @@ class InFlight:
     def check(self, result: StepResult) -> None:
         """Raise `ResultMismatch` unless `result` answers this plan, entry by entry."""
         if self.step_id != result.step_id:
-            raise ResultMismatch(f"result of step {result.step_id}, awaited {self.step_id}")
+            raise ResultMismatch(f"received the result of step {result.step_id} instead of step {self.step_id}")
         if self.void:
             return
         if len(self.entries) != len(result.seqs):
-            raise ResultMismatch(f"step {result.step_id} has {len(self.entries)} sequences, not {len(result.seqs)}")
+            raise ResultMismatch(
+                f"the result of step {result.step_id} has {len(self.entries)} sequences instead of {len(result.seqs)}"
+            )
         for entry, answer in zip(self.entries, result.seqs, strict=True):
             if not entry.answers(answer):
-                raise ResultMismatch(f"step {result.step_id} answers {entry.seq.request_id!r} not as planned")
+                raise ResultMismatch(
+                    f"the result of step {result.step_id} for sequence {entry.seq.request_id!r} does not match the plan"
+                )
 
 
 class StepBuilder:

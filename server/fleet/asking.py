@@ -44,9 +44,14 @@ async def first_that_knows(sessions: Iterable[aiohttp.ClientSession], question: 
             else:
                 missing = answer
     if silent:
-        raise not_ready("A model's server that may know this has not answered. Try again.")
+        raise not_ready("A model process that may have this object did not answer. Retry later.")
     if missing is None:
-        raise ApiError(404, "No model that is loaded knows this.", code="not_found", refusal=None)
+        raise ApiError(
+            404,
+            "No loaded model has this object. Check the id, or load the model that created it.",
+            code="not_found",
+            refusal=None,
+        )
     return missing
 
 

@@ -14,6 +14,6 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise bad_request(f"The body must be an object, and 'model' in it a string: {error}.", "model") from None
+        raise bad_request(f"The body must be a JSON object with a string as 'model': {error}.", "model") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise from_problem(NOT_JSON) from None

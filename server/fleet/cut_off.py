@@ -22,5 +22,11 @@ def last_event(path: str, cut: AnswerCutOff) -> bytes | None:
     framing = _FRAMINGS.get(path)
     if framing is None or not cut.media_type.startswith(framing.media_type) or not cut.between_events:
         return None
-    error = ApiError(503, "The model's server has ended.", kind="server_error", code="server_ended", refusal=None)
+    error = ApiError(
+        503,
+        "The model process ended in the middle of the response. Retry the request.",
+        kind="server_error",
+        code="server_ended",
+        refusal=None,
+    )
     return framing.error(error) + framing.end

@@ -18,15 +18,15 @@ _ORDERED = {
     "properties": {"model": {"type": "string"}, "state": _STATE},
 }
 _ORDERS = {
-    "/models/load": "Load a model of the file; the answer comes when it is ready, or could not be loaded.",
-    "/models/unload": "Let a model's requests finish, and unload it; the answer comes when that is done.",
+    "/models/load": "Load a model of the models file. The response comes when the model is ready or loading failed.",
+    "/models/unload": "Unload a model after its requests finish. The response comes when the model is unloaded.",
 }
 _NAMED = {
     "name": "model",
     "in": "query",
     "required": False,
     "schema": {"type": "string"},
-    "description": "The model that is asked. Default: the default one.",
+    "description": "The model to query. Default: the default model.",
 }
 
 

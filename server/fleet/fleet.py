@@ -142,7 +142,9 @@ class Fleet:
         """The same for a request that loads nothing. Raises `ApiError` where its model is not ready."""
         self._check_open()
         if self.state(name) != "ready":
-            raise not_ready(f"The model '{name}' is not loaded.")
+            raise not_ready(
+                f"The model '{name}' is not loaded. Load it with POST /models/load, or send a request that generates."
+            )
         self._residency.enter(name, self._loop.time())
         return self._models[name].session
 
@@ -216,12 +218,12 @@ class Fleet:
             drain_seconds=options.drain_seconds, log_level=options.log_level, log_format=options.log_format
         )
         hooks = ProcessHooks(*(partial(on, model) for on in (self._on_ready, self._on_end, self._on_gone)))
-        _log.info("loading %s", model.name)
+        _log.info("loading model %s", model.name)
         model.starts(self._loop.time())
         try:
             model.process = ModelProcess(options.command, membership, model.path, hooks, model.resident.watchdog_s)
         except OSError as error:
-            _log.error("the server of %s could not be started: %s", model.name, error)
+            _log.error("the process of model %s could not be started: %s", model.name, error)
             self._on_end(model, 1)
             model.later(0.0, partial(self._on_gone, model))
 
@@ -232,7 +234,7 @@ class Fleet:
         if self.state(name) != "ready":  # it is to be unloaded by now
             return
         seconds = now - model.started_at
-        _log.info("%s is ready after %.1f s", name, seconds)
+        _log.info("model %s became ready after %.1f s", name, seconds)
         self._metrics.loaded(name, seconds)
         for _ in range(self._waiting.let_in(name, model.session)):
             # Here, not when they wake up: before that, the model might be sent away for want of requests.
@@ -244,7 +246,7 @@ class Fleet:
         """Go on after the end of a process, whose workers may have the model's memory for a while yet."""
         if self._stopping or self.state(model.name) == "draining":
             return
-        _log.error("the server of %s ended with status %d", model.name, status)
+        _log.error("the process of model %s ended with status %d", model.name, status)
         model.status = status
         self._metrics.died(model.name)
         self._residency.ended(model.name, again=True)
@@ -258,10 +260,10 @@ class Fleet:
         if self._stopping:
             return
         if self.state(name) == "draining":
-            _log.info("%s is unloaded", name)
+            _log.info("model %s was unloaded", name)
             self._residency.ended(name, again=False)
         elif model.is_hopeless(self._loop.time()):
-            _log.error("the server of %s is not started again", name)
+            _log.error("model %s failed: its process is not started again", name)
             self._residency.ended(name, again=False)
             self._waiting.refuse(name, not_loadable(name))
         else:

@@ -66,7 +66,7 @@ class FrontDoor:
         except EngineError as error:
             await self._refuse(request, from_engine(error), send)
         except AnswerCutOff as cut:
-            _log.error("a model's server ended in the middle of an answer", extra=_fields(request))
+            _log.error("a model process ended in the middle of a response", extra=_fields(request))
             event = last_event(scope["path"], cut)
             if event is None:
                 raise  # too late for an answer: the connection must break so that the client notices

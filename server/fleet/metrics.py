@@ -36,32 +36,32 @@ class FleetMetrics:
         ProcessCollector(registry=self.registry)
         self._refusals = Counter(
             "numaserve_front_door_refusals_total",
-            "Requests that were refused before a model's server had them.",
+            "Requests that the gateway refused before it passed them to a model process.",
             ("reason",),
             registry=self.registry,
         )
         self._states = Gauge(
             "numaserve_model_state",
-            "1 for the state that the model is in.",
+            "1 for the current state of the model, 0 for the other states.",
             (_LABEL, "state"),
             registry=self.registry,
         )
         self._waiting = Gauge(
             "numaserve_model_waiting_requests",
-            "Requests that wait for the model to be loaded.",
+            "Requests that wait until the model is loaded.",
             (_LABEL,),
             registry=self.registry,
         )
         self._load_seconds = Histogram(
             "numaserve_model_load_seconds",
-            "Start of the process of the model's server to its being ready.",
+            "Time from the start of the model process until the model is ready.",
             (_LABEL,),
             buckets=_LOAD,
             registry=self.registry,
         )
         self._deaths = Counter(
             "numaserve_model_server_deaths_total",
-            "Ends of the model's server that nobody had asked for.",
+            "Unexpected ends of the model process.",
             (_LABEL,),
             registry=self.registry,
         )

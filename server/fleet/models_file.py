@@ -32,7 +32,7 @@ _NAME_CHARACTERS = 256
 def _as_numbers(value: object) -> object:
     numbers = [value] if isinstance(value, int) else value
     if not isinstance(numbers, list) or not numbers or not all(type(each) is int and each >= 0 for each in numbers):
-        raise ValueError("must be a node's number or a list of them, as in [0, 1]")
+        raise ValueError("must be a node number or a list of node numbers, as in [0, 1]")
     return tuple(dict.fromkeys(numbers))
 
 
@@ -54,7 +54,7 @@ def _as_gib(value: object) -> object:
 
 def _nameable(name: str) -> str:
     if len(name) > _NAME_CHARACTERS or not name.isprintable():
-        raise ValueError(f"must be at most {_NAME_CHARACTERS} characters that can be printed")
+        raise ValueError(f"must have at most {_NAME_CHARACTERS} characters, all printable")
     return name
 
 
@@ -70,15 +70,20 @@ class Place(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    nodes: Numbers | None = Field(None, description="NUMA nodes that it has. Default: all.")
-    cores: Cores | None = Field(None, description="Cores that it has, in place of `nodes`, such as `0-3,8`.")
-    memory: Gib | None = Field(None, description="Most memory for weights, scratch and KV cache, such as `40GiB`.")
+    nodes: Numbers | None = Field(None, description="NUMA nodes of the model. Default: all nodes.")
+    cores: Cores | None = Field(None, description="Cores of the model, instead of `nodes`, such as `0-3,8`.")
+    memory: Gib | None = Field(None, description="Maximum memory for weights, scratch and KV cache, such as `40GiB`.")
     load: Literal["start", "request"] = Field(
-        "start", description="`start`: loaded with the server; `request`: by the first request that names it."
+        "start",
+        description="Time of loading. `start`: when the server starts. `request`: when the first request "
+        "names the model.",
     )
-    pinned: bool = Field(False, description="Never unloaded to make room.")
+    pinned: bool = Field(False, description="Never unload the model to make room for others.")
     idle_unload_s: float | None = Field(
-        None, gt=0, le=31_536_000, description="Seconds without a request until it is unloaded. Default: never."
+        None,
+        gt=0,
+        le=31_536_000,
+        description="Seconds without a request after which the model is unloaded. Default: never.",
     )
 
 
@@ -87,11 +92,19 @@ class Whole(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    models: dict[Name, dict[str, Any]] = Field(min_length=1, description="Each model by its name.")
-    default: str | None = Field(None, description="Whose requests are that name no model. Default: the first.")
-    max_loaded: int | None = Field(None, ge=1, le=4096, description="Models loaded at once. Default: as have room.")
+    models: dict[Name, dict[str, Any]] = Field(min_length=1, description="Models by name.")
+    default: str | None = Field(None, description="Model for requests that name none. Default: the first model.")
+    max_loaded: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="Maximum number of models loaded at the same time. Default: limited by memory and cores alone.",
+    )
     load_wait_s: float = Field(
-        300.0, gt=0, le=86400, description="Seconds that a request waits for its model; then it gets 503."
+        300.0,
+        gt=0,
+        le=86400,
+        description="Seconds that a request waits for its model to load. A request that waits longer gets status 503.",
     )
 
 
@@ -122,7 +135,9 @@ def read_models_file(path: Path, max_loaded: int | None = None) -> ModelsFile:
     models = {name: _spec(name, spelt, f"{path}: model '{name}'") for name, spelt in whole.models.items()}
     default = next(iter(models)) if whole.default is None else whole.default
     if default not in models:
-        raise OperatorError(f"{path}: default is '{default}', and the models are {', '.join(models)}")
+        raise OperatorError(
+            f"{path}: default is '{default}', which is not a model of the file: name one of {', '.join(models)}"
+        )
     _check_names(models, path)
     return ModelsFile(models, default, max_loaded or whole.max_loaded, whole.load_wait_s)
 
@@ -132,19 +147,23 @@ def _check_names(models: Mapping[str, ModelSpec], path: Path) -> None:
     for name, spec in models.items():
         for other in spec.config.served_model_name or ():
             if owner.setdefault(other, name) != name:
-                raise OperatorError(f"{path}: '{other}' is a name of '{name}' and of '{owner[other]}'; leave one out")
+                raise OperatorError(
+                    f"{path}: '{other}' is a name of both '{name}' and '{owner[other]}': remove one of the two"
+                )
 
 
 def _spec(name: str, spelt: Mapping[str, Any], where: str) -> ModelSpec:
     values = by_key(spelt, where)
     for key in values:
         if key in FRONT_DOOR_KEYS:
-            raise OperatorError(f"{where}: '{key}' is the front door's: give it to numaserve serve, not to a model")
+            raise OperatorError(
+                f"{where}: '{key}' is an option of the gateway: pass it to numaserve serve, not to a model"
+            )
         if key not in _MODEL_KEYS and key not in Place.model_fields:
             raise OperatorError(f"{where}: {unknown_key(key, _MODEL_KEYS | Place.model_fields)}")
     place = _validated(Place, {key: values.pop(key) for key in Place.model_fields if key in values}, f"{where}: ")
     if place.nodes is not None and place.cores is not None:
-        raise OperatorError(f"{where}: both nodes and cores are set; leave one out")
+        raise OperatorError(f"{where}: both nodes and cores are set: leave out one of the two")
     options = values | ({} if place.memory is None else {"memory_gib": place.memory})
     try:
         config = load_config(options)

@@ -103,7 +103,10 @@ class OwnRoutes:
     async def _readyz(self, _: Request) -> Response:
         if self.fleet.is_ready():
             return json_response({"status": "ok"})
-        message = "Models are being loaded, or have failed."
+        message = (
+            "Some models that are loaded at the start are loading or have failed. Retry later, or read the "
+            "server's log."
+        )
         raise ApiError(503, message, kind="server_error", code="not_ready", refusal=None)
 
     async def _livez(self, _: Request) -> Response:
@@ -124,7 +127,9 @@ class OwnRoutes:
         found = await until_disconnect(request, answers(self.fleet.open_sessions().values(), question))
         documents = [bytes(answer.body) for answer in found if answer.status_code == 200]
         if not documents:
-            raise not_ready("A model that is loaded describes the routes, and none is.")
+            raise not_ready(
+                "The description of the routes needs a loaded model, and none is loaded. Load a model and retry."
+            )
         has_keys = self.keys is not None
         return json_response(described(documents, _OF_ALL, has_keys=has_keys, root_path=self.root_path))
 
@@ -157,8 +162,12 @@ class OwnRoutes:
         """The model of an order. Raises `ApiError`, where somebody may not give orders before anything else."""
         allowed = self.is_local if self.keys is None else self.keys.account(request.scope["headers"]).admin
         if not allowed:
-            how = "another key" if self.keys is not None else "API keys, one with admin=yes, as others can reach it"
-            raise ApiError(403, f"To load and unload models takes {how}.", code="forbidden", refusal=None)
+            how = (
+                "an API key with admin=yes"
+                if self.keys is not None
+                else ("API keys, one with admin=yes, because other machines can reach the server")
+            )
+            raise ApiError(403, f"Loading and unloading models needs {how}.", code="forbidden", refusal=None)
         name = self.names[self._known(decoded(_decoder, await request.body()).model)]
         record_of(request).model = name
         return name

@@ -78,7 +78,7 @@ def requested(
 
 
 def _no_answer() -> ApiError:
-    error = not_ready("The model's server has ended while it had this request. Try again.")
+    error = not_ready("The model process ended while it processed this request. Retry the request.")
     error.headers = {"Retry-After": "1"}
     return error
 

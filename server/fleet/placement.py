@@ -98,7 +98,9 @@ def part_of(spec: ModelSpec, machine: Topology) -> Topology:
         missing = sorted(set(place.nodes) - {node.id for node in machine.nodes})
         if missing:
             there = ", ".join(str(node.id) for node in machine.nodes)
-            raise OperatorError(f"nodes: there is no node {missing[0]} for this process; there are {there}")
+            raise OperatorError(
+                f"nodes: NUMA node {missing[0]} is not available to this process. Available nodes: {there}"
+            )
         return replace(machine, nodes=tuple(node for node in machine.nodes if node.id in place.nodes))
     if place.cores is None:
         return machine
@@ -106,8 +108,8 @@ def part_of(spec: ModelSpec, machine: Topology) -> Topology:
     missing = sorted(set(place.cores) - usable)
     if missing:
         raise OperatorError(
-            f"cores: {format_cpu_list(missing)} are no cores of this process, which has {format_cpu_list(usable)};"
-            " a second hyperthread is none"
+            f"cores: cores {format_cpu_list(missing)} are not available to this process. Available cores: "
+            f"{format_cpu_list(usable)} (second hyperthreads do not count)"
         )
     parts = (
         replace(node, cpus=tuple(cpu for cpu in node.cpus if cpu in place.cores), siblings_left_out=())
@@ -147,8 +149,8 @@ def check_together(plan: Plan, max_loaded: int | None) -> None:
     threads = sum(len(rank.cpus) for each in staying.values() for rank in each.deployment.ranks)
     if plan.cpu_quota is not None and len(staying) > 1 and threads > max(len(staying), plan.cpu_quota):
         raise OperatorError(
-            f"the models that are loaded together have {threads} cores, and the CPU quota is {plan.cpu_quota:.4g}: give"
-            " each fewer cores, or raise the quota"
+            f"the models that are loaded together have {threads} cores, and the CPU quota is {plan.cpu_quota:.4g}: "
+            "give the models fewer cores, or raise the quota"
         )
 
 
@@ -157,24 +159,25 @@ def _check_count(
 ) -> None:
     if len(staying) > max_loaded:
         raise OperatorError(
-            f"max-loaded is {max_loaded}, and {len(staying)} models are loaded at the start or pinned: raise it, or set"
-            " load: request for some"
+            f"max-loaded is {max_loaded}, and {len(staying)} models are loaded at the start or pinned: raise "
+            "max-loaded, or set load: request for some models"
         )
     never = next((name for name in placed if name not in pinned), None)
     if never is not None and len(pinned) >= max_loaded:
         raise OperatorError(
-            f"max-loaded is {max_loaded}, and as many models are pinned, so '{never}' could never be loaded: raise it"
-            f" to {len(pinned) + 1} or more, or pin fewer"
+            f"max-loaded is {max_loaded} and the number of pinned models is {len(pinned)}, so model '{never}' could"
+            f" never be loaded: raise max-loaded to {len(pinned) + 1} or more, or pin fewer models"
         )
 
 
 def _overlap(plan: Plan, one: str, other: str, shared: frozenset[int]) -> str:
     taken: set[int] = set().union(*(each.cores for name, each in plan.placed.items() if name != other and each.stays))
     free = format_cpu_list(plan.cores - taken)
-    room = f"'{other}' would fit on cores {free}" if free else f"no core is left for '{other}'"
+    room = f"model '{other}' would fit on cores {free}" if free else f"no core is left for model '{other}'"
     return (
-        f"models '{one}' and '{other}' would both be loaded on cores {format_cpu_list(shared)}, and {room}: give each"
-        " nodes or cores of its own, or set load: request (and no pinned) to load one in the other's place"
+        f"models '{one}' and '{other}' would both be loaded on cores {format_cpu_list(shared)}, and {room}: give "
+        "each model its own nodes or cores, or set load: request without pinned so that one model replaces the "
+        "other"
     )
 
 
@@ -185,8 +188,8 @@ def _check_memory(node: int, capacity: int, staying: Mapping[str, Placed]) -> No
         return
     each = ", ".join(f"'{name}' {format_bytes(placed.memory[node])}" for name, placed in there.items())
     raise OperatorError(
-        f"on node {node} the models that are loaded together take {format_bytes(needed)} ({each}), and there are"
-        f" {format_bytes(capacity)}: give some of them less memory, or another node, or set load: request"
+        f"on node {node} the models that are loaded together take {format_bytes(needed)} ({each}), and "
+        f"{format_bytes(capacity)} are available: give some models less memory or another node, or set load: request"
     )
 
 
@@ -199,7 +202,7 @@ def _check_beside(name: str, placed: Placed, node: int, capacity: int, pinned: M
         return
     beside = ", ".join(f"'{other}'" for other in there)
     raise OperatorError(
-        f"on node {node} model '{name}' takes {format_bytes(needed)}, and {beside}, pinned there, leave"
-        f" {format_bytes(max(0, left))}, so that it could never be loaded: give it no more memory than that, or another"
-        " node, or pin fewer"
+        f"on node {node} model '{name}' takes {format_bytes(needed)}, and the pinned models {beside} leave "
+        f"{format_bytes(max(0, left))}, so the model could never be loaded: give it less memory or another node, or "
+        "pin fewer models"
     )

@@ -130,7 +130,9 @@ class ModelProcess:
         self._loop.add_reader(self._lifeline, self._on_gone)  # nothing is ever sent: it is readable at its end
 
     def _give_up_on_leftovers(self) -> None:
-        _log.warning("workers of %s still run %g s after their server has ended", self._name, _LEFTOVERS_S)
+        _log.warning(
+            "workers of model %s are still running %g s after the model process ended", self._name, _LEFTOVERS_S
+        )
         self._on_gone()
 
     def _on_gone(self) -> None:

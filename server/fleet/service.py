@@ -160,7 +160,7 @@ class _Life:
         while not self._signals.stop.is_set() and not fleet.is_ready():
             failed = next((name for name in fleet.at_start if fleet.state(name) == "failed"), None)
             if failed is not None:
-                _log.critical("the model %s could not be started", failed)
+                _log.critical("model %s could not be started", failed)
                 return EXIT_MISTAKE if fleet.exit_status(failed) == EXIT_MISTAKE else EXIT_FAILED
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._signals.stop.wait(), _POLL_S)

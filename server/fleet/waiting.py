@@ -40,7 +40,10 @@ class WaitingRoom:
         is_new = client not in self._clients
         most, most_bytes = MAX_WAITING + is_new * reserve_of(MAX_WAITING), MAX_BYTES + is_new * reserve_of(MAX_BYTES)
         if self._clients.total() >= most or self._bytes + nbytes > most_bytes:
-            raise rate_limited("As many requests wait for models to be loaded as may. Try again later.")
+            raise rate_limited(
+                f"The queue for models that are loading is full: {self._clients.total()} requests "
+                f"with {self._bytes} bytes are waiting (limits {most} and {most_bytes}). Retry later."
+            )
         place: Place = asyncio.get_running_loop().create_future()
         self._places[name].append(place)
         self._bytes += nbytes
@@ -75,12 +78,12 @@ class WaitingRoom:
 
 def not_loadable(name: str) -> str:
     """What is said of a model that has failed."""
-    return f"The model '{name}' could not be loaded; the server's log says why."
+    return f"The model '{name}' could not be loaded. The server's log states the cause."
 
 
 def too_late(name: str, *, at_request: bool) -> ApiError:
     """A model that was not loaded in the time that is given to all, or that the request itself had."""
-    message = f"The model '{name}' was not loaded in time."
+    message = f"The model '{name}' was not loaded in time. Retry later."
     if at_request:
         return ApiError(504, message, kind="timeout_error", code="deadline_exceeded", refusal=None)
     error = not_ready(message)

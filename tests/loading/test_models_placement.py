@@ -54,25 +54,33 @@ def test_a_core_is_named_by_its_first_hyperthread_and_a_node_has_both(planned: P
     on = replace(machine(4), nodes=(Node(0, (0, 1), (2, 3), 64 * GIB, 64 * GIB),))
     assert sorted(planned(on, {"a": {"nodes": 0}}).placed["a"].cpus) == [0, 1, 2, 3]
     assert planned(on, {"a": {"cores": 1}}).placed["a"].cpus == [1]
-    with pytest.raises(OperatorError, match="cores: 2 are no cores of this process, which has 0-1; a second"):
+    with pytest.raises(
+        OperatorError,
+        match=r"cores: cores 2 are not available to this process\. Available cores: 0-1 ",
+    ):
         planned(on, {"a": {"cores": 2}})
 
 
 @pytest.mark.parametrize(
     ("models", "whole", "message"),
     [
-        ({"a": {}, "b": {}}, {}, "'a' and 'b' would both be loaded on cores 0-7, and no core is left for 'b'"),
-        ({"a": {"cores": "0-2"}, "b": {"cores": "2-3"}}, {}, "on cores 2, and 'b' would fit on cores 3-7"),
-        ({"a": {"nodes": 0}, "b": {"nodes": 0}, "c": {"nodes": 1}}, {}, "no core is left for 'b'"),
+        ({"a": {}, "b": {}}, {}, "'a' and 'b' would both be loaded on cores 0-7, and no core is left for model 'b'"),
+        ({"a": {"cores": "0-2"}, "b": {"cores": "2-3"}}, {}, "on cores 2, and model 'b' would fit on cores 3-7"),
+        ({"a": {"nodes": 0}, "b": {"nodes": 0}, "c": {"nodes": 1}}, {}, "no core is left for model 'b'"),
         ({"a": {"nodes": 0}, "b": {"nodes": 1}}, {"max-loaded": 1}, "max-loaded is 1, and 2 models are loaded"),
         ({"a": {"pinned": True}, "b": {"load": "request"}}, {}, "'a' and 'b' would both be loaded"),
         (
             {"a": {"nodes": 0, "pinned": True}, "b": {"nodes": 1, "load": "request"}},
             {"max-loaded": 1},
-            "max-loaded is 1, and as many models are pinned, so 'b' could never be loaded: raise it to 2 or more",
+            "max-loaded is 1 and the number of pinned models is 1, so model 'b' could never be loaded: "
+            "raise max-loaded to 2 or more",
         ),
-        ({"a": {"nodes": 2}}, {}, "model 'a': nodes: there is no node 2 for this process; there are 0, 1"),
-        ({"a": {"cores": "7-8"}}, {}, "model 'a': cores: 8 are no cores of this process"),
+        (
+            {"a": {"nodes": 2}},
+            {},
+            "model 'a': nodes: NUMA node 2 is not available to this process. Available nodes: 0, 1",
+        ),
+        ({"a": {"cores": "7-8"}}, {}, "model 'a': cores: cores 8 are not available to this process"),
         ({"a": {"memory": "100MiB"}}, {}, "model 'a': too little memory within --memory-gib"),
     ],
 )
@@ -87,7 +95,7 @@ def test_what_cannot_be_loaded_together_is_refused_with_what_would_fit(
 def test_models_that_are_loaded_together_share_a_cpu_quota(planned: Planned) -> None:
     models = {"a": {"cores": "0-3"}, "b": {"cores": "4-7"}}
     assert planned(machine(8, cpu_quota=8.5), models)
-    with pytest.raises(OperatorError, match=r"have 8 cores, and the CPU quota is 6\.5: give each fewer cores"):
+    with pytest.raises(OperatorError, match=r"have 8 cores, and the CPU quota is 6\.5: give the models fewer cores"):
         planned(machine(8, cpu_quota=6.5), models)
 
 
@@ -101,7 +109,9 @@ def test_models_on_one_node_must_fit_into_its_memory_together(planned: Planned) 
     assert planned(machine(4, free_gib=1), models)
     assert planned(machine(4, free_gib=0.6), {"a": models["a"]})
     with pytest.raises(
-        OperatorError, match=r"on node 0 .* together take 536 MiB \('a' 268 MiB, 'b' 268 MiB\), and .* 522"
+        OperatorError,
+        match=r"on node 0 .* together take 536 MiB \('a' 268 MiB, 'b' 268 MiB\), and 522 MiB are "
+        "available",
     ):
         planned(machine(4, free_gib=0.6), models)
 
@@ -112,7 +122,7 @@ def test_a_model_must_fit_beside_the_pinned_ones_whenever_it_is_loaded(planned: 
     assert planned(machine(4, free_gib=0.6), {**models, "a": {"cores": 0}})  # which is unloaded to make room
     with pytest.raises(
         OperatorError,
-        match=r"on node 0 model 'b' takes 268 MiB, and 'a', pinned there, leave 254 MiB, so that it could",
+        match=r"on node 0 model 'b' takes 268 MiB, and the pinned models 'a' leave 254 MiB, so the model could",
     ):
         planned(machine(4, free_gib=0.6), models)
     assert planned(machine(4, 4, free_gib=0.6), {**models, "b": {"nodes": 1, "load": "request"}})

@@ -16,17 +16,25 @@ def tls_of(url: str, ca_file: Path | None) -> ssl.SSLContext | None:
     """
     if not url.startswith("https:"):
         if ca_file is not None:
-            raise OperatorError(f"--ca-file is for https, and {url} is not: leave it out, or give an https URL")
+            raise OperatorError(
+                f"--ca-file needs an https URL, and {url} is not one: leave out --ca-file, or use an https URL"
+            )
         return None
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # SSLError is one
-        reason = error.strerror if ca_file is not None and not ca_file.is_file() else "it holds no certificate in PEM"
-        raise OperatorError(f"--ca-file {ca_file}: {reason}; name a file with the authority's certificate") from None
+        reason = (
+            error.strerror
+            if ca_file is not None and not ca_file.is_file()
+            else ("it contains no certificate in PEM format")
+        )
+        raise OperatorError(
+            f"--ca-file {ca_file} cannot be used: {reason}. Name a file with the authority's certificate"
+        ) from None
 
 
 def advice(error: BaseException) -> str:
     """Return what to do where a server does not answer, to end the message with."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return ": name the certificate of its authority with --ca-file"
-    return ": is the server running?"
+        return ": name the certificate of the server's authority with --ca-file"
+    return ". Check that the server is running"

@@ -114,17 +114,19 @@ class ConfinedWorker:
         if process.returncode == -signal.SIGPROF:
             raise BeyondLimits(f"{self._subject} ran for more than {self._cpu_seconds:g} s of processor time")
         if process.returncode == NOT_CONFINED:
-            raise WorkFailed(f"{self._subject} needs a kernel that takes seccomp filters, and this one does not")
+            raise WorkFailed(f"{self._subject} needs a kernel with seccomp filters, which this kernel lacks")
         return None
 
     def _raise_dead(self) -> NoReturn:
         """Say why the process has ended twice without an answer."""
         if -(self._process.returncode or 0) in _ITS_OWN_FAULT:
             raise BeyondLimits(f"{self._subject} failed: its process crashed twice")
-        self._raise_unavailable("ended twice without an answer")
+        self._raise_unavailable("ended twice without a result")
 
     def _raise_unavailable(self, why: str) -> NoReturn:
-        raise WorkerUnavailable(f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Try again.") from None
+        raise WorkerUnavailable(
+            f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Retry later."
+        ) from None
 
     def _exchange(self, process: ChildProcess, line: bytes, patience: Patience) -> tuple[bool, str] | None:
         try:

@@ -27,7 +27,7 @@ class RemoteServer:
     def __init__(self, url: str, api_key: str | None, uds: Path | None = None, *, ca_file: Path | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise OperatorError(f"{url}: expected a URL like http://127.0.0.1:8000")
+            raise OperatorError(f"{url} is not a valid URL: use a URL like http://127.0.0.1:8000")
         self.url = url
         self._uds = uds
         self._tls = tls_of(url, ca_file)
@@ -73,7 +73,7 @@ class RemoteServer:
         """Raise `OperatorError`, in the server's own words, for an answer that is none."""
         if response.status == 200:
             return
-        hint = "; name a key with --api-key-file" if response.status == 401 else ""
+        hint = "; name a file with an API key with --api-key-file" if response.status == 401 else ""
         raise OperatorError(f"{self.url} answered {response.status}: {_message(response.read())}{hint}")
 
     def decoded(self, response: http.client.HTTPResponse, kind: type[_T]) -> _T:
@@ -82,7 +82,7 @@ class RemoteServer:
         try:
             return msgspec.json.decode(response.read(), type=kind)
         except msgspec.MsgspecError as error:
-            raise OperatorError(f"{self.url} is no numaserve, or one of another version: {error}") from None
+            raise OperatorError(f"{self.url} is not a numaserve server of this version: {error}") from None
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._uds is not None:

@@ -39,9 +39,8 @@ class SocketDirectory:
             self.remove()
             refused.append(f"{parent}: socket paths would be longer than {MAX_SOCKET_PATH} bytes")
         raise OperatorError(
-            "no directory for the sockets of the workers; set RUNTIME_DIRECTORY to a short path that can be written ("
-            + "; ".join(refused)
-            + ")"
+            "no directory is usable for the sockets of the workers: set RUNTIME_DIRECTORY to a short, writable "
+            "path (" + "; ".join(refused) + ")"
         )
 
     def remove(self) -> None:

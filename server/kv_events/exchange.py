@@ -102,12 +102,12 @@ class Exchange:
         except BlockingIOError:
             return  # it has gone
         except OSError as error:
-            self._complain("a connection for KV events was not accepted: %s", error)
+            self._complain("could not accept a connection for KV events: %s", error)
             time.sleep(_PAUSE_SECONDS)  # it is waiting still, and so are others for what they are sent
             return
         if len(door.peers) >= MOST_PEERS:
             connection.close()
-            self._complain("a connection for KV events was refused: there are %d already", MOST_PEERS)
+            self._complain("refused a connection for KV events: %d are open already, which is the limit", MOST_PEERS)
             return
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
@@ -119,7 +119,7 @@ class Exchange:
         try:
             return action(time.monotonic())
         except Violation as violation:
-            self._complain("a reader of KV events was disconnected: %s", violation)
+            self._complain("disconnected a reader of KV events: %s", violation)
         except BlockingIOError:
             return False
         except OSError:

@@ -91,4 +91,4 @@ class Publisher:
                     self._history.add(encode(self._waiting.popleft(), self._page_size, time.time()))
                 self._exchange.send()
         except Exception:
-            logger.exception("KV events are not published any more")
+            logger.exception("the publisher of KV events failed; no more KV events are published")

@@ -24,7 +24,9 @@ def activated_listeners(environment: MutableMapping[str, str], certificate: Cert
     if pid != str(os.getpid()):  # they are for a process that has started this one
         return []
     if not re.fullmatch("[1-9][0-9]{0,3}", count):
-        raise OperatorError(f"LISTEN_FDS={count!r} is no number of sockets; start the server through its socket unit")
+        raise OperatorError(
+            f"LISTEN_FDS={count!r} is not a number of sockets (1 to 9999): start the server through its socket unit"
+        )
     named = names.split(":")
     named += [""] * (int(count) - len(named))
     return [_listener(_FIRST + index, named[index], certificate) for index in range(int(count))]
@@ -38,11 +40,13 @@ def _listener(descriptor: int, name: str, certificate: Certificate | None) -> Li
         is_stream = given.type == socket.SOCK_STREAM
         listens = is_stream and bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError as error:
-        raise OperatorError(f"{what}, which systemd has given, is no socket: {error.strerror}") from None
+        raise OperatorError(f"{what} from systemd is not a socket: {error.strerror}. Correct the socket unit") from None
     if not is_stream or given.family not in {socket.AF_INET, socket.AF_INET6, socket.AF_UNIX}:
-        raise OperatorError(f"{what}, which systemd has given, is no stream: use ListenStream= in the socket unit")
+        raise OperatorError(f"{what} from systemd is not a stream socket: use ListenStream= in the socket unit")
     if not listens:
-        raise OperatorError(f"{what}, which systemd has given, is one connection: set Accept=no in the socket unit")
+        raise OperatorError(
+            f"{what} from systemd is a connection, not a listening socket: set Accept=no in the socket unit"
+        )
     if given.family == socket.AF_UNIX:
         return unix_listener(given, certificate, kept_open=True)
     return internet_listener(given, certificate, kept_open=True)

@@ -46,14 +46,17 @@ def response_template(
     definition = response_template_in(model)
     try:
         if definition is None and name is not None:
-            raise BadTemplate("tokenizer_config.json has none")
+            raise BadTemplate("tokenizer_config.json has no response template")
         special = (tokenizer.token_bytes(each).decode(errors="replace") for each in tokenizer.special_token_ids)
         texts = sorted(filter(None, special))
         return None if definition is None else ResponseTemplate(definition, texts, max_answers=max_answers)
     except BadTemplate as error:
         if name is not None:
-            raise OperatorError(f"--tool-call-parser {name}: the model's cannot be used: {error}") from error
-        _log.warning("the model's response template is not used: %s", error)
+            raise OperatorError(
+                f"--tool-call-parser {name}: the model's response template cannot be used: {error}. "
+                "Name another format, or leave the option out"
+            ) from error
+        _log.warning("ignoring the model's response template: %s", error)
         return None
 
 
@@ -62,9 +65,9 @@ def _named(option: str, name: str, known: Mapping[str, _Format]) -> _Format | No
         return None
     if name not in known:
         near = nearest(name, known)
-        hint = f" (known and named like it: {', '.join(near)})" if near else ""
+        hint = f" (similar names: {', '.join(near)})" if near else ""
         raise OperatorError(
-            f"--{option} {name[:100]!r} is not known{hint}: name a format that docs/api.md lists, give none, or leave"
-            " the option out"
+            f"--{option} {name[:100]!r} is not a known format{hint}: name a format that docs/api.md lists, or "
+            "`none`, or leave the option out"
         )
     return known[name]

@@ -29,9 +29,12 @@ def bind_listeners(config: ServeConfig) -> list[Listener]:
     certificate = find_certificate(config.ssl_certfile, config.ssl_keyfile)
     given = activated_listeners(os.environ, certificate)
     if given and config.uds is not None:
-        raise OperatorError("systemd has given sockets to listen on, and --uds names another: leave --uds out")
+        raise OperatorError("systemd passed sockets to listen on, and --uds names another socket: leave --uds out")
     if given:
-        _log.info("listening where systemd does, not at --host and --port: %s", ", ".join(each.place for each in given))
+        _log.info(
+            "listening on the sockets from systemd instead of --host and --port: %s",
+            ", ".join(each.place for each in given),
+        )
         return given
     if config.uds is not None:
         return [bind_unix_listener(config.uds, certificate)]
@@ -43,7 +46,7 @@ def warn_of_reach(listeners: Sequence[Listener]) -> None:
     for listener in listeners:
         if not listener.is_local:
             _log.warning(
-                "whoever reaches %s is served, from other machines too: give API keys (--api-key-file, "
+                "every machine that can reach %s can use the server without a key: set API keys (--api-key-file, "
                 "NUMASERVE_API_KEY) or listen on 127.0.0.1",
                 listener.place,
             )

@@ -20,6 +20,6 @@ def load_tokenizer_with(model: Path, template: Path | None) -> Tokenizer:
         tokenizer.check_chat_template()
     except (ChatTemplateError, ChatTemplateUnavailable) as error:
         which = f"of {model}" if template is None else str(template)
-        hint = "; give another one with --chat-template" if template is None else ""
+        hint = ". Name another template with --chat-template" if template is None else ""
         raise OperatorError(f"the chat template {which} cannot be used: {error}{hint}") from None
     return tokenizer

@@ -71,7 +71,9 @@ class LimitedProtocol(HttpToolsProtocol):
         )
         super().connection_made(cast(asyncio.Transport, self._client))
         if len(self.connections) > limits.connections:
-            self._refuse(rate_limited("The server has too many connections. Try again later."))
+            self._refuse(
+                rate_limited(f"The server has too many connections (limit {limits.connections}). Retry later.")
+            )
             return
         self._start_head_timer()
 
@@ -87,7 +89,7 @@ class LimitedProtocol(HttpToolsProtocol):
         except (httptools.HttpParserError, ApiError) as error:
             self._in_message = True  # where it would end is unknown
             cause = error.__context__ if isinstance(error, httptools.HttpParserError) else error
-            self._refuse(cause if isinstance(cause, ApiError) else bad_request("This is no valid HTTP request.", None))
+            self._refuse(cause if isinstance(cause, ApiError) else bad_request("The request is not valid HTTP.", None))
             return
         if self._client.is_closing():
             return
@@ -127,7 +129,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._in_message = True
         if len(self.pipeline) >= self._limits.requests_ahead:
-            raise rate_limited("Too many requests were sent without waiting for answers.")
+            raise rate_limited(
+                f"The connection has {len(self.pipeline)} unanswered requests (limit "
+                f"{self._limits.requests_ahead}). Wait for responses before sending more."
+            )
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -215,7 +220,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """
         method = self.parser.get_method()
         if method == b"CONNECT":
-            raise ApiError(405, "This server is no proxy.")
+            raise ApiError(405, "This server is not a proxy. Send requests with a path instead of CONNECT.")
         lines = [b"%s %s HTTP/1.1" % (method, self.url)]
         for name, value in self.headers:
             tokens = value.split(b",") if name == b"connection" else [value]
@@ -228,7 +233,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes += count
         if self._head_bytes > self._limits.head_bytes:
             self._in_message = True
-            self._refuse(ApiError(431, f"The request's headers are larger than {self._limits.head_bytes} bytes."))
+            self._refuse(
+                ApiError(
+                    431, f"The request's headers are larger than {self._limits.head_bytes} bytes. Send smaller headers."
+                )
+            )
         elif self._in_message:
             self._start_head_timer()
 
@@ -237,7 +246,11 @@ class LimitedProtocol(HttpToolsProtocol):
         left = self._framing_left + self._content - count
         self._framing_left = min(left, self._limits.framing_bytes)
         if left < 0:
-            self._refuse(bad_request("The body has more bytes in chunk headers and trailers than of content.", None))
+            self._refuse(
+                bad_request(
+                    "The chunk headers and trailers of the body are larger than its content. Send larger chunks.", None
+                )
+            )
 
     def _count_ahead(self, count: int) -> None:
         self._bytes_ahead = self._bytes_ahead + count if count else 0

@@ -70,7 +70,9 @@ def weights_cache_folder() -> Path:
         try:
             cache = Path.home() / ".cache"
         except RuntimeError as error:
-            raise OperatorError("no home directory: set XDG_CACHE_HOME, or --weights-cache-gib 0") from error
+            raise OperatorError(
+                "the home directory is unknown: set XDG_CACHE_HOME, or --weights-cache-gib 0"
+            ) from error
     return cache / "numaserve" / "packed"
 
 

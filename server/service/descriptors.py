@@ -28,7 +28,8 @@ def max_connections(each: int = 1, others: int = 0) -> int:
     if connections < _MIN_CONNECTIONS:
         least = others + each * _MIN_CONNECTIONS
         raise OperatorError(
-            f"this process may open {wanted} files and needs {least} or more: raise the limit (ulimit -n, LimitNOFILE=)"
+            f"the limit on open files is {wanted} and the server needs {least} or more: raise the limit (ulimit -n, "
+            "LimitNOFILE=)"
         )
     return connections
 
@@ -39,8 +40,8 @@ def check_descriptors(max_running_requests: int, each: int = 1, others: int = 0)
     connections = max_connections(each, others)
     if connections < max_running_requests:
         _log.warning(
-            "the limit on open files leaves room for %d connections, fewer than the %d requests that may run: "
-            "raise it (ulimit -n, LimitNOFILE=)",
+            "the limit on open files allows %d connections, fewer than the maximum of %d requests: raise the limit "
+            "(ulimit -n, LimitNOFILE=)",
             connections,
             max_running_requests,
         )

@@ -18,6 +18,6 @@ def check_vocabulary(tokenizer: TokenizerProtocol, draft: Path) -> None:
         other.close()
     if differs is not None:
         raise OperatorError(
-            f"--draft-model {draft}: its vocabulary is not the model's, token {differs} is another one; take a smaller"
-            " model of the same family"
+            f"--draft-model {draft}: the vocabulary differs from the model's vocabulary at token {differs}. Use a "
+            "smaller model of the same family"
         )

@@ -19,9 +19,11 @@ def take_environment_key() -> str | None:
     _blot_out(os.fsencode(f"{VARIABLE}={key}"))
     if not key:
         # Serving without a check because a secret was not filled in would be the wrong way to fail.
-        raise OperatorError(f"{VARIABLE} is empty: give it a key, or unset it")
+        raise OperatorError(f"{VARIABLE} is empty: set it to an API key, or unset it")
     if not is_sendable(key):
-        raise OperatorError(f"{VARIABLE} has a character that no HTTP header may carry; use ASCII without spaces")
+        raise OperatorError(
+            f"{VARIABLE} has a character that is not allowed in an HTTP header: use ASCII without spaces"
+        )
     return key
 
 

@@ -47,7 +47,8 @@ class KeySources:
             _log.warning("%s", _told_to_routers(groups))
         elif groups is not None:
             _log.info(
-                "API keys that share cached prefixes with no other key: %d; with keys of their cache-group=: %d (%s)",
+                "API keys that share cached prefixes with no other key: %d; with the keys of the same "
+                "cache-group=: %d (%s)",
                 groups.pop("", 0),
                 groups.total(),
                 ", ".join(sorted(groups)) or "no group",
@@ -72,12 +73,12 @@ def _told_to_routers(groups: Counter[str] | None) -> str:
     """Return what KV events mean for the keys of each group; None where a front door alone knows them."""
     if groups is not None and not groups[""]:
         return (
-            "KV events report no prefix: each API key has a cache-group=, and events are about keys without one. "
-            "Take cache-group= from the keys that routers send."
+            "KV events report no prefixes: they cover only API keys without cache-group=, and every API key has "
+            "one. Remove cache-group= from the keys that routers use."
         )
     count = "" if groups is None else f" ({groups['']} of {groups.total()})"
     return (
-        f"KV events report one cache to routers, so API keys without cache-group={count} share cached prefixes: "
-        "usage.cached_tokens shows each of them whether another has sent a prompt. "
-        "Give cache-group= to keys that are to be apart; their prefixes are in no event."
+        f"KV events report one cache to routers, so API keys without cache-group={count} share cached prefixes. The "
+        "usage.cached_tokens of one key reveals prompts of the others. Set cache-group= for keys that must be "
+        "isolated. KV events never include their prefixes."
     )

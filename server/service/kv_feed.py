@@ -34,7 +34,9 @@ def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
     """
     if config.kv_events is None:
         if config.kv_events_replay is not None:
-            raise OperatorError("--kv-events-replay repeats what --kv-events publishes: give that too, or neither")
+            raise OperatorError(
+                "--kv-events-replay needs --kv-events: set --kv-events too, or leave out --kv-events-replay"
+            )
         return None
     from numaserve.server.kv_events.feed import KVFeed  # noqa: PLC0415
     from numaserve.server.kv_events.publisher import Publisher  # noqa: PLC0415
@@ -48,9 +50,9 @@ def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
             publisher = Publisher(config.kv_events, config.kv_events_replay, topic, PAGE_SIZE)
     except OSError as error:
         raise OperatorError(
-            f"no KV events at {config.kv_events}: {error.strerror or error}; choose another address"
+            f"cannot publish KV events at {config.kv_events}: {error.strerror or error}. Choose another address"
         ) from None
-    _log.info("KV events at %s, topic %s", ", replay at ".join(publisher.endpoints), topic)
+    _log.info("publishing KV events at %s, topic %s", ", replay at ".join(publisher.endpoints), topic)
     return KVFeed(KVEventLog(model), publisher)
 
 
@@ -60,19 +62,23 @@ def _check(endpoint: str, *, anywhere: bool) -> None:
         return
     found = _TCP.fullmatch(endpoint)
     if found is None or int(found["port"]) > 65535:
-        raise OperatorError(f"KV events are published at ipc://PATH or tcp://ADDRESS:PORT, not at {endpoint[:80]!r}")
+        raise OperatorError(
+            f"{endpoint[:80]!r} is not a valid endpoint for KV events: use ipc://PATH or tcp://ADDRESS:PORT"
+        )
     if not anywhere and not _is_loopback(found["host"]):
         raise OperatorError(
-            f"{endpoint} can be reached from other machines, and KV events carry what is asked and answered here: "
-            "use tcp://127.0.0.1:PORT or ipc://PATH, or say --kv-events-anywhere where the network keeps others out"
+            f"other machines can reach {endpoint}, and KV events contain prompts and outputs: use "
+            "tcp://127.0.0.1:PORT or ipc://PATH, or set --kv-events-anywhere if the network is protected"
         )
 
 
 def _check_path(path: Path) -> None:
     if not path.is_absolute() or len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise OperatorError(f"a path for KV events is absolute and has at most {MAX_SOCKET_PATH} bytes, unlike {path}")
+        raise OperatorError(
+            f"the path {path} for KV events is not valid: use an absolute path of at most {MAX_SOCKET_PATH} bytes"
+        )
     if not path.parent.is_dir():
-        raise OperatorError(f"there is no folder {path.parent} for the socket of KV events: make it")
+        raise OperatorError(f"the folder {path.parent} for the socket of KV events does not exist: create it")
     remove_dead_socket(path, "address of KV events")  # ZeroMQ would take any file's place, and a living server's
 
 

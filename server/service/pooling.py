@@ -23,11 +23,9 @@ def check_pooling(model: Path) -> None:
         return
     for kind, folder in _modules(path):
         if kind not in _SERVED:
-            raise OperatorError(
-                f"{path}: the model's embeddings go through a module of kind {kind}, which is not served"
-            )
+            raise OperatorError(f"{path}: the model's embeddings need a module of type {kind}, which is not supported")
         if Path(folder).is_absolute() or ".." in Path(folder).parts:  # a checkpoint must not reach elsewhere
-            raise OperatorError(f"{path}: the module {kind} lies outside of the model; fetch it again")
+            raise OperatorError(f"{path}: the module {kind} lies outside the model's folder. Download the model again")
         config = model / folder / "config.json"
         if kind == "Pooling" and is_there(config):
             _check_mode(config, read_json(config))
@@ -38,7 +36,7 @@ def _modules(path: Path) -> Iterable[tuple[str, str]]:
     try:
         listed = parse_json(read_text(path, CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
-        raise OperatorError(f"{path}: not valid JSON ({error}); fetch it again") from error
+        raise OperatorError(f"{path} is not valid JSON ({error}). Download the model again") from error
     for each in listed if isinstance(listed, list) else ():
         if isinstance(each, dict):
             yield str(each.get("type", "")).rpartition(".")[2], str(each.get("path", ""))
@@ -47,4 +45,4 @@ def _modules(path: Path) -> Iterable[tuple[str, str]]:
 def _check_mode(path: Path, config: dict[str, Any]) -> None:
     modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
     if modes and modes != [_POOLING]:
-        raise OperatorError(f"{path}: embeddings are made with {', '.join(modes)}; served is {_POOLING} alone")
+        raise OperatorError(f"{path}: the model's pooling is {', '.join(modes)}; only {_POOLING} is supported")

@@ -35,6 +35,6 @@ class Reloader:
             try:
                 reload()
             except OperatorError as error:
-                _log.error("the %s stay as they were: %s", name, error)
+                _log.error("reloading the %s failed, keeping the previous ones: %s", name, error)
             else:
-                _log.info("read again: %s", name)
+                _log.info("reloaded: %s", name)

@@ -19,10 +19,13 @@ def find_judge(model: Path, tokenizer: TokenizerProtocol) -> Judge:
     path = model / "config.json"
     words = read_json(path).get(_FIELD, _DEFAULT) if model.is_dir() and is_there(path) else _DEFAULT
     if not isinstance(words, list) or len(words) != 2 or not all(isinstance(word, str) for word in words):
-        raise OperatorError(f"{path}: {_FIELD} must be two words, for no and for yes")
+        raise OperatorError(f"{path}: {_FIELD} must be a list of two words, the first for no and the second for yes")
     found = [tokenizer.encode(word, add_special_tokens=False) for word in words]
     for word, tokens in zip(words, found, strict=True):
         if len(tokens) != 1:
-            raise OperatorError(f"--task score: {word!r} is no token of this model, which is no reranker that is known")
+            raise OperatorError(
+                f"--task score: {word!r} is not a single token of this model, so the model is not a "
+                "known reranker. Use a reranker model"
+            )
     (no,), (yes,) = found
     return Judge(no, yes)

@@ -29,8 +29,8 @@ def read_sampling_defaults(argument: str, model: Path) -> Sampling:
     except ValidationError as error:
         first = error.errors()[0]
         raise OperatorError(
-            f"{path} cannot be used: {first['loc'][0]} is {str(first['input'])[:80]}: {first['msg']}; correct it, or "
-            "give --generation-config none"
+            f"{path} cannot be used: {first['loc'][0]} is {str(first['input'])[:80]}: {first['msg']}. Correct the "
+            "file, or set --generation-config none"
         ) from None
 
 

@@ -22,5 +22,5 @@ def find_secret_file(named: Path, what: str) -> Path:
     except OSError as error:
         raise OperatorError(f"cannot read the {what} {path}: {error.strerror}") from None
     if mode & stat.S_IROTH:
-        raise OperatorError(f"every user of this machine can read the {what} {path}: chmod 600 {path}")
+        raise OperatorError(f"every user of this machine can read the {what} {path}: run chmod 600 {path}")
     return path

@@ -125,7 +125,9 @@ def _check_model(
     if options.draft is not None:
         check_checkpoint(open_model(Path(options.draft.model)), options.draft.config)
     if config.draft_model is not None and options.draft is None:
-        _log.warning("the draft model %s is not loaded, since --speculative leaves it out", config.draft_model)
+        _log.warning(
+            "not loading the draft model %s, because --speculative does not include draft_model", config.draft_model
+        )
     for note in deployment.notes:
         _log.warning("%s", note)
     if deployment.front_end_cpus:
@@ -236,7 +238,7 @@ class Service:
         if not self._engine.takes_requests():
             return
         seconds = self._checked.config.drain_seconds
-        _log.info("draining: running requests may finish for %g s", seconds)
+        _log.info("draining: running requests have %g s to finish", seconds)
         await _first_of(self._engine.drain(seconds), self._signals.hurry.wait())
 
     async def _close(self, http: HttpServer, serving: asyncio.Task[None]) -> None:

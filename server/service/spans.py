@@ -29,12 +29,17 @@ def open_spans(config: ServeConfig, model: str) -> Spans | None:
     if endpoint is None and not any(os.environ.get(name) for name in _ENDPOINTS):
         return None
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise OperatorError(f"--otlp-endpoint {endpoint}: expected a URL like http://127.0.0.1:4318")
+        raise OperatorError(f"--otlp-endpoint {endpoint} is not an HTTP URL: use a URL like http://127.0.0.1:4318")
     if not _is_installed():
         if endpoint is not None:
-            raise OperatorError("--otlp-endpoint needs OpenTelemetry: pip install 'numaserve[otel]'")
+            raise OperatorError(
+                "--otlp-endpoint needs OpenTelemetry, which is not installed: pip install 'numaserve[otel]'"
+            )
         # The environment's may be meant for all programs of a host.
-        _log.warning("no traces: OTEL_EXPORTER_OTLP_ENDPOINT needs numaserve[otel]")
+        _log.warning(
+            "no traces are sent: OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry is not installed "
+            "(pip install 'numaserve[otel]')"
+        )
         return None
     from numaserve.server.tracing.spans import Spans  # noqa: PLC0415 half a second
 

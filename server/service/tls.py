@@ -38,13 +38,15 @@ class Certificate:
         except ssl.SSLError as error:
             reason = (error.reason or str(error)).replace("_", " ").lower()
             raise OperatorError(
-                f"{self._certfile} and {keyfile} are no certificate and its private key in PEM: {reason}"
+                f"{self._certfile} and {keyfile} are not a certificate and its private key in PEM format: {reason}"
             ) from None
         except OSError as error:
             raise OperatorError(f"cannot read {self._certfile} or {keyfile}: {error.strerror}") from None
 
     def _refuse_passphrase(self) -> NoReturn:
-        raise OperatorError(f"the private key {self._keyfile} needs a passphrase; give one that needs none")
+        raise OperatorError(
+            f"the private key {self._keyfile} is encrypted with a passphrase: use a private key without a passphrase"
+        )
 
 
 def find_certificate(certfile: Path | None, keyfile: Path | None) -> Certificate | None:
@@ -52,7 +54,7 @@ def find_certificate(certfile: Path | None, keyfile: Path | None) -> Certificate
     if certfile is None and keyfile is None:
         return None
     if certfile is None:
-        raise OperatorError("--ssl-keyfile needs --ssl-certfile too")
+        raise OperatorError("--ssl-keyfile needs --ssl-certfile: set both, or neither")
     if keyfile is None:
-        raise OperatorError("--ssl-certfile needs --ssl-keyfile too")
+        raise OperatorError("--ssl-certfile needs --ssl-keyfile: set both, or neither")
     return Certificate(certfile, keyfile)

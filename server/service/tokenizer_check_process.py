@@ -40,9 +40,9 @@ def _loaded(subject: Subject) -> Tokenizer:
     most = subject.vocab_size + _MOST_BEYOND
     if tokenizer.vocab_size > most:
         raise TokenizerError(
-            f"the tokenizer of {model} cannot be used: its ids go up to {tokenizer.vocab_size - 1}, and the model "
-            f"has {subject.vocab_size} tokens (ids up to {most - 1} are allowed); download the tokenizer and the "
-            "model from the same place"
+            f"the tokenizer of {model} cannot be used: its largest id is {tokenizer.vocab_size - 1}, and the model "
+            f"has {subject.vocab_size} tokens (largest id allowed: {most - 1}). Download the tokenizer and the "
+            "model from the same source"
         )
     return tokenizer
 

@@ -89,7 +89,7 @@ def remove_dead_socket(path: Path, option: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise OperatorError(f"{path} exists and is no socket; choose another {option}, or remove it")
+        raise OperatorError(f"{path} exists and is not a socket: choose another {option}, or remove the file")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # a server whose backlog is full is alive, too
         try:
@@ -99,7 +99,7 @@ def remove_dead_socket(path: Path, option: str) -> None:
             return
         except BlockingIOError:
             pass
-    raise OperatorError(f"another server listens on {path}; choose another {option}")
+    raise OperatorError(f"another server is listening on {path}: choose another {option}")
 
 
 def _remove(path: Path, device: int, inode: int) -> None:

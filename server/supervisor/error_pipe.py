@@ -112,7 +112,7 @@ class ErrorPipe:
     def _tell_left_out(self) -> None:
         if self._left_out:
             count, self._left_out = self._left_out, 0
-            self._log(logging.WARNING, f"{count} lines of the worker are left out")
+            self._log(logging.WARNING, f"dropped {count} lines of the worker's output")
 
     def _log(self, level: int, message: str, **fields: object) -> None:
         logger.log(level, "%s", message, extra={"fields": {"rank": self._rank, "pid": self._pid, **fields}})

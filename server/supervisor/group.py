@@ -206,7 +206,7 @@ class WorkerGroup:
         if grace_s > 0 and alive and self._channel is not None:
             self._channel.broadcast(Shutdown())
             await wait_patiently(alive, grace_s)
-        self._abort_ring("the group is ended")
+        self._abort_ring("the worker group is stopping")
         await asyncio.gather(*(process.end(_TERM_GRACE_S) for process in self._processes))
         if self._channel is not None:
             self._channel.close()
@@ -280,5 +280,8 @@ class WorkerGroup:
 
     def _load_stalled(self) -> None:
         missing = sorted(set(range(len(self._launches))) - set(self._ready))
-        message = f"workers {missing} made no progress in loading for {LOAD_DEADLINE_S:.0f} s; is the disk readable?"
+        message = (
+            f"workers {missing} made no progress in loading for {LOAD_DEADLINE_S:.0f} s. Check that the disk "
+            "is readable"
+        )
         self.fail(Death("stall", message))

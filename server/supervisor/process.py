@@ -79,7 +79,7 @@ class WorkerProcess:
         status = self._popen.returncode
         if status is None or status >= 0:
             return f"exited with status {status}"
-        text = f"was ended by {signal.Signals(-status).name}"
+        text = f"was killed by {signal.Signals(-status).name}"
         return text + " (out of memory?)" if status == -signal.SIGKILL else text
 
     def signal(self, number: signal.Signals) -> None:

@@ -132,7 +132,7 @@ class Supervisor:
             await self._end_group()
             now = asyncio.get_running_loop().time()
             if self._policy.failed(now, was_ready=was_ready, cause=cause):
-                logger.critical("giving up: the worker group failed too often, last because %s", death)
+                logger.critical("giving up: the worker group failed too often; last failure: %s", death)
                 self._hooks.given_up(str(death))
                 return
             await asyncio.sleep(self._policy.pause_s)

@@ -62,7 +62,7 @@ def test_a_server_of_an_own_authority_is_believed_by_its_file_alone(
     status, _, err = run(capsys, command, server.url)
     assert status == 2
     assert err.count("\n") == 1 and "certificate verify failed" in err
-    assert err.endswith(": name the certificate of its authority with --ca-file\n")
+    assert err.endswith(": name the certificate of the server's authority with --ca-file\n")
     status, _, err = run(capsys, command, server.url, "--ca-file", str(files.trust))
     assert "certificate" not in err
     assert (status, err) == (0, "") if command not in ANSWERED else ANSWERED[command] in err
@@ -76,9 +76,9 @@ def test_a_file_without_an_authority_is_one_line(
     wrong = tmp_path / "notes.txt"
     wrong.write_text("no certificate")
     for url, file, reason in (
-        ("https://127.0.0.1:1", wrong, "it holds no certificate in PEM"),
+        ("https://127.0.0.1:1", wrong, "it contains no certificate in PEM format"),
         ("https://127.0.0.1:1", tmp_path / "absent", "No such file or directory"),
-        ("http://127.0.0.1:1", wrong, "--ca-file is for https"),
+        ("http://127.0.0.1:1", wrong, "--ca-file needs an https URL"),
     ):
         status, _, err = run(capsys, command, url, "--ca-file", str(file))
         assert status == 2

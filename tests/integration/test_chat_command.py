@@ -76,7 +76,7 @@ def test_a_model_gives_the_terminal_no_orders(server: StandIn, talk) -> None:
 
 
 def test_what_cannot_be_is_one_line_and_status_2(server: StandIn, talk) -> None:
-    assert "expected a URL" in talk("ftp://x", "hi")[2]
+    assert "is not a valid URL" in talk("ftp://x", "hi")[2]
     assert talk(server.url, "hi", options=("--tp", "2"))[::2] == (
         2,
         f"numaserve: --tp is for a server of one's own: name a MODEL in place of {server.url}\n",

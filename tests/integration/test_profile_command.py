@@ -120,8 +120,8 @@ def test_servers_that_are_none_are_one_line_and_status_2(capsys: pytest.CaptureF
         thread.join()
     assert statuses == [2] * 5
     html, locked, none, no_port, no_url = capsys.readouterr().err.splitlines()
-    assert "is no numaserve" in html
-    assert "answered 401: no explanation; name a key with --api-key-file" in locked
-    assert "is the server running?" in none
+    assert "is not a numaserve server" in html
+    assert "answered 401: no explanation; name a file with an API key with --api-key-file" in locked
+    assert "Check that the server is running" in none
     assert "nonnumeric port" in no_port
-    assert "expected a URL" in no_url
+    assert "is not a valid URL" in no_url

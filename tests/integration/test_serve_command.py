@@ -157,14 +157,14 @@ def test_what_a_worker_says_when_it_crashes_is_json_too(serve: Serve, log: Path)
         each for each in psutil.Process(process.pid).children() if any("fake_worker" in word for word in each.cmdline())
     )
     worker.send_signal(signal.SIGABRT)
-    while "was ended by SIGABRT" not in log.read_text():
+    while "was killed by SIGABRT" not in log.read_text():
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     records = [json.loads(line) for line in log.read_text().splitlines()]
     words, end = (
         next(index for index, record in enumerate(records) if text in record["message"])
-        for text in ("Fatal Python error: Aborted", "was ended by SIGABRT")
+        for text in ("Fatal Python error: Aborted", "was killed by SIGABRT")
     )
     assert words < end
     assert (records[words]["rank"], records[words]["pid"]) == (0, worker.pid)

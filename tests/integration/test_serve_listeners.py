@@ -93,7 +93,7 @@ def test_sighup_reads_certificate_and_keys_again(serve: Serve, files: Files, tmp
         files.overwrite(other)
         keys.write_text("new\n")
         process.send_signal(signal.SIGHUP)
-        wait_for(log, "read again: certificate")
+        wait_for(log, "reloaded: certificate")
         assert connected.get("/v1/models", headers=old).status_code == 401
         assert connected.get("/v1/models", headers=new).status_code == 200
     assert httpx.get(url + "/health", verify=other.client()).status_code == 200
@@ -121,11 +121,11 @@ def test_limits_of_a_key_hold_and_sighup_changes_them(serve: Serve, tmp_path: Pa
         assert client.post("/v1/completions", json=completion(50), headers=theirs).status_code == 200
         keys.write_text("mine concurrent=0\n")
         process.send_signal(signal.SIGHUP)
-        wait_for(log, "the API keys stay as they were: line 1 of the API key file")
+        wait_for(log, "reloading the API keys failed, keeping the previous ones: line 1 of the API key file")
         assert client.post("/v1/completions", json=completion(50), headers=mine).status_code == 429
         keys.write_text("mine name=alice tokens-per-minute=100000\n")
         process.send_signal(signal.SIGHUP)
-        wait_for(log, "read again: API keys")
+        wait_for(log, "reloaded: API keys")
         answer = client.post("/v1/completions", json=completion(5), headers=mine)
         assert answer.status_code == 200
         assert answer.headers["x-ratelimit-limit-tokens"] == "100000"

@@ -80,20 +80,19 @@ def test_sockets_for_another_process_are_let_alone() -> None:
 @pytest.mark.parametrize("count", ["", "0", "-1", "+1", "one", "9" * 5000])
 def test_a_count_that_is_none_is_a_mistake(count: str) -> None:
     with listening() as given:
-        assert "is no number of sockets" in said_of(given, LISTEN_FDS=count)[0]
+        assert "is not a number of sockets" in said_of(given, LISTEN_FDS=count)[0]
 
 
 def test_what_cannot_be_listened_on_is_named_with_what_to_change() -> None:
     with listening() as server, socket.create_connection(server.getsockname()) as connection:
         said = said_of(server, connection)[0]
-        assert "file descriptor 4 (of-test-1), which systemd has given, is one connection: set Accept=no" in said
-    with socket.socket(type=socket.SOCK_DGRAM) as datagrams:
-        assert "of-test-0), which systemd has given, is no stream: use ListenStream=" in said_of(datagrams)[0]
-    with listening() as server:
         assert (
-            "descriptor 4, which systemd has given, is no socket"
-            in said_of(server, LISTEN_FDS="2", LISTEN_FDNAMES="")[0]
+            "file descriptor 4 (of-test-1) from systemd is a connection, not a listening socket: set Accept=no" in said
         )
+    with socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        assert "of-test-0) from systemd is not a stream socket: use ListenStream=" in said_of(datagrams)[0]
+    with listening() as server:
+        assert "descriptor 4 from systemd is not a socket" in said_of(server, LISTEN_FDS="2", LISTEN_FDNAMES="")[0]
 
 
 def test_another_place_to_listen_at_is_a_mistake(serve: Serve, path: Path, log: Path) -> None:

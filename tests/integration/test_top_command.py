@@ -49,7 +49,7 @@ def test_no_server_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as caught:
         main(("top", "http://127.0.0.1:1", "--once"))
     assert caught.value.code == 2
-    assert "is the server running?" in capsys.readouterr().err
+    assert "Check that the server is running" in capsys.readouterr().err
 
 
 def test_a_live_view_goes_on_until_it_is_interrupted_and_gives_the_terminal_back() -> None:

@@ -74,7 +74,7 @@ def test_what_cannot_be_is_told_before_a_weight_is_read(
     collector: OtlpCollector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert open_spans(load_config({"model": "demo"}), "m") is None
-    with pytest.raises(OperatorError, match="expected a URL"):
+    with pytest.raises(OperatorError, match="use a URL"):
         open_spans(load_config({"model": "demo", "otlp_endpoint": "collector:4317"}), "m")
     monkeypatch.setattr(service_spans, "_NEEDED", "opentelemetry.not_installed.at_all")
     with pytest.raises(OperatorError, match=r"pip install 'numaserve\[otel\]'"):

@@ -35,7 +35,9 @@ def test_the_limit_is_raised_as_far_as_it_is_of_use(limit: Limit) -> None:
 @pytest.mark.parametrize("hard", [64, 128, 143])
 def test_too_few_descriptors_to_serve_anybody_are_refused_with_the_remedy(limit: Limit, hard: int) -> None:
     limit.pair = (hard, hard)
-    with pytest.raises(OperatorError, match=rf"may open {hard} files and needs 144 or more: raise .* LimitNOFILE="):
+    with pytest.raises(
+        OperatorError, match=rf"open files is {hard} and the server needs 144 or more: raise .* LimitNOFILE="
+    ):
         check_descriptors(1)
 
 
@@ -43,7 +45,7 @@ def test_a_connection_may_take_several_descriptors_beside_what_is_kept(limit: Li
     limit.pair = (1024, 1024)
     assert max_connections(each=3, others=40) == (1024 - 128 - 40) // 3
     limit.pair = (215, 215)
-    with pytest.raises(OperatorError, match="may open 215 files and needs 216 or more"):
+    with pytest.raises(OperatorError, match="open files is 215 and the server needs 216 or more"):
         max_connections(each=3, others=40)
 
 
@@ -52,4 +54,4 @@ def test_fewer_connections_than_requests_may_run_are_warned_of(limit: Limit, cap
     check_descriptors(32)
     assert not caplog.records
     check_descriptors(33)
-    assert "room for 32 connections, fewer than the 33 requests" in caplog.text
+    assert "allows 32 connections, fewer than the maximum of 33 requests" in caplog.text

@@ -29,5 +29,7 @@ def test_rows_of_the_embedding_beyond_the_tokens_do_no_harm(tmp_path: Path) -> N
 def test_one_of_other_tokens_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     one = write_byte_level_gguf(tmp_path / "one.gguf", "gpt-2")
     other = write_sentencepiece_gguf(tmp_path / "other.gguf")
-    with pytest.raises(OperatorError, match=r"other.gguf: its vocabulary is not the model's, token \d+ is another one"):
+    with pytest.raises(
+        OperatorError, match=r"other.gguf: the vocabulary differs from the model's vocabulary at token \d+"
+    ):
         check_vocabulary(load_tokenizer(one), other)

@@ -22,13 +22,13 @@ def test_the_words_that_the_model_names_are_its_answers(tmp_path: Path) -> None:
 
 
 def test_a_model_without_tokens_for_yes_and_no_is_no_reranker(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="'no' is no token"):
+    with pytest.raises(OperatorError, match="'no' is not a single token"):
         find_judge(tmp_path, ByteTokenizer())
 
 
 @pytest.mark.parametrize("words", [["y"], "yes", ["a", "b", "c"], [1, 2]])
 def test_other_than_two_words_are_refused(tmp_path: Path, words: object) -> None:
-    with pytest.raises(OperatorError, match="two words"):
+    with pytest.raises(OperatorError, match="must be a list of two words"):
         find_judge(configured(tmp_path, classifier_from_token=words), ByteTokenizer())
 
 

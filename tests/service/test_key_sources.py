@@ -83,7 +83,9 @@ def test_without_file_and_environment_no_key_is_asked_for() -> None:
     assert sources.keys is None
 
 
-@pytest.mark.parametrize(("key", "message"), [("", "empty"), ("two words", "no HTTP header"), ("schlüssel", "ASCII")])
+@pytest.mark.parametrize(
+    ("key", "message"), [("", "empty"), ("two words", "is not allowed in an HTTP header"), ("schlüssel", "ASCII")]
+)
 def test_a_variable_without_a_usable_key_is_refused_and_gone(
     monkeypatch: pytest.MonkeyPatch, key: str, message: str
 ) -> None:
@@ -119,8 +121,18 @@ print(subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
         ),
         ("a\n", False, "INFO", r"no other key: 1; .* cache-group=: 0 \(no group\)"),
         ("a\nb cache-group=team\n", True, "INFO", r"no other key: 1; .* cache-group=: 1 \(team\)"),
-        ("a\nb\nc cache-group=team\n", True, "WARNING", r"without cache-group= \(2 of 3\) share .* are in no event"),
-        ("a cache-group=x\nb cache-group=y\n", True, "WARNING", "report no prefix: each API key has a cache-group="),
+        (
+            "a\nb\nc cache-group=team\n",
+            True,
+            "WARNING",
+            r"without cache-group= \(2 of 3\) share .* never include their prefixes",
+        ),
+        (
+            "a cache-group=x\nb cache-group=y\n",
+            True,
+            "WARNING",
+            "report no prefixes: they cover only API keys without cache-group=",
+        ),
     ],
 )
 def test_the_log_says_at_the_start_and_when_keys_are_read_again_which_of_them_share_prefixes(

@@ -79,7 +79,7 @@ def test_a_key_that_needs_a_passphrase_is_refused_without_asking_for_it(files: F
             serialization.BestAvailableEncryption(b"secret"),
         )
     )
-    with pytest.raises(OperatorError, match="needs a passphrase"):
+    with pytest.raises(OperatorError, match="is encrypted with a passphrase"):
         Certificate(files.certfile, files.keyfile)
 
 

@@ -55,14 +55,14 @@ def test_a_sound_tokenizer_passes_with_tokens_that_the_model_has_no_logits_for(t
     ],
 )
 def test_ids_far_beyond_the_models_are_refused(fields: dict[str, object], highest: int, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=rf"go up to {highest}, and the model has {SIZE} tokens"):
+    with pytest.raises(TokenizerError, match=rf"largest id is {highest}, and the model has {SIZE} tokens"):
         check_tokenizer(write(tmp_path, fields), SIZE)
 
 
 def test_tokens_that_tokenizer_config_adds_are_counted_too(tmp_path: Path) -> None:
     listed = {str(each): {"content": f"<extra_{each}>"} for each in range(SIZE, SIZE + 1025)}
     (write(tmp_path, {}) / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": listed}))
-    with pytest.raises(TokenizerError, match=f"go up to {SIZE + 1024}"):
+    with pytest.raises(TokenizerError, match=f"largest id is {SIZE + 1024}"):
         check_tokenizer(tmp_path, SIZE)
 
 
@@ -94,7 +94,7 @@ def test_what_is_wrong_with_the_file_is_said_as_when_it_is_loaded(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("number", "reason"), [(signal.SIGSTOP, "not loaded after 0.1 s"), (signal.SIGKILL, "does not start")]
+    ("number", "reason"), [(signal.SIGSTOP, "did not finish within 0.1 s"), (signal.SIGKILL, "did not start")]
 )
 def test_a_process_that_does_not_answer_is_not_waited_for(number: int, reason: str, tmp_path: Path) -> None:
     with TokenizerCheck(CheckLimits(seconds=0.1)) as started:

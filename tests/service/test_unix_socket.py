@@ -56,7 +56,7 @@ def test_the_socket_of_a_dead_server_is_replaced(path: Path) -> None:
 
 def test_the_socket_of_a_live_server_is_left_alone(path: Path) -> None:
     with bind_unix_listener(path):
-        with pytest.raises(OperatorError, match=f"another server listens on {path}"):
+        with pytest.raises(OperatorError, match=f"another server is listening on {path}"):
             bind_unix_listener(path)
         assert connects(path)
 
@@ -80,7 +80,7 @@ def test_what_is_no_socket_is_refused_and_left_alone(path: Path, kind: str) -> N
     else:
         dead_socket(path.with_name("target"))
         path.symlink_to("target")
-    with pytest.raises(OperatorError, match="is no socket"):
+    with pytest.raises(OperatorError, match="is not a socket"):
         bind_unix_listener(path)
     assert path.exists()
 

@@ -56,7 +56,7 @@ def test_only_a_trace_has_times_of_its_own() -> None:
         ((*SERVE, "--api-key-file", "none"), "cannot read the API key file none"),
         ((*SERVE, "--output-file", "none/o"), "cannot write --output-file"),
         ((*SERVE, "--plot", "x.gif"), "--plot x.gif"),
-        (SERVE, "is the server running?"),
+        (SERVE, "Check that the server is running"),
         (("bench", "compare", "http://127.0.0.1:1"), "two URLs or more"),
         (("bench", "compare", "http://127.0.0.1:1", "http://127.0.0.1:1/v1"), "add --flush-cache"),
         (("bench", "compare", "http://h", "http://h", "--request-rate", "1,2"), "at one --request-rate"),

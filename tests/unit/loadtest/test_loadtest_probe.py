@@ -170,7 +170,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
         async with open_target(url, Traffic()) as target:
             await target.model()
 
-    with pytest.raises(OperatorError, match="is the server running"):
+    with pytest.raises(OperatorError, match="Check that the server is running"):
         asyncio.run(scenario())
 
 

@@ -42,7 +42,7 @@ def test_the_exit_status_is_told() -> None:
 
 def test_a_signal_is_told_by_its_name() -> None:
     ending, _ = _ending("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    assert ending == "was ended by SIGSEGV"
+    assert ending == "was killed by SIGSEGV"
 
 
 def test_a_worker_deaf_to_sigterm_is_killed(tmp_path: Path) -> None:
@@ -53,13 +53,13 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path({str(marker)!r}).touch()
 time.sleep(3600)
 """
-    assert _ending(program, end_when=marker) == ("was ended by SIGKILL (out of memory?)", [3])
+    assert _ending(program, end_when=marker) == ("was killed by SIGKILL (out of memory?)", [3])
 
 
 def test_a_worker_that_is_stopped_ends_by_sigterm(tmp_path: Path) -> None:
     marker = tmp_path / "runs"
     program = f"import pathlib, time; pathlib.Path({str(marker)!r}).touch(); time.sleep(3600)"
-    assert _ending(program, end_when=marker, grace_s=60.0, stop=True) == ("was ended by SIGTERM", [3])
+    assert _ending(program, end_when=marker, grace_s=60.0, stop=True) == ("was killed by SIGTERM", [3])
 
 
 def test_workers_start_no_threads_of_libraries_and_do_not_reach_systemd() -> None:

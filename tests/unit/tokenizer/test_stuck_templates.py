@@ -114,7 +114,7 @@ def test_an_answer_out_of_form_ends_the_process(
     code = f"import sys; sys.stdin.buffer.readline(); sys.stdout.buffer.write({answer!r}); sys.stdout.flush()"
     monkeypatch.setattr("numaserve.server.confined_worker.command_of", lambda _: (sys.executable, "-c", code))
     template._worker._process.kill()
-    with pytest.raises(ChatTemplateUnavailable, match="ended twice without an answer"):
+    with pytest.raises(ChatTemplateUnavailable, match="ended twice without a result"):
         template.render({"text": "x"})
     monkeypatch.undo()
     assert works_again(template)
@@ -124,7 +124,7 @@ def test_a_process_that_is_killed_twice_is_no_fault_of_the_conversation(
     template: ChatTemplate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die_by(monkeypatch, template, signal.SIGKILL)
-    with pytest.raises(ChatTemplateUnavailable, match="Try again"):
+    with pytest.raises(ChatTemplateUnavailable, match="Retry later"):
         template.render({"text": "x"})
     monkeypatch.undo()
     assert works_again(template)

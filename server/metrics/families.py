@@ -45,81 +45,95 @@ class RequestFamilies:
         self.time_to_first_token = series.one(
             Histogram,
             "numaserve_time_to_first_token_seconds",
-            "Request admitted to first token handed to the HTTP layer.",
+            "Time from the admission of a request until its first token reaches the HTTP layer.",
             buckets=_REQUEST,
         )
         self.inter_token_latency = series.one(
-            Histogram, "numaserve_inter_token_latency_seconds", "Each gap between two tokens.", buckets=_GAP
+            Histogram,
+            "numaserve_inter_token_latency_seconds",
+            "Time between two successive tokens of a sequence.",
+            buckets=_GAP,
         )
         self.e2e_latency = series.one(
-            Histogram, "numaserve_e2e_request_latency_seconds", "Request admitted to finished.", buckets=_REQUEST
+            Histogram,
+            "numaserve_e2e_request_latency_seconds",
+            "Time from the admission of a request until it finishes.",
+            buckets=_REQUEST,
         )
         self.queue_time = series.one(
-            Histogram, "numaserve_queue_time_seconds", "Request admitted to first scheduled.", buckets=_QUEUE
+            Histogram,
+            "numaserve_queue_time_seconds",
+            "Time from the admission of a request until it is first scheduled.",
+            buckets=_QUEUE,
         )
         self.prefill_time = series.one(
             Histogram,
             "numaserve_prefill_time_seconds",
-            "Request first scheduled to first token.",
+            "Time from the first scheduling of a request until its first token.",
             buckets=_REQUEST,
         )
         self.decode_time = series.one(
-            Histogram, "numaserve_decode_time_seconds", "First token to finished.", buckets=_REQUEST
+            Histogram,
+            "numaserve_decode_time_seconds",
+            "Time from the first token of a request until it finishes.",
+            buckets=_REQUEST,
         )
         self.prompt_length = series.one(
             Histogram,
             "numaserve_request_prompt_tokens",
-            "Lengths of the prompts of scheduled requests.",
+            "Tokens per prompt of the scheduled requests.",
             buckets=_LENGTH,
         )
         self.output_length = series.one(
             Histogram,
             "numaserve_request_generation_tokens",
-            "Lengths of the outputs of sequences that ended with at least one token.",
+            "Tokens per output of the sequences that ended with at least one token.",
             buckets=_LENGTH,
         )
         self.prompt_tokens = series.one(
-            Counter, "numaserve_prompt_tokens_total", "Prompt tokens of scheduled requests."
+            Counter, "numaserve_prompt_tokens_total", "Prompt tokens of the scheduled requests."
         )
-        self.generation_tokens = series.one(Counter, "numaserve_generation_tokens_total", "Tokens generated.")
+        self.generation_tokens = series.one(Counter, "numaserve_generation_tokens_total", "Generated tokens.")
         self.outcomes = series.each(
             Counter,
             "numaserve_request_outcomes_total",
-            "Sequences that ended (stop to error) and requests that were refused (invalid to not_ready).",
+            "Ended sequences (reasons stop to error) and rejected requests (reasons invalid to not_ready).",
             "reason",
             (*FINISH_REASONS, *REFUSALS),
         )
         self.nan_logits = series.one(
             Counter,
             "numaserve_nan_logits_total",
-            "Sequences ended because the model's logits were not numbers (NaN); they count as error too.",
+            "Sequences that ended because the model's logits were not numbers (NaN). They also count as outcome error.",
         )
         self.over_limit = series.by(
             Counter,
             "numaserve_requests_over_limit_total",
-            "Requests refused for a limit of their key, by its name in the key file (empty where it has none).",
+            "Requests rejected because of a limit of their API key, by the key's name in the key file (empty if it "
+            "has none).",
             "key",
         )
         self.resumed = series.one(
             Counter,
             "numaserve_requests_resumed_total",
-            "Sequences that had begun when the workers died, and went on with others.",
+            "Sequences that had started when the workers died and continued on the new workers.",
         )
         self.dropped = series.one(
             Counter,
             "numaserve_dropped_sequences_total",
-            "Sequences ended because their constraint failed, left nothing to say or was not evaluated within "
-            "--mask-deadline-ms; they count as error too.",
+            "Sequences that ended because their constraint failed, allowed no token or missed --mask-deadline-ms. "
+            "They also count as outcome error.",
         )
         self.late_masks = series.one(
             Counter,
             "numaserve_late_masks_total",
-            "Masks of constrained sequences that were not there when a step needed them; they are sampled again.",
+            "Masks of constrained sequences that were late for their step. The sequences are sampled again in a "
+            "later step.",
         )
         self.mask = series.one(
             Histogram,
             "numaserve_mask_seconds",
-            "Work of a constraint between two tokens: one accepted, the mask of the next one made.",
+            "Time for the constraint work between two tokens: accept a token and compute the mask of the next token.",
             buckets=_STAGE,
         )
 
@@ -128,27 +142,30 @@ class SchedulerFamilies:
     """Counts of the queue and the KV cache."""
 
     def __init__(self, series: Series) -> None:
-        self.requests = series.each(Gauge, "numaserve_requests", "Sequences in the engine.", "state", REQUEST_STATES)
+        self.requests = series.each(
+            Gauge, "numaserve_requests", "Sequences in the engine, by state.", "state", REQUEST_STATES
+        )
         self.retractions = series.one(
-            Counter, "numaserve_retractions_total", "Sequences sent back to the queue for want of KV pages."
+            Counter, "numaserve_retractions_total", "Sequences returned to the queue because no KV page was free."
         )
         self.draft_tokens = series.each_of(
             Counter,
             "numaserve_draft_tokens_total",
-            "Guessed tokens that steps verified, by what --speculative has guessed them with.",
+            "Draft tokens that steps verified, by drafter and outcome.",
             {"drafter": DRAFTERS, "outcome": DRAFT_OUTCOMES},
         )
         self.kv_pages = series.each(
             Gauge,
             "numaserve_kv_pages",
-            "Pages of the KV cache; cached ones are kept for their prefix only.",
+            "Pages of the KV cache, by state. Cached pages hold only prefixes for reuse.",
             "state",
             PAGE_STATES,
         )
         self.kv_usage = series.one(
             Gauge,
             "numaserve_kv_usage_ratio",
-            "Active pages of the KV cache over all, 0 to 1: cached ones are given up as soon as they are needed.",
+            "Active pages of the KV cache as a fraction of all pages, 0 to 1. Cached pages do not count: they are "
+            "evicted when needed.",
         )
         self.cache_queries = series.one(
             Counter, "numaserve_prefix_cache_queries_tokens_total", "Prompt tokens looked up in the prefix cache."
@@ -162,11 +179,15 @@ class WorkerFamilies:
     """Steps, and the processes that run them."""
 
     def __init__(self, series: Series) -> None:
-        self.info = series.one(Info, "numaserve", "What is being served; always 1.")
+        self.info = series.one(
+            Info,
+            "numaserve",
+            "Version, model, instruction set and number of ranks of the server as labels. The value is always 1.",
+        )
         self.step = series.each(
             Histogram,
             "numaserve_step_seconds",
-            "One step, scheduled to processed.",
+            "Time of a step from its scheduling until its result is processed.",
             "phase",
             STEP_KINDS,
             buckets=_STEP,
@@ -174,7 +195,8 @@ class WorkerFamilies:
         self.stage = series.each(
             Histogram,
             "numaserve_step_stage_seconds",
-            "Parts of a step; all_reduce and mask_wait are inside native, mask_wait of steps that waited only.",
+            "Time of the stages of a step. all_reduce and mask_wait are part of native. mask_wait covers only "
+            "steps that waited.",
             "stage",
             STAGES,
             buckets=_STAGE,
@@ -182,47 +204,48 @@ class WorkerFamilies:
         self.step_tokens = series.one(
             Histogram,
             "numaserve_step_tokens",
-            "Tokens of one step, of prompts and outputs.",
+            "Prompt and output tokens per step.",
             buckets=_STEP_TOKENS,
         )
         self.restarts = series.each(
             Counter,
             "numaserve_worker_restarts_total",
-            "Restarts of all workers, by what brought the ones before down.",
+            "Restarts of all workers, by the reason that the previous workers died.",
             "reason",
             DEATH_REASONS,
         )
         self.resume_pause = series.one(
             Histogram,
             "numaserve_resume_pause_seconds",
-            "Death of the workers to the first answer of those in their place.",
+            "Time from the death of the workers until the first result of the new workers.",
             buckets=_REQUEST,
         )
-        self.up = series.by(Gauge, "numaserve_worker_up", "1 while the worker serves.", "rank")
+        self.up = series.by(Gauge, "numaserve_worker_up", "1 while the worker serves, otherwise 0.", "rank")
         self.misplaced = series.by(
             Gauge,
             "numaserve_worker_misplaced_pages",
-            "Memory pages of weights and KV on another NUMA node than the worker's; should be 0.",
+            "Memory pages of weights and KV cache on another NUMA node than the worker's node. It should be 0.",
             "rank",
         )
         self.bound = series.by(
             Gauge,
             "numaserve_worker_memory_bound",
-            "1 while the kernel binds the worker's memory to its node; 0 where it refuses to, as in many containers.",
+            "1 if the kernel binds the worker's memory to its NUMA node, 0 if the kernel refuses, as in many "
+            "containers.",
             "rank",
         )
-        self.rss = series.by(Gauge, "numaserve_worker_rss_bytes", "Resident memory of the worker.", "rank")
+        self.rss = series.by(Gauge, "numaserve_worker_rss_bytes", "Resident memory of the worker in bytes.", "rank")
 
 
 class CommonFamilies:
     """Metrics that dashboards, autoscalers and gateways read of any server, under the names that vLLM gave them."""
 
     def __init__(self, series: Series) -> None:
-        self.running = series.one(Gauge, "vllm:num_requests_running", "As numaserve_requests of state running.")
-        self.waiting = series.one(Gauge, "vllm:num_requests_waiting", "As numaserve_requests of state waiting.")
-        self.kv_usage = series.one(Gauge, "vllm:kv_cache_usage_perc", "As numaserve_kv_usage_ratio.")
+        self.running = series.one(Gauge, "vllm:num_requests_running", "Same as numaserve_requests with state running.")
+        self.waiting = series.one(Gauge, "vllm:num_requests_waiting", "Same as numaserve_requests with state waiting.")
+        self.kv_usage = series.one(Gauge, "vllm:kv_cache_usage_perc", "Same as numaserve_kv_usage_ratio.")
         self.cache_config = series.one(
             Info,
             "vllm:cache_config",
-            "Tokens in a page, pages, format of the KV cache, whether prefixes are reused; always 1.",
+            "Page size, number of pages, format and prefix caching of the KV cache as labels. The value is always 1.",
         )

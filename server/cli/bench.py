@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 _WIDTH = 120
 
-bench = typer.Typer(help="Measure servers as clients see them, and their parts on this machine.", rich_markup_mode=None)
+bench = typer.Typer(
+    help="Benchmark servers over HTTP, or the parts of a server on this machine.", rich_markup_mode=None
+)
 bench.command("kernels")(bench_kernels)
 bench.command("ring")(bench_ring)
 bench.command("offline")(bench_offline)
@@ -41,23 +43,27 @@ def _show_help(context: typer.Context) -> None:
 def bench_serve(
     more_goodput: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="NAME:MS")] = None,
     *,
-    base_url: Annotated[str, typer.Option(help="The server, with or without /v1. Nothing else is ever asked.")],
+    base_url: Annotated[str, typer.Option(help="URL of the server, with or without /v1. No other host is contacted.")],
     request_rate: Annotated[
         list[str] | None,
-        typer.Option(help="Poisson arrivals a second, or inf (default: inf; a trace's timestamps). Several: a sweep."),
+        typer.Option(
+            help="Requests per second with Poisson arrivals, or inf. Repeat the option for a sweep. "
+            "Default: inf, or the timestamps of a trace."
+        ),
     ] = None,
     goodput: Annotated[
-        list[str] | None, typer.Option(help="Objectives in milliseconds: ttft:500 tpot:50 e2el:10000.")
+        list[str] | None, typer.Option(help="Latency objectives in milliseconds, such as ttft:500 tpot:50 e2el:10000.")
     ] = None,
     output_file: shared.OutputFile = None,
     output_details: shared.OutputDetails = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw latency against throughput: .png, .svg or .html (needs matplotlib).")
+        Path | None,
+        typer.Option(help="File for a plot of latency against throughput: .png, .svg or .html. It needs matplotlib."),
     ] = None,
     workload: Workload,
     traffic: Traffic,
 ) -> None:
-    """Load a server that speaks the OpenAI API and report what its clients saw."""
+    """Benchmark a server of the OpenAI API and report throughput and latency as clients see them."""
     rates = parse_rates(request_rate or [])
     if more_goodput and not goodput:
         raise OperatorError(f"unexpected argument: {more_goodput[0]}")
@@ -72,24 +78,32 @@ def bench_serve(
 @bench.command("compare")
 @shared.takes_load
 def bench_compare(
-    base_urls: Annotated[list[str], typer.Argument(metavar="URL URL...", help="Servers; ratios are to the first.")],
+    base_urls: Annotated[
+        list[str],
+        typer.Argument(metavar="URL URL...", help="URLs of the servers. Ratios are relative to the first server."),
+    ],
     *,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each server has its turn.")] = 3,
-    pause: Annotated[float, typer.Option(min=0.0, help="Seconds before each turn, for the last one to be over.")] = 3.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of runs per server.")] = 3,
+    pause: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to wait before each run, so that the previous run is over.")
+    ] = 3.0,
     request_rate: Annotated[
-        str | None, typer.Option(help="Poisson arrivals a second, or inf (default: inf; a trace's timestamps).")
+        str | None,
+        typer.Option(
+            help="Requests per second with Poisson arrivals, or inf. Default: inf, or the timestamps of a trace."
+        ),
     ] = None,
     output_file: shared.OutputFile = None,
     output_details: shared.OutputDetails = False,
     workload: Workload,
     traffic: Traffic,
 ) -> None:
-    """Give servers the same work in turn (A B A B) and report the ratios, each with its spread."""
+    """Benchmark servers alternately (A B A B) with the same requests and report the ratios, each with its spread."""
     if len(base_urls) < 2:
-        raise OperatorError("two URLs or more are needed to compare")
+        raise OperatorError("a comparison needs at least two URLs: name another server")
     rates = parse_rates([request_rate] if request_rate else [])
     if len(rates) > 1:
-        raise OperatorError("servers are compared at one --request-rate")
+        raise OperatorError("a comparison runs at one --request-rate: set the option once")
     from numaserve.server.loadtest import session  # noqa: PLC0415
 
     output = session.Output(_console(), output_file, output_details)
@@ -114,5 +128,5 @@ def _finish(work: Coroutine[Any, Any, Sequence[Summary]]) -> None:
     if failed:
         total = failed + sum(summary.completed for summary in summaries)
         first = next(summary.first_error for summary in summaries if summary.first_error)
-        sys.stderr.write(f"numaserve: {failed} of {total} requests failed; the first: {' '.join(first.split())}\n")
+        sys.stderr.write(f"numaserve: {failed} of {total} requests failed. First error: {' '.join(first.split())}\n")
         raise typer.Exit(EXIT_FAILED)

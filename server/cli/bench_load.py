@@ -29,7 +29,7 @@ _BETWEEN_S = 1.0
 def bench_load(
     model: Model = None, *, shape: Shape = None, tp: Tp = None, options: dict[str, Any], json: Json = None
 ) -> None:
-    """Load a model from its files and from packed weights, beside the time to read either from the page cache."""
+    """Load a model from its files and from packed weights, compared with reading them from the page cache."""
     options |= {"max_running_requests": 1, "context_length": 32}
     with MachineReport("load", json) as report, checkpoint(model, shape, report.say) as (name, path):
         for deployment in deployments(name, path, tp, options):

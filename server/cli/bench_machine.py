@@ -15,20 +15,25 @@ def bench_kernels(
     *,
     op: Annotated[
         list[str] | None,
-        typer.Option(help="gemm, experts, attention, latent, small or barrier; may be given again. Default: all."),
+        typer.Option(
+            help="Operation to measure: gemm, experts, attention, latent, small or barrier. Repeat the "
+            "option for several. Default: all."
+        ),
     ] = None,
     format: Annotated[
-        list[str] | None, typer.Option(help="Weight format of gemm; may be given again. Default: all.")
+        list[str] | None, typer.Option(help="Weight format of gemm. Repeat the option for several. Default: all.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Default: one on each core of the first node.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, each for a shorter time.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of threads. Default: one per core of the first node.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer sizes, each for a shorter time.")] = False,
     sweep: Annotated[
         bool,
-        typer.Option("--sweep", help="How much of a product to do at a time: what is chosen, and others."),
+        typer.Option("--sweep", help="Measure block sizes of matrix products: the chosen block size and others."),
     ] = False,
     json: Json = None,
 ) -> None:
-    """Measure the operations of a step one by one, beside what the cores of a rank can read and compute."""
+    """Measure each operation of a step, compared with the bandwidth and compute limits of a rank's cores."""
     # Other commands do without the native kernels.
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
     from numaserve.server.service.instruction_set import instruction_set  # noqa: PLC0415
@@ -38,11 +43,11 @@ def bench_kernels(
     isa = instruction_set()
     sizes = kernels.QUICK if quick else kernels.Sizes()
     if sweep and op:
-        raise OperatorError("--sweep is of matrix products alone: leave --op out")
+        raise OperatorError("--sweep measures only matrix products: leave --op out")
     cases = kernels.sweep_cases(format or [], sizes) if sweep else kernels.make_cases(op or [], format or [], sizes)
     with MachineReport("kernels", json) as report:
         team, cores = kernels.enter_node(threads)
-        report.console.print(f"{isa}, {team.size} threads; times are of one operation", highlight=False)
+        report.console.print(f"{isa}, {team.size} threads; times are per operation", highlight=False)
 
         def rows() -> Rows:
             for index, case in enumerate(cases):
@@ -54,25 +59,33 @@ def bench_kernels(
 
 def bench_ring(
     *,
-    tp: Annotated[list[int] | None, typer.Option(min=2, help="Ranks; may be given again. Default: 2.")] = None,
-    size: Annotated[list[int] | None, typer.Option(min=4, help="Bytes; may be given again. Default: 4 KiB up.")] = None,
+    tp: Annotated[
+        list[int] | None, typer.Option(min=2, help="Number of ranks. Repeat the option for several. Default: 2.")
+    ] = None,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=4, help="Message size in bytes. Repeat the option for several. Default: several sizes from 4 KiB."
+        ),
+    ] = None,
     gloo: Annotated[
-        bool, typer.Option("--gloo/--no-gloo", help="Measure torch.distributed as well, if torch is installed.")
+        bool, typer.Option("--gloo/--no-gloo", help="Also measure torch.distributed with gloo, if torch is installed.")
     ] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, each for a shorter time.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer sizes, each for a shorter time.")] = False,
     json: Json = None,
 ) -> None:
-    """Measure an all-reduce over the ring, one thread a rank, beside torch.distributed with gloo."""
+    """Measure an all-reduce over the ring with one thread per rank, compared with torch.distributed and gloo."""
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
     from numaserve.workers.bench.ring import SIZES, bench_ring  # noqa: PLC0415
 
     sizes = size or (_QUICK_SIZES if quick else SIZES)
     if any(each % 4 for each in sizes):
-        raise OperatorError("--size: messages are fp32, so that sizes are multiples of 4 bytes")
+        raise OperatorError("--size must be a multiple of 4 bytes, because messages are fp32")
     with MachineReport("ring", json) as report:
         if gloo and find_spec("torch") is None:
             report.console.print(
-                "torch.distributed is left out: pip install 'numaserve[reference]' brings torch", markup=False
+                "skipping torch.distributed, because torch is not installed: pip install 'numaserve[reference]'",
+                markup=False,
             )
             gloo = False
         for ranks in tp or [2]:

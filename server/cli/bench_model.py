@@ -20,9 +20,12 @@ from numaserve.workers.weights.hub import resolve_model
 Model = Annotated[
     str | None, typer.Argument(metavar="[MODEL]", help="Hugging Face folder, .gguf file, hub id, or 'demo'.")
 ]
-Shape = Annotated[str | None, typer.Option(help=f"Random weights of a shape instead of a model: {', '.join(SHAPES)}.")]
+Shape = Annotated[
+    str | None, typer.Option(help=f"Use random weights of a shape instead of a model: {', '.join(SHAPES)}.")
+]
 Tp = Annotated[
-    list[int] | None, typer.Option(min=1, help="Ranks; may be given again. Default: one per usable NUMA node.")
+    list[int] | None,
+    typer.Option(min=1, help="Number of ranks. Repeat the option for several. Default: one per usable NUMA node."),
 ]
 
 
@@ -30,9 +33,9 @@ Tp = Annotated[
 def checkpoint(model: str | None, shape: str | None, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
     """Name and place of the model; one of random weights is removed afterwards."""
     if (model is None) == (shape is None):
-        raise OperatorError("name a model, or a shape with --shape, and not both")
+        raise OperatorError("name either a MODEL or a shape with --shape")
     if shape is not None:
-        say(f"making random weights of {shape}'s shape")
+        say(f"creating random weights of shape {shape}")
         with random_checkpoint(shape) as folder:
             yield shape, folder
     elif model is not None:

@@ -27,19 +27,19 @@ def bench_offline(
     shape: Shape = None,
     tp: Tp = None,
     batch_size: Annotated[
-        list[int] | None, typer.Option(min=1, help="Sequences; may be given again. Default: 1.")
+        list[int] | None, typer.Option(min=1, help="Number of sequences. Repeat the option for several. Default: 1.")
     ] = None,
-    input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
-    output_len: Annotated[int, typer.Option(min=2, help="Tokens generated after it.")] = 64,
-    prefills: Annotated[int, typer.Option(min=1, help="How often the prompts are run.")] = 3,
+    input_len: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 1024,
+    output_len: Annotated[int, typer.Option(min=2, help="Generated tokens per sequence.")] = 64,
+    prefills: Annotated[int, typer.Option(min=1, help="Number of times to run the prompts.")] = 3,
     options: dict[str, Any],
     operations: Annotated[
-        bool, typer.Option("--operations/--no-operations", help="Show what each operation costs.")
+        bool, typer.Option("--operations/--no-operations", help="Show the time of each operation.")
     ] = True,
     efficiencies: EfficienciesFile = None,
     json: Json = None,
 ) -> None:
-    """Run whole steps of a model without HTTP, beside what reading its weights and KV cache takes at least."""
+    """Run whole steps of a model without HTTP, compared with the minimum time to read its weights and KV cache."""
     # Other commands do without the native kernels.
     from numaserve.server.cli.bench_estimate import RunEstimate  # noqa: PLC0415
 

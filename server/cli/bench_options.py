@@ -13,18 +13,19 @@ from numaserve.server.loadtest.options import Traffic, Workload
 from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 
-ExtraRequestBody = Annotated[str, typer.Option(help="JSON object to add to each request.")]
+ExtraRequestBody = Annotated[str, typer.Option(help="JSON object whose fields are added to each request.")]
 
-OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
+OutputFile = Annotated[Path | None, typer.Option(help="File to append a JSON line per run to.")]
 EfficienciesFile = Annotated[
     Path | None,
     typer.Option(
         "--efficiencies",
-        help="What `numaserve bench kernels --json` wrote. Default: those shipped for the instruction set.",
+        help="File of kernel efficiencies that `numaserve bench kernels --json` wrote. Default: the shipped "
+        "efficiencies for the instruction set.",
     ),
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="Append a JSON line for each row.")]
-OutputDetails = Annotated[bool, typer.Option("--output-details", help="With every request in the JSON lines.")]
+Json = Annotated[Path | None, typer.Option("--json", help="File to append a JSON line per row to.")]
+OutputDetails = Annotated[bool, typer.Option("--output-details", help="Include every request in the JSON lines.")]
 
 
 def takes_load(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,7 +75,7 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise OperatorError(f"--extra-request-body is no JSON: {error}") from None
+        raise OperatorError(f"--extra-request-body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise OperatorError('--extra-request-body: expected a JSON object like {"temperature": 0.7}')
+        raise OperatorError('--extra-request-body must be a JSON object like {"temperature": 0.7}')
     return value

@@ -16,7 +16,7 @@ from numaserve.workers.errors import OperatorError
 from rich.console import Console
 
 _URL = "http://127.0.0.1:8000"
-_HELP = "Ctrl-C stops an answer; /reset begins anew; Ctrl-D or /quit ends."
+_HELP = "Ctrl-C stops an answer. /reset starts a new conversation. Ctrl-D or /quit exits."
 # What a terminal would take for orders: all controls but the line feed and the tabulator.
 _CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
@@ -24,25 +24,40 @@ _CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(1
 @takes_settings("tp", "context_length", "kv_cache_gib", "threads_per_worker")
 def chat(
     target: Annotated[
-        str, typer.Argument(metavar="[MODEL or URL]", help=f"What to talk to. Default: {_URL}.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[MODEL or URL]",
+            help=f"Model to serve, or URL of a running server. Default: {_URL}.",
+            show_default=False,
+        ),
     ] = _URL,
     *,
     options: dict[str, Any],
-    system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the server's.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of each answer. Default: what fits.")] = None,
-    model: Annotated[str | None, typer.Option(help="Of several that URL serves; the first unless set.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt for the model.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling temperature. 0 is greedy. Default: the server's.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum tokens per answer. Default: what fits.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Name of a model that URL serves. Default: the first model.")
+    ] = None,
     api_key_file: ApiKeyFile = None,
     ca_file: CaFile = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file or preset for the server of MODEL.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML configuration file or preset for the server of MODEL.")
+    ] = None,
 ) -> None:
-    """Talk to a server, or to a model: a server of its own is started for it and ended."""
+    """Chat with a running server, or with a MODEL, which is served for the time of the chat."""
     console = Console(highlight=False, soft_wrap=True)
     fields: dict[str, object] = {"temperature": temperature, "max_tokens": max_tokens, "model": model}
     if model is not None and "://" not in target:
-        raise OperatorError(f"--model is for a URL that serves several: {target} is a model")
+        raise OperatorError(
+            f"--model needs a URL of a server with several models, and {target} is a model: leave --model out"
+        )
     if ca_file is not None and "://" not in target:
-        raise OperatorError(f"--ca-file is for an https URL: {target} is a model")
+        raise OperatorError(f"--ca-file needs an https URL, and {target} is a model: leave --ca-file out")
     given = {key: value for key, value in options.items() if value is not None}
     with contextlib.ExitStack() as stack:
         if "://" in target:
@@ -58,7 +73,10 @@ def _running(
 ) -> RemoteServer:
     if options or config is not None:
         name = next(iter(options), "config").replace("_", "-")
-        raise OperatorError(f"--{name} is for a server of one's own: name a MODEL in place of {url}")
+        raise OperatorError(
+            f"--{name} needs a MODEL, for which a server is started, and {url} is a running server: "
+            f"name a MODEL, or leave --{name} out"
+        )
     return RemoteServer(url, client_key(api_key_file), ca_file=ca_file)
 
 
@@ -93,7 +111,7 @@ def _talk(console: Console, conversation: Conversation) -> None:
             return
         if text == "/reset":
             conversation.reset()
-            console.print("Forgotten.", style="dim")
+            console.print("Started a new conversation.", style="dim")
         elif text.startswith("/"):
             console.print(_HELP, style="dim")
         elif text:

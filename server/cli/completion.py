@@ -19,7 +19,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish.")]) -> None:
     """Print the script that completes commands and options in a shell."""
     typer.echo(get_completion_script(prog_name=PROGRAM, complete_var=_ASKED, shell=shell))
 

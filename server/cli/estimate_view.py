@@ -31,7 +31,7 @@ def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, eff
     )
     phases = [_phase_table(phase) for phase in (estimate.prefill, estimate.decode) if phase is not None]
     notes = [f"note: {note}" for note in estimate.notes]
-    notes.append(f"efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
+    notes.append(f"kernel efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
     return Group(
         heading,
         _memory_table(estimate.memory),
@@ -74,12 +74,12 @@ def _totals(estimate: Estimate) -> list[str]:
     first, least = _ms(estimate.ttft_s), _ms(estimate.prefill.bound_s * load.batch)
     prefill = f"{load.batch * load.input_len / estimate.ttft_s:.0f}"
     if decode is None:
-        return [f"the answer to the last prompt after {first}, at least {least}", f"{prefill} tokens a second"]
+        return [f"last prompt answered after {first}, lower bound {least}", f"{prefill} tokens/s"]
     return [
-        f"TTFT {first}, at least {least}",
-        f"TPOT {_ms(decode.seconds)}, at least {_ms(decode.bound_s)}:"
-        f" a rank reads {decode.nbytes / 1e9:.2f} GB a token",
-        f"{estimate.output_tokens_s:.1f} tokens a second while decoding, {prefill} in prefill",
+        f"TTFT {first}, lower bound {least}",
+        f"TPOT {_ms(decode.seconds)}, lower bound {_ms(decode.bound_s)}: a rank reads "
+        f"{decode.nbytes / 1000000000.0:.2f} GB per token",
+        f"{estimate.output_tokens_s:.1f} tokens/s in decoding, {prefill} tokens/s in prefill",
     ]
 
 
@@ -99,7 +99,7 @@ def _advice(estimate: Estimate) -> list[Text]:
     if estimate.fits:
         return []
     return [
-        Text(" It does not fit. Each of these would mend that:"),
+        Text(" The model does not fit. Each of these changes would make it fit:"),
         *(Text(f"   {each}") for each in estimate.remedies),
     ]
 

@@ -37,26 +37,36 @@ def plan(
         str | None, typer.Argument(metavar="[MODEL]", help="Folder with a config.json, .gguf file, hub id, or 'demo'.")
     ] = None,
     *,
-    shape: Annotated[str | None, typer.Option(help="A shape of `numaserve bench offline` instead of a model.")] = None,
-    host: Annotated[str, typer.Option(help="this, a shipped host such as 2x6980p, or a .yaml file of one.")] = THIS,
-    input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
-    output_len: Annotated[
-        int | None, typer.Option(min=2, help="Tokens generated after it. Default: 1024; none with another task.")
+    shape: Annotated[
+        str | None, typer.Option(help="Plan for a shape of `numaserve bench offline` instead of a model.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, max=4096, help="Sequences that run at the same time.")] = 1,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Host to plan for: `this`, a shipped host such as 2x6980p, or a .yaml file that describes a host."
+        ),
+    ] = THIS,
+    input_len: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 1024,
+    output_len: Annotated[
+        int | None,
+        typer.Option(min=2, help="Generated tokens per sequence. Default: 1024, or none if the task is not generate."),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=4096, help="Number of sequences that run at the same time.")
+    ] = 1,
     max_running_requests: Annotated[
-        int | None, typer.Option(help="Sequences that KV cache is planned for. Default: those of the batch.")
+        int | None, typer.Option(help="Number of sequences to plan KV cache for. Default: the batch size.")
     ] = None,
     context_length: Annotated[
-        int | None, typer.Option(help="Tokens of each of them. Default: prompt and output.")
+        int | None, typer.Option(help="Tokens per sequence to plan KV cache for. Default: prompt and output tokens.")
     ] = None,
     options: dict[str, Any],
     efficiencies: EfficienciesFile = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Append the estimate as a JSON line.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File to append the estimate to as a JSON line.")] = None,
 ) -> None:
-    """Estimate memory and speed of a model on a host from its configuration: no weight is read.
+    """Estimate memory and speed of a model on a host from the model's configuration, without reading weights.
 
-    The exit status is 1 when it does not fit.
+    The exit status is 1 if the model does not fit.
     """
     # Other commands do without the native kernels.
     from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
@@ -100,7 +110,9 @@ def _output_len(task: Task, given: int | None) -> int:
     if task == "generate":
         return given or _OUTPUT_LEN
     if given is not None:
-        raise OperatorError(f"--output-len: --task {task} generates no tokens; leave it out")
+        raise OperatorError(
+            f"--output-len needs a task that generates tokens, and --task {task} does not: leave --output-len out"
+        )
     return 0
 
 
@@ -108,7 +120,7 @@ def _output_len(task: Task, given: int | None) -> int:
 def _configuration(model: str | None, shape: str | None) -> Iterator[tuple[str, Path]]:
     """Name and place of the model's configuration; that of a shape is written to a temporary folder."""
     if (model is None) == (shape is None):
-        raise OperatorError("name a model, or a shape with --shape, and not both")
+        raise OperatorError("name either a MODEL or a shape with --shape")
     if model is not None:
         path = resolve_model(model, weights=False)
         yield served_name(model, path), path
@@ -116,7 +128,7 @@ def _configuration(model: str | None, shape: str | None) -> Iterator[tuple[str, 
     from numaserve.workers.bench.shapes import SHAPES  # noqa: PLC0415
 
     if shape not in SHAPES:
-        raise OperatorError(f"--shape {shape}: expected one of {', '.join(SHAPES)}")
+        raise OperatorError(f"--shape {shape} is not a known shape: use one of {', '.join(SHAPES)}")
     with tempfile.TemporaryDirectory(prefix="numaserve-plan-") as folder:
         (Path(folder) / "config.json").write_text(jsonlib.dumps(SHAPES[shape].config()))
         yield shape, Path(folder)

@@ -15,24 +15,27 @@ from rich.console import Console
 
 
 def profile(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server, as http://127.0.0.1:8000.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL of the server, such as http://127.0.0.1:8000.")],
     *,
     seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="Watch the traffic of others for so long, send none.")
+        float | None,
+        typer.Option(min=0.001, help="Seconds to profile the traffic of other clients, instead of sending a request."),
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of the request that is sent otherwise.")] = 512,
-    output_tokens: Annotated[int, typer.Option(min=3, help="Of the request that is sent otherwise.")] = 64,
-    rank: Annotated[int, typer.Option(min=0, help="Whose operations are shown.")] = 0,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of the request that is sent.")] = 512,
+    output_tokens: Annotated[int, typer.Option(min=3, help="Output tokens of the request that is sent.")] = 64,
+    rank: Annotated[int, typer.Option(min=0, help="Rank whose operations are shown.")] = 0,
     api_key_file: ApiKeyFile = None,
     ca_file: CaFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, of all ranks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for all ranks.")] = False,
 ) -> None:
-    """Show what each operation of a step costs, beside what the machine allows."""
+    """Show the time of each operation of a step, compared with the limits of the machine."""
     remote = Remote(url, client_key(api_key_file), ca_file=ca_file)
     phases = one_stream(remote, prompt_tokens, output_tokens) if seconds is None else watch(remote, seconds)
     shown = [phase for phase in phases if phase.rank == rank]
     if not shown:
-        raise OperatorError(f"--rank {rank}: the server has the ranks 0 to {max(phase.rank for phase in phases)}")
+        raise OperatorError(
+            f"--rank {rank} does not exist: the server has ranks 0 to {max(phase.rank for phase in phases)}"
+        )
     if as_json:
         typer.echo(msgspec.json.encode([phase.record() for phase in phases]).decode())
         return

@@ -10,9 +10,9 @@ from rich.console import Console
 
 
 def ring_stat(
-    pid: Annotated[int, typer.Argument(metavar="PID", help="The server's process or one of its workers.")],
+    pid: Annotated[int, typer.Argument(metavar="PID", help="Process id of the server or of one of its workers.")],
 ) -> None:
-    """Look into a live ring: epochs, waits and the abort word."""
+    """Show the state of a live ring: epochs, waits and the abort word."""
     try:
         Console().print(render(pid))
     except RingError as error:

@@ -21,9 +21,7 @@ def serve(
     config: Annotated[
         Path | None, typer.Option(help="YAML file with any of these options, or a shipped preset.")
     ] = None,
-    models: Annotated[
-        Path | None, typer.Option(help="YAML file of several models, to serve them all in place of MODEL.")
-    ] = None,
+    models: Annotated[Path | None, typer.Option(help="YAML file of several models to serve instead of MODEL.")] = None,
     max_loaded: Annotated[int | None, MAX_LOADED] = None,
 ) -> None:
     """Serve MODEL over the OpenAI API."""
@@ -44,13 +42,13 @@ def _serve_several(
     from numaserve.server.fleet.models_file import FRONT_DOOR_KEYS  # noqa: PLC0415 nothing of it for one model
 
     if model is not None:
-        raise OperatorError(f"{model} is one model, and {models} names others: leave one out")
+        raise OperatorError(f"{model} is one model, and {models} is a file of several models: leave out one of the two")
     serve_config = load_config(options | {"model": str(models)}, config)
     given = {key for key, value in options.items() if value not in (None, [])}
     given |= set() if config is None else read_config_file(config).keys()
     for key in KEYS:
         if key in given and key not in FRONT_DOOR_KEYS:
-            raise OperatorError(f"'{key}' belongs to a model: set it in {models}, where each has its own")
+            raise OperatorError(f"'{key}' is an option of a model: set it in {models} for each model")
     from numaserve.server.fleet.service import run_fleet  # noqa: PLC0415
 
     run_fleet(models, serve_config, max_loaded)

@@ -28,7 +28,9 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
             console.print(f"note on {name}: {note}")
     for node, capacity in plan.capacity.items():
         taken = sum(each.memory.get(node, 0) for each in plan.placed.values() if each.stays)
-        console.print(f"node {node}: {format_bytes(taken)} of {format_bytes(capacity)} taken at the start")
+        console.print(
+            f"node {node}: {format_bytes(taken)} of {format_bytes(capacity)} used by the models loaded at the start"
+        )
     check_together(plan, models.max_loaded)
 
 

@@ -10,13 +10,19 @@ import typer
 from numaserve.workers.errors import OperatorError
 
 # Of each command that asks a server.
-ApiKeyFile = Annotated[Path | None, typer.Option(help="File whose first key is sent.")]
+ApiKeyFile = Annotated[Path | None, typer.Option(help="File of API keys. Its first key is sent to the server.")]
 CaFile = Annotated[
-    Path | None, typer.Option(help="File of authorities (PEM) to check an https server by. Default: the system's.")
+    Path | None,
+    typer.Option(
+        help="File of certificate authorities (PEM) that an https server is verified with. "
+        "Default: the system's authorities."
+    ),
 ]
 
 MAX_LOADED = typer.Option(
-    min=1, max=4096, help="With --models: models that are loaded at once; overrides the file's max-loaded."
+    min=1,
+    max=4096,
+    help="Maximum number of models of --models loaded at the same time. It overrides max-loaded of the file.",
 )
 
 
@@ -49,4 +55,4 @@ def with_options(
 def check_for_several(max_loaded: int | None) -> None:
     """Refuse, where there is one model, what is for several. Raises `OperatorError`."""
     if max_loaded is not None:
-        raise OperatorError("--max-loaded is for several models: give it with --models, or leave it out")
+        raise OperatorError("--max-loaded needs --models: set --models too, or leave --max-loaded out")

@@ -20,17 +20,17 @@ _URL = "http://127.0.0.1:8000"
 
 
 def top(
-    url: Annotated[str, typer.Argument(metavar="URL", help=f"The server. Default: {_URL}.", show_default=False)] = (
-        _URL
-    ),
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help=f"URL of the server. Default: {_URL}.", show_default=False)
+    ] = (_URL),
     *,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one view, of so many seconds, and end.")] = False,
-    model: Annotated[str | None, typer.Option(help="Of several that are served; the first unless set.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Seconds between two updates.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one view over --seconds and exit.")] = False,
+    model: Annotated[str | None, typer.Option(help="Name of the model to show. Default: the first model.")] = None,
     api_key_file: ApiKeyFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Show a server's queue, pace, KV cache, nodes and steps, live; Ctrl-C ends it."""
+    """Show a server's queue, throughput, KV cache, nodes and steps, live. Ctrl-C exits."""
     look = _Look(RemoteServer(url, client_key(api_key_file), ca_file=ca_file), model)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     machine, _ = look.again()
@@ -45,7 +45,7 @@ def top(
             try:
                 view = machine_view(url, *look.again(), console.width, console.height)
             except OperatorError as error:  # it may be there again the next time, or this model
-                live.update(Group(Text(str(error), "red"), Text("Before that:\n", "dim"), view), refresh=True)
+                live.update(Group(Text(str(error), "red"), Text("Last state:\n", "dim"), view), refresh=True)
             else:
                 live.update(view, refresh=True)
 

@@ -28,16 +28,17 @@ _KEYS = (
 @takes_settings(*_KEYS)
 def topology(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Plan for this model: folder, .gguf file, hub id or 'demo'.")
+        str | None,
+        typer.Argument(metavar="MODEL", help="Model to plan for: Hugging Face folder, .gguf file, hub id, or 'demo'."),
     ] = None,
     *,
     options: dict[str, Any],
     models: Annotated[
-        Path | None, typer.Option(help="YAML file of several models: plan for them all, in place of MODEL.")
+        Path | None, typer.Option(help="YAML file of several models to plan for instead of MODEL.")
     ] = None,
     max_loaded: Annotated[int | None, MAX_LOADED] = None,
 ) -> None:
-    """Show what this process may use, and how ranks would share it."""
+    """Show the cores and memory that this process may use, and the placement of ranks."""
     config = load_config(options | {"model": model or "none"})
     machine = read_topology()
     console = Console()
@@ -92,7 +93,7 @@ def _print_facts(console: Console, machine: Topology) -> None:
 
 def _ranks_table(deployment: Deployment, name: str) -> Table:
     dtype = deployment.launches[0].settings.kv_cache_dtype
-    title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages of {dtype}"
+    title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages in {dtype}"
     table = Table("rank", "node", "cores", "weights", "KV cache", "scratch (about)", title=title, title_justify="left")
     for rank in deployment.ranks:
         sizes = (rank.weight_bytes, rank.kv_bytes, rank.scratch_bytes)

@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-cache = typer.Typer(help="Packed weights that are kept for the next start.", no_args_is_help=True)
+cache = typer.Typer(help="Manage the cache of packed weights.", no_args_is_help=True)
 
 
 @cache.command("list")
 def list_() -> None:
-    """Show what is kept, last used first."""
+    """List the packed weights in the cache, most recently used first."""
     table, total = Table("model", "rank", "size", "last used"), 0
     with _folder() as folder:
         if folder is not None:
@@ -34,7 +34,7 @@ def list_() -> None:
 
 @cache.command()
 def clear() -> None:
-    """Remove all of it. Servers that run are not disturbed."""
+    """Remove all packed weights. Running servers are not affected."""
     with _folder() as folder:
         if folder is not None:
             for file in folder.files():

@@ -57,7 +57,7 @@ def test_a_conversation_can_begin_anew_and_end(server: StandIn, talk) -> None:
     _, out, _ = talk(server.url, "One", "/reset", "Two", "/what", "/quit", "Three")
     assert [message["content"] for message in server.template.messages] == ["Two"]
     assert len(server.engine.admitted) == 2
-    assert "/reset begins anew" in out
+    assert "/reset starts a new conversation" in out
 
 
 def test_a_thought_is_no_part_of_what_is_sent_back(server: StandIn, talk) -> None:
@@ -79,9 +79,10 @@ def test_what_cannot_be_is_one_line_and_status_2(server: StandIn, talk) -> None:
     assert "is not a valid URL" in talk("ftp://x", "hi")[2]
     assert talk(server.url, "hi", options=("--tp", "2"))[::2] == (
         2,
-        f"numaserve: --tp is for a server of one's own: name a MODEL in place of {server.url}\n",
+        f"numaserve: --tp needs a MODEL, for which a server is started, and {server.url} is a running server: "
+        "name a MODEL, or leave --tp out\n",
     )
-    assert "serves several: m is a model" in talk("m", "hi", options=("--model", "x"))[2]
+    assert "server with several models, and m is a model" in talk("m", "hi", options=("--model", "x"))[2]
     assert talk(server.url, "hi", options=("--model", "tiny/bytes"))[0] == 0
     assert "answered 404" in talk(server.url, "hi", options=("--model", "another"))[2]
     server.engine.fail_after = 1

@@ -140,7 +140,7 @@ def test_a_checkpoint_that_has_no_head_can_be_planned_for(
     status, out, errors = run(capsys, str(tmp_path), "--host", host, "--task", "embed")
     assert status == 0, errors
     assert "1 x 1024 tokens" in out
-    assert "answer to the last prompt after" in out
+    assert "last prompt answered after" in out
     assert not {"TTFT", "TPOT", "decode,"} & set(out.split())
 
 
@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_told_with_what_would_mend_it(tmp_path: Path, capsy
     arguments = ("--shape", "llama-8b", "--host", small)
     status, out, _ = run(capsys, *arguments)
     assert status == 1
-    assert "It does not fit" in out
+    assert "The model does not fit" in out
     made = record(capsys, tmp_path, *arguments)
     assert not all(node["weights"] + node["kv_cache"] + node["scratch"] <= node["usable"] for node in made["memory"])
     assert "--quantization int8" in made["remedies"]
@@ -168,13 +168,16 @@ def test_a_context_that_the_model_has_not_is_refused(host: str, capsys: pytest.C
     ("arguments", "message"),
     [
         (["--shape", "tiny", "--host", "6980"], "--host 6980: unknown host; expected this, 2x6972p"),
-        (["--shape", "huge", "--host", "6980p"], "--shape huge: expected one of tiny"),
-        (["--host", "6980p"], "name a model, or a shape"),
+        (["--shape", "huge", "--host", "6980p"], "--shape huge is not a known shape: use one of tiny"),
+        (["--host", "6980p"], "name either a MODEL or a shape"),
         (["--shape", "tiny", "--host", "6980p", "--tp", "0"], "tp must be between"),
         (["--shape", "tiny", "--host", "6980p", "--quantization", "int3"], "quantization must be"),
         (["--shape", "tiny", "--host", "6980p", "--efficiencies", "nowhere"], "cannot read nowhere"),
         (["--shape", "tiny", "--host", "6980p", "--task", "rank"], "task must be"),
-        (["--shape", "tiny", "--host", "6980p", "--task", "embed", "--output-len", "8"], "--task embed generates no"),
+        (
+            ["--shape", "tiny", "--host", "6980p", "--task", "embed", "--output-len", "8"],
+            "--output-len needs a task that generates tokens, and --task embed does not",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(

@@ -27,7 +27,8 @@ async def make_requests(
             requests = await read_trace(workload, filler, count_tokens, seed)
     if not requests:
         raise OperatorError(
-            f"{workload.dataset_path} holds no usable prompt: see --dataset-name {workload.dataset_name}"
+            f"{workload.dataset_path} has no usable prompt: check that the file has the format of --dataset-name "
+            f"{workload.dataset_name}"
         )
     return requests
 

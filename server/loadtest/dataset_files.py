@@ -35,7 +35,7 @@ async def read_sharegpt(
     try:
         entries = msgspec.json.decode(_read(path), type=list[dict[str, Any]])
     except msgspec.DecodeError as error:
-        raise OperatorError(f"{path} is no ShareGPT file, a JSON list of conversations: {error}") from None
+        raise OperatorError(f"{path} is not a ShareGPT file (a JSON list of conversations): {error}") from None
     requests: list[BenchRequest] = []
     for index in rng.permutation(len(entries)):
         turns = _turns(entries[index])
@@ -82,7 +82,7 @@ def _trace_line(path: Path, number: int, text: bytes) -> _TraceLine:
     except msgspec.DecodeError as error:
         raise OperatorError(f"{path}, line {number}: {error}") from None
     if line.output_length < 1 or (not line.prompt and line.input_length < 1):
-        raise OperatorError(f"{path}, line {number}: output_length and either prompt or input_length are needed")
+        raise OperatorError(f"{path}, line {number}: the line needs output_length and either prompt or input_length")
     return line
 
 

@@ -19,10 +19,10 @@ def parse_goodput(words: Sequence[str]) -> dict[str, float]:
         name = "e2el" if name == "e2e" else name
         if name not in OBJECTIVES or not _is_positive(limit):
             raise OperatorError(
-                f"--goodput {word}: expected NAME:MILLISECONDS with a name out of {', '.join(OBJECTIVES)}"
+                f"--goodput {word} is not valid: use NAME:MILLISECONDS with one of the names {', '.join(OBJECTIVES)}"
             )
         if name in limits:
-            raise OperatorError(f"--goodput {name} is given twice")
+            raise OperatorError(f"--goodput sets {name} twice: remove one of the two")
         limits[name] = float(limit)
     return limits
 

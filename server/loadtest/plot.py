@@ -24,11 +24,11 @@ _QUANTILES = ("median", "p99")
 def check_plot(path: Path) -> None:
     """Raises `OperatorError` for a file that could not be drawn in the end: before the load, not after it."""
     if path.suffix not in SUFFIXES:
-        raise OperatorError(f"--plot {path}: the name has to end in {', '.join(SUFFIXES)}")
+        raise OperatorError(f"--plot {path} has an unknown suffix: use one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise OperatorError(f"--plot {path}: there is no folder {path.parent}")
+        raise OperatorError(f"--plot {path}: the folder {path.parent} does not exist: create it, or name another file")
     if importlib.util.find_spec("matplotlib") is None:
-        raise OperatorError("--plot needs matplotlib: pip install 'numaserve[bench]'")
+        raise OperatorError("--plot needs matplotlib, which is not installed: pip install 'numaserve[bench]'")
 
 
 def write_plot(path: Path, title: str, rates: Sequence[float | None], summaries: Sequence[Summary]) -> None:
@@ -65,7 +65,7 @@ def _draw_panel(axes: Axes, name: str, rates: Sequence[float | None], summaries:
         axes.plot(x, y, marker="o", label=quantile)
     for rate, throughput, latency in points:
         axes.annotate(rate_text(rate), (throughput, latency.median), textcoords="offset points", xytext=(4, -11))
-    axes.set(xlabel="output tokens/s (at each point: requests/s asked)", ylabel="ms", title=TITLES[name])
+    axes.set(xlabel="output tokens/s (labels: requested requests/s)", ylabel="ms", title=TITLES[name])
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

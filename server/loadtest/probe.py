@@ -39,8 +39,8 @@ async def probe(target: Target, model: str, traffic: Traffic, *, token_ids: bool
         refusal = refusal or outcome.error
         if outcome.status not in _NOT_UNDERSTOOD:
             break
-    hint = ": name a file with a key with --api-key-file" if outcome.status in (401, 403) else ""
-    raise OperatorError(f"{target.base_url} does not answer a completion: {refusal}{hint}")
+    hint = ". Name a file with an API key with --api-key-file" if outcome.status in (401, 403) else ""
+    raise OperatorError(f"{target.base_url} did not complete a test request: {refusal}{hint}")
 
 
 def _concessions(best: Dialect) -> list[Dialect]:
@@ -64,11 +64,16 @@ async def _request(dialect: Dialect, traffic: Traffic) -> BenchRequest:
 def _notes(best: Dialect, dialect: Dialect, refusal: str, *, with_usage: bool) -> list[str]:
     notes = []
     if dialect.chat:
-        notes.append("/completions is not served: chat completions are measured, whose template adds to each prompt")
+        notes.append(
+            "the server has no /completions: measuring chat completions, whose chat template lengthens each prompt"
+        )
     if best.token_ids and not dialect.token_ids:
-        notes.append("prompts of token ids are not understood: text is sent")
+        notes.append("the server does not accept token ids as prompts: sending text")
     if best.ignore_eos and not dialect.ignore_eos:
-        notes.append("ignore_eos is not understood: answers may be shorter than asked for")
+        notes.append("the server does not support ignore_eos: outputs may be shorter than requested")
     if not with_usage:
-        notes.append("no usage is sent: output tokens are counted as chunks with text, input tokens as intended")
+        notes.append(
+            "the server reports no usage: counting each chunk with text as one output token, and input "
+            "tokens as requested"
+        )
     return [f"{note} ({refusal})" if refusal else note for note in notes]

@@ -60,7 +60,7 @@ def summary_view(setting: Setting, summary: Summary) -> Group:
 
 def sweep_table(rates: Sequence[float | None], summaries: Sequence[Summary]) -> Table:
     """One row for each rate."""
-    names = ("request/s asked", "done", "output tok/s", "TTFT median", "TTFT p99", "TPOT median", "TPOT p99", "goodput")
+    names = ("requested req/s", "done", "output tok/s", "TTFT median", "TTFT p99", "TPOT median", "TPOT p99", "goodput")
     table = Table(*map(_right, names), title="By request rate (latencies in ms)", title_justify="left")
     for rate, summary in zip(rates, summaries, strict=True):
         cells = [rate_text(rate), number(summary.request_throughput), number(summary.output_throughput)]
@@ -157,7 +157,7 @@ def _counts(summary: Summary) -> list[tuple[str, str]]:
         ("concurrency, on average", number(summary.concurrency)),
         ("input tokens", f"{summary.input_tokens:,} ({summary.cached_tokens:,} cached)"),
         ("output tokens", f"{summary.output_tokens:,}"),
-        ("answers shorter than asked for", str(summary.shorter)),
+        ("outputs shorter than requested", str(summary.shorter)),
         ("requests/s", number(summary.request_throughput)),
         ("input tokens/s", number(summary.input_throughput)),
         ("output tokens/s", number(summary.output_throughput)),
@@ -170,8 +170,8 @@ def _guesses(told: Speculation) -> list[tuple[str, str]]:
     per_step, acceptance = told.tokens_per_step, told.acceptance
     fraction = "" if acceptance is None else f" ({acceptance:.0%})"
     return [
-        ("tokens a step, of a sequence", "-" if per_step is None else number(per_step)),
-        ("guesses accepted", f"{told.accepted:,} of {told.verified:,}{fraction}"),
+        ("tokens per step and sequence", "-" if per_step is None else number(per_step)),
+        ("draft tokens accepted", f"{told.accepted:,} of {told.verified:,}{fraction}"),
     ]
 
 

@@ -102,7 +102,7 @@ class Bench:
         traffic = self.client.traffic
         self.count_tokens = _local_counter(traffic.tokenizer) if traffic.tokenizer else await self._remote_counter()
         if self.count_tokens is None:
-            self.notes.append("the server does not count tokens, and no --tokenizer is given: lengths are estimates")
+            self.notes.append("the server does not count tokens and --tokenizer is not set: lengths are estimates")
 
     async def _remote_counter(self) -> CountTokens | None:
         target, model = self.client.target, self.client.model
@@ -112,7 +112,9 @@ class Bench:
         async def count(text: str) -> int:
             tokens = await target.count_tokens(model, text)
             if tokens is None:
-                raise OperatorError(f"{target.base_url} counts tokens of one text and not of another")
+                raise OperatorError(
+                    f"{target.base_url} counts the tokens of some texts and not of others: set --tokenizer"
+                )
             return tokens
 
         return count

@@ -112,9 +112,7 @@ async def bench_compare(
     async with AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(open_target(url, traffic)) for url in base_urls]
         if len({target.root for target in targets}) < len(targets) and not traffic.flush_cache:
-            raise OperatorError(
-                "a server that is compared with itself finds the prompts in its cache: add --flush-cache"
-            )
+            raise OperatorError("a server that is compared with itself has the prompts in its cache: add --flush-cache")
         benches = [await Bench.connect(target, workload, traffic) for target in targets]
         if not all(bench.client.dialect.token_ids for bench in benches):
             for bench in benches:

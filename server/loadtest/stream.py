@@ -83,7 +83,7 @@ class StreamReader:
     def close(self) -> None:
         """Take in the end of the answer. Raises `StreamError` if the generation has not ended."""
         if not self._finished:
-            raise StreamError("the stream ended before the generation did, or was no event stream")
+            raise StreamError("the stream ended before the generation finished, or the response is not an event stream")
         if not self._outcome.with_usage:
             self._outcome.output_tokens = self._chunks
 
@@ -93,9 +93,9 @@ class StreamReader:
         try:
             event = _decoder.decode(payload)
         except msgspec.DecodeError as error:
-            raise StreamError(f"an event of the stream is not understood: {error}") from None
+            raise StreamError(f"the stream has an invalid event: {error}") from None
         if event.error is not None:
-            raise StreamError(f"the stream broke off: {error_text(event.error)}")
+            raise StreamError(f"the stream ended with an error: {error_text(event.error)}")
         for choice in event.choices:
             self._take_choice(choice, at_s)
         if event.usage is not None:
@@ -103,7 +103,7 @@ class StreamReader:
 
     def _take_choice(self, choice: _Choice, at_s: float) -> None:
         if choice.finish_reason in _BROKEN_OFF:
-            raise StreamError(f"the server ended the generation: {choice.finish_reason}")
+            raise StreamError(f"the server ended the generation with finish_reason {choice.finish_reason}")
         ends = choice.finish_reason is not None
         if choice.has_text:
             self._chunks += 1

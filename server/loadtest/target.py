@@ -29,11 +29,13 @@ class Target:
         """The model that is served. Raises `OperatorError` unless it is exactly one."""
         status, answer = await self.ask("GET", f"{self.api}/models")
         if status != 200:
-            raise OperatorError(f"{self.api}/models answered {status}: name the model with --model{_hint(status)}")
+            raise OperatorError(
+                f"{self.api}/models returned status {status}: name the model with --model{_hint(status)}"
+            )
         data = answer.get("data") if isinstance(answer, dict) else None
         names = [str(each["id"]) for each in data or [] if isinstance(each, dict) and "id" in each]
         if len(names) != 1:
-            raise OperatorError(f"choose a model with --model: {self.base_url} serves {', '.join(names) or 'none'}")
+            raise OperatorError(f"{self.base_url} serves {', '.join(names) or 'none'}: choose a model with --model")
         return names[0]
 
     async def count_tokens(self, model: str, text: str) -> int | None:
@@ -49,7 +51,7 @@ class Target:
         """Make it forget cached prefixes. Raises `OperatorError` where it does not."""
         status, _ = await self.ask("POST", f"{self.root}/flush_cache")
         if status != 200:
-            raise OperatorError(f"{self.root}/flush_cache answered {status}: leave out --flush-cache")
+            raise OperatorError(f"{self.root}/flush_cache returned status {status}: leave out --flush-cache")
 
     async def metrics(self) -> list[str]:
         """The lines of GET /metrics; none where that is not served."""
@@ -79,7 +81,7 @@ class Target:
 
 
 def _hint(status: int) -> str:
-    return ", and a key with --api-key-file" if status in (401, 403) else ""
+    return ", and a file with an API key with --api-key-file" if status in (401, 403) else ""
 
 
 @asynccontextmanager
@@ -87,7 +89,7 @@ async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
     """A target with its connections. Raises `OperatorError` for what is no HTTP URL, and no authority."""
     base_url = base_url.rstrip("/")
     if not re.match(r"https?://[^/\s?#]+(/[^\s?#]*)?$", base_url):
-        raise OperatorError(f"{base_url}: expected a URL like http://127.0.0.1:8000")
+        raise OperatorError(f"{base_url} is not a valid URL: use a URL like http://127.0.0.1:8000")
     headers = {"Content-Type": "application/json"}
     if traffic.api_key is not None:
         headers["Authorization"] = f"Bearer {traffic.api_key}"

@@ -128,7 +128,7 @@ def test_tokens_a_step_and_right_guesses_are_told_of_each_run(tmp_path: Path) ->
     assert first["accept_length"] == 1.0
     assert 12 < second["spec_decode_accepted_tokens"] <= counted  # those of the warm-up count in no run
     assert second["accept_length"] == 12 * 9 / (12 * 9 - second["spec_decode_accepted_tokens"])
-    assert "tokens a step" in shown(where)
+    assert "tokens per step" in shown(where)
 
 
 def test_servers_in_comparison_get_the_same_work_in_turn(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_failed_requests_end_the_command_with_an_error_and_the_first_reason(capf
 
     assert run(scenario()) == 1
     out, err = capfd.readouterr()
-    assert "of 20 requests failed; the first: HTTP 400: " in err
+    assert "of 20 requests failed. First error: HTTP 400: " in err
     assert "time to first token" in out
 
 

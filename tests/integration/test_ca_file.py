@@ -32,7 +32,7 @@ COMMANDS = {
     ),
 }
 # What the stand-in, which has no workers and counts no tokens, is asked and answers when it is believed.
-ANSWERED = {"profile": "no step ran meanwhile"}
+ANSWERED = {"profile": "no step ran during the measurement"}
 
 
 @pytest.fixture
@@ -88,4 +88,4 @@ def test_a_file_without_an_authority_is_one_line(
 def test_a_model_needs_no_authority(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "chat", "demo", "--ca-file", str(tmp_path / "any"))
     assert status == 2
-    assert "--ca-file is for an https URL" in err
+    assert "--ca-file needs an https URL" in err

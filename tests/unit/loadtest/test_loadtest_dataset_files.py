@@ -131,15 +131,15 @@ def test_a_useless_line_is_named(tmp_path: Path, line: object) -> None:
 
 
 def test_a_file_without_usable_prompts_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="holds no usable prompt"):
+    with pytest.raises(OperatorError, match="has no usable prompt"):
         sharegpt(tmp_path, {})
-    with pytest.raises(OperatorError, match="holds no usable prompt"):
+    with pytest.raises(OperatorError, match="has no usable prompt"):
         trace(tmp_path)
 
 
 def test_a_file_that_is_no_sharegpt_file_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": 1}')
-    with pytest.raises(OperatorError, match="is no ShareGPT file"):
+    with pytest.raises(OperatorError, match="is not a ShareGPT file"):
         read(DatasetName.SHAREGPT, tmp_path / "x.json")
 
 

@@ -85,10 +85,10 @@ def test_a_server_that_understands_everything_is_asked_for_everything() -> None:
 @pytest.mark.parametrize(
     ("refused", "given_up", "note"),
     [
-        ("token_ids", {"token_ids": False}, "text is sent"),
-        ("ignore_eos", {"ignore_eos": False}, "answers may be shorter"),
-        ("stream_options", {"usage": False}, "counted as chunks"),
-        ("/v1/completions", {"chat": True, "token_ids": False}, "chat completions are measured"),
+        ("token_ids", {"token_ids": False}, "sending text"),
+        ("ignore_eos", {"ignore_eos": False}, "outputs may be shorter"),
+        ("stream_options", {"usage": False}, "counting each chunk"),
+        ("/v1/completions", {"chat": True, "token_ids": False}, "measuring chat completions"),
     ],
 )
 @pytest.mark.parametrize("status", [400, 404, 422, 500])
@@ -110,7 +110,7 @@ def test_several_things_may_be_refused() -> None:
 def test_usage_that_is_asked_for_and_not_sent_is_told() -> None:
     found = probed(sends_usage=False)
     assert found.dialect.usage
-    assert "no usage is sent" in found.notes[0]
+    assert "the server reports no usage" in found.notes[0]
 
 
 def test_text_that_is_wanted_is_no_concession() -> None:
@@ -119,7 +119,7 @@ def test_text_that_is_wanted_is_no_concession() -> None:
 
 
 def test_the_first_refusal_is_told_when_nothing_is_served() -> None:
-    with pytest.raises(OperatorError, match="does not answer a completion: HTTP 400: no max_tokens"):
+    with pytest.raises(OperatorError, match="did not complete a test request: HTTP 400: no max_tokens"):
         probed("max_tokens")
 
 
@@ -201,5 +201,5 @@ def test_what_is_no_url_is_a_mistake(url: str) -> None:
         async with open_target(url, Traffic()):
             pass
 
-    with pytest.raises(OperatorError, match="expected a URL"):
+    with pytest.raises(OperatorError, match="is not a valid URL"):
         asyncio.run(scenario())

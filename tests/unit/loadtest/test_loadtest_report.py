@@ -58,7 +58,7 @@ def test_the_table_has_counts_and_every_latency() -> None:
     assert latencies["time to first token (TTFT)"] == ["375.0", "375.0", "487.5", "497.5"]
     assert latencies["time per output token (TPOT)"] == ["125.0"] * 4
     assert "200 (64 cached)" in text
-    assert re.search(r"answers shorter than asked for +1\b", text)
+    assert re.search(r"outputs shorter than requested +1\b", text)
     assert "goodput (requests/s)" in text
 
 
@@ -99,12 +99,12 @@ def test_a_record_has_the_names_of_other_clients_and_is_strict_json(tmp_path: Pa
 def test_guesses_are_shown_and_written_where_the_server_tells_of_them() -> None:
     guessed = summarize(OUTCOMES, 2.0, {}, Speculation(generated=3000, accepted=1200, rejected=300))
     text, record = shown(summary_view(SETTING, guessed)), json_record(SETTING, guessed, [])
-    assert re.search(r"tokens a step, of a sequence +1\.67\b", text)
-    assert re.search(r"guesses accepted +1,200 of 1,500 \(80%\)", text)
+    assert re.search(r"tokens per step and sequence +1\.67\b", text)
+    assert re.search(r"draft tokens accepted +1,200 of 1,500 \(80%\)", text)
     assert (record["accept_length"], record["spec_decode_acceptance_rate"]) == (pytest.approx(5 / 3), 80.0)
     assert (record["spec_decode_draft_tokens"], record["spec_decode_accepted_tokens"]) == (1500, 1200)
     without = summarize(OUTCOMES, 2.0, {}, Speculation(3000, 0, 0))
-    assert re.search(r"guesses accepted +0 of 0 *\n", shown(summary_view(SETTING, without)))
+    assert re.search(r"draft tokens accepted +0 of 0 *\n", shown(summary_view(SETTING, without)))
     assert json_record(SETTING, without, [])["spec_decode_acceptance_rate"] is None
 
 
@@ -153,7 +153,7 @@ def test_runs_without_a_completed_request_are_left_out_of_a_plot(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("x.pdf", r"\.png, \.svg, \.html"), ("none/x.png", "there is no folder")]
+    ("name", "message"), [("x.pdf", r"\.png, \.svg, \.html"), ("none/x.png", "the folder .* does not exist")]
 )
 def test_a_plot_that_could_not_be_written_is_told_beforehand(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(OperatorError, match=message):

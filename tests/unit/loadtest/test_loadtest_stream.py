@@ -81,12 +81,15 @@ def test_usage_that_comes_with_every_chunk_is_read_at_last() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([text("a"), event(error={"message": "out of memory"}), DONE], "the stream broke off: out of memory$"),
+        (
+            [text("a"), event(error={"message": "out of memory"}), DONE],
+            "the stream ended with an error: out of memory$",
+        ),
         ([text("a"), text("", "abort")], "abort"),
-        ([text("a")], "before the generation did"),
-        ([DONE], "before the generation did"),
-        ([b'{"choices": [{"text": "not streamed", "finish_reason": "stop"}]}'], "no event stream"),
-        ([b"data: nonsense\n\n"], "not understood"),
+        ([text("a")], "before the generation finished"),
+        ([DONE], "before the generation finished"),
+        ([b'{"choices": [{"text": "not streamed", "finish_reason": "stop"}]}'], "not an event stream"),
+        ([b"data: nonsense\n\n"], "has an invalid event"),
     ],
 )
 def test_a_stream_that_breaks_off_is_a_failure(parts: list[bytes], message: str) -> None:

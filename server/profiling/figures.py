@@ -60,7 +60,7 @@ def between(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> list
     if [rank.rank for rank in before] != [rank.rank for rank in after] or any(
         new.steps < old.steps for old, new in zip(before, after, strict=True)
     ):
-        raise OperatorError("the server's workers were started again in between; try again")
+        raise OperatorError("the server's workers were restarted during the measurement. Run the command again")
     return [_grown(old, new) for old, new in zip(before, after, strict=True)]
 
 
@@ -100,7 +100,8 @@ def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) ->
     """The figures of an average step. Raises `OperatorError` when there was none."""
     if figures.steps == 0:
         raise OperatorError(
-            "no step ran meanwhile: with --seconds there must be traffic, without it more --output-tokens may help"
+            "no step ran during the measurement. With --seconds, the server needs traffic. Without --seconds, "
+            "raise --output-tokens"
         )
     ran = sorted((each for each in figures.operations if each.ns > 0), key=lambda each: -each.ns)
     bounds = {id(each): _bounds(each, ceilings) for each in ran}

@@ -63,24 +63,23 @@ def _head(url: str, machine: Machine, width: int) -> Text:
 
 def _pace(now: Overview, rates: Rates | None) -> Text:
     if rates is None:
-        return _line("Tokens", f"{now.generation_tokens:,} generated, {now.prompt_tokens:,} of prompts")
+        return _line("Tokens", f"{now.generation_tokens:,} output, {now.prompt_tokens:,} prompt")
     steps = [rank.native_ns / rank.steps / 1e6 for rank in rates.ranks if rank.steps]
-    step = f", {max(steps):.1f} ms each" if steps else ""
+    step = f", {max(steps):.1f} ms per step" if steps else ""
     return _line(
         "Tokens/s",
-        f"{rates.output_tokens_s:,.1f} generated, {rates.prompt_tokens_s:,.0f} of prompts; "
-        f"{rates.steps_s:.1f} steps/s{step}",
+        f"{rates.output_tokens_s:,.1f} output, {rates.prompt_tokens_s:,.0f} prompt; {rates.steps_s:.1f} steps/s{step}",
     )
 
 
 def _queue(now: Overview) -> Text:
-    waits = f", the first since {now.longest_wait_s:.1f} s" if now.waiting else ""
-    return _line("Queue", f"{now.running} of {now.max_running} run, {now.waiting} wait{waits}")
+    waits = f", the longest for {now.longest_wait_s:.1f} s" if now.waiting else ""
+    return _line("Queue", f"{now.running} of {now.max_running} running, {now.waiting} waiting{waits}")
 
 
 def _pages(now: Overview, width: int) -> Text:
     total = now.pages_free + now.pages_cached + now.pages_active
-    told = f"  {now.pages_active:,} in use, {now.pages_cached:,} kept, {now.pages_free:,} free pages"
+    told = f"  pages: {now.pages_active:,} in use, {now.pages_cached:,} cached, {now.pages_free:,} free"
     most = max(_NARROW_BAR, min(_BAR, width - _NAME - len(told)))
     used, kept = round(most * now.pages_active / total), round(most * now.pages_cached / total)
     bar = Text.assemble(("█" * used, "blue"), ("▒" * kept, "blue"), ("░" * (most - used - kept), "dim"))
@@ -90,7 +89,7 @@ def _pages(now: Overview, width: int) -> Text:
 def _prefixes(now: Overview) -> Text:
     found = now.prefix_hit_tokens / now.prefix_query_tokens if now.prefix_query_tokens else 0.0
     branches = f"{len(now.prefixes.branches)}{'' if now.prefixes.complete else ' or more'}"
-    return _line("Prefixes", f"{found:.0%} of prompts found; {now.prefixes.pages:,} pages, branches: {branches}")
+    return _line("Prefixes", f"{found:.0%} of prompt tokens cached; {now.prefixes.pages:,} pages, branches: {branches}")
 
 
 def _nodes(workers: Sequence[WorkerState], rates: Rates | None, width: int, lines: int | None) -> Group:
@@ -138,7 +137,7 @@ def _step(rank: RankFigures, width: int, most: int) -> Table:
     bar_width = _BAR if width >= _NARROW else _NARROW_BAR
     table = Table(
         Column(f"operation, rank {rank.rank}", no_wrap=True),
-        Column("ms a step", justify="right"),
+        Column("ms/step", justify="right"),
         Column("of a step"),
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

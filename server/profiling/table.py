@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 WIDTH = 100  # columns that a table needs
-_SMALL = "not measured (its weights are less than twice the processor's last cache)"
+_SMALL = "not measured (the weights are smaller than twice the last-level cache)"
 _SHOWN = 0.002  # the least part of a step that has a row
 
 
@@ -40,12 +40,13 @@ def ceilings_view(ceilings: Ceilings | None) -> Text:
     """The ceilings that "of ceiling" is a fraction of."""
     if ceilings is None:
         return Text(
-            "\n ceilings: not measured: requests were running (ask again when the server is idle), or on the reference"
+            "\n ceilings: not measured, because requests were running (retry when the server is idle) or the "
+            "backend is reference"
         )
     threads = f"{ceilings.threads} thread{'s' if ceilings.threads > 1 else ''}, {ceilings.isa}"
     peaks = ", ".join(f"{format} {flops / 1e12:.3g} TFLOP/s" for format, flops in ceilings.flops_s.items())
     read = f"{ceilings.read_bytes_s / 1e9:.3g} GB/s" if ceilings.read_bytes_s else _SMALL
-    return Text(f"\n ceilings of the rank ({threads}): reads {read}, {peaks}")
+    return Text(f"\n ceilings of the rank ({threads}): memory reads {read}, {peaks}")
 
 
 def _cells(cost: OperationFigures) -> list[str]:
@@ -65,4 +66,4 @@ def _cells(cost: OperationFigures) -> list[str]:
 
 def _waiting(step: OperationFigures) -> str:
     part = step.wait_ms / step.ms if step.ms else 0.0
-    return f"{step.ms:.4g} ms a step, of which waiting for other ranks {step.wait_ms:.3f} ms ({part:.1%})"
+    return f"{step.ms:.4g} ms per step, of which {step.wait_ms:.3f} ms ({part:.1%}) waiting for other ranks"

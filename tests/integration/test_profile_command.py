@@ -34,7 +34,7 @@ def test_a_stream_of_its_own_is_shown_by_phase(capsys: pytest.CaptureFixture[str
     table, _, data = capsys.readouterr().out.partition("[{")
     assert "prefill, rank 0: 2 steps" in table  # 64 tokens, then 36
     assert "decode, rank 0: " in table
-    assert "waiting for other ranks 0.005 ms (10.0%)" in table
+    assert "0.005 ms (10.0%) waiting for other ranks" in table
     phases: list[dict[str, Any]] = json.loads("[{" + data)
     assert [(phase["name"], phase["rank"]) for phase in phases] == [
         ("prefill", 0),
@@ -63,7 +63,7 @@ def test_others_traffic_is_watched_without_sending_any(capsys: pytest.CaptureFix
     run(scenario())
     out, err = capsys.readouterr()
     assert "traffic, rank 0: " in out
-    assert "not measured: requests were running" in out
+    assert "not measured, because requests were running" in out
     assert "no step ran" in err
 
 
@@ -76,7 +76,7 @@ def test_bandwidth_that_was_not_measured_is_told_to_be_so(capsys: pytest.Capture
 
     run(scenario())
     table, _, data = capsys.readouterr().out.partition("[{")
-    assert "reads not measured" in table
+    assert "memory reads not measured" in table
     assert "bf16 0.001 TFLOP/s" in table
     phases: list[dict[str, Any]] = json.loads("[{" + data)
     assert {phase["ceilings"]["read_bytes_s"] for phase in phases} == {None}
@@ -92,7 +92,7 @@ def test_what_the_server_refuses_is_told_in_its_own_words(capsys: pytest.Capture
     run(scenario())
     too_long, no_rank = capsys.readouterr().err.splitlines()
     assert "answered 400: This model's maximum context length is 64 tokens" in too_long
-    assert "--rank 3: the server has the ranks 0 to 0" in no_rank
+    assert "--rank 3 does not exist: the server has ranks 0 to 0" in no_rank
 
 
 class Other(BaseHTTPRequestHandler):

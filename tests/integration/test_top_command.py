@@ -37,11 +37,11 @@ def test_a_server_at_work_and_an_idle_one_are_shown(capsys: pytest.CaptureFixtur
 
     run(scenario())
     busy, idle = capsys.readouterr().out.split("serving")[1:]
-    assert "1 of 1 run, 1 wait, the first since" in busy
+    assert "1 of 1 running, 1 waiting, the longest for" in busy
     assert "Tokens/s  0.0" not in busy
     assert "linear" in busy
-    assert "0 of 1 run, 0 wait\n" in idle
-    assert "Tokens/s  0.0 generated, 0 of prompts; 0.0 steps/s" in idle
+    assert "0 of 1 running, 0 waiting\n" in idle
+    assert "Tokens/s  0.0 output, 0 prompt; 0.0 steps/s" in idle
     assert "linear" not in idle
 
 

@@ -43,8 +43,8 @@ def test_a_view_shows_what_a_step_costs_and_fits_a_terminal() -> None:
     before = machine(generated=10, prompts=100, steps=5, ns=1_000_000)
     after = machine(generated=30, prompts=100, steps=9, ns=9_000_000)
     text = text_of(machine_view("http://127.0.0.1:8000", after, rates_between(before, after, 2.0)))
-    assert "10.0 generated" in text
-    assert "2.00 ms each" in text or "2.0 ms each" in text
+    assert "10.0 output" in text
+    assert "2.00 ms per step" in text or "2.0 ms per step" in text
     assert "attention" in text
     assert "1.000" in text  # ms of a step
     assert "50%" in text
@@ -105,5 +105,5 @@ def test_a_view_fits_80_columns_and_24_lines_whatever_the_figures(ranks: int, ha
 
 def test_the_first_view_has_totals_in_place_of_rates() -> None:
     text = text_of(machine_view("http://127.0.0.1:8000", machine(generated=10, prompts=1, steps=1, ns=10), None))
-    assert "10 generated" in text
-    assert "3 of 8 run, 1 wait, the first since 0.5 s" in text
+    assert "10 output" in text
+    assert "3 of 8 running, 1 waiting, the longest for 0.5 s" in text

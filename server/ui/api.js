@@ -62,7 +62,7 @@ async function reason(answer) {
   try {
     return (await answer.json()).error.message;
   } catch {
-    return `The server answered ${answer.status}.`;
+    return `The server returned status ${answer.status}.`;
   }
 }
 

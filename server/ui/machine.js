@@ -95,7 +95,7 @@ export class Machine {
       this.ceilings = Object.fromEntries(profile.map(({ rank, ceilings }) => [rank, ceilings]));
       this.view.say("");
     } catch (problem) {
-      this.view.say(problem.status === 409 ? "Requests are running: ask when the server is idle." : problem.message);
+      this.view.say(problem.status === 409 ? "Requests are running. Measure again when the server is idle." : problem.message);
     }
   }
 }

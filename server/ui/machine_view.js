@@ -17,8 +17,8 @@ export class MachineView {
     for (const name of ["models", "pace", "queue", "pages", "prefixes", "nodes", "step"])
       element.append((this.parts[name] = make("section", { hidden: true })));
     this.said = make("p", { role: "status" });
-    this.button = make("button", { type: "button", click: measure, title: "Takes some tenths of a second" },
-      "Measure what the nodes allow");
+    this.button = make("button", { type: "button", click: measure, title: "Takes a few tenths of a second" },
+      "Measure the limits of the nodes");
     this.rank = 0;
   }
 
@@ -48,15 +48,15 @@ export class MachineView {
   /** `answer` of GET /machine; `rates` since the one before, if there was one; `lately` what is remembered. */
   show({ now, costs }, rates, { paces, ranks, ceilings }) {
     this.fill("pace", "Now", `${number(now.steps)} steps`, figures(rates, ranks), spark(paces));
-    this.fill("queue", "Queue", `${number(now.running)} of ${number(now.max_running)} run`, ...queue(now));
+    this.fill("queue", "Queue", `${number(now.running)} of ${number(now.max_running)} running`, ...queue(now));
     this.fill("pages", "KV cache", `${number(total(now) * now.page_size)} tokens`, ...pages(now));
     this.fill("prefixes", "Prefixes", hits(now), ...treeOf(now.prefixes));
     const nodes = now.workers.map((worker) => this.worker(worker, rates, ranks, ceilings));
     const told = now.restarts ? `${number(now.restarts)} restarts` : "";
     this.fill("nodes", "Nodes", told, ...nodes, this.button, this.said);
-    if (ranks?.length) this.fill("step", "A step by operation", "", ...this.operations(ranks));
+    if (ranks?.length) this.fill("step", "Step time by operation", "", ...this.operations(ranks));
     else if (costs.length)
-      this.fill("step", "A step by operation", "", make("p", {}, "No step has run since you began to look."));
+      this.fill("step", "Step time by operation", "", make("p", {}, "No step has run since this page was opened."));
   }
 
   fill(name, title, small, ...children) {
@@ -77,7 +77,7 @@ export class MachineView {
     const shown = `${number(read, 1)}${measured} GB/s${limit}`;
     const misplaced = worker.misplaced_pages
       ? make("span", { class: "bad" }, `${number(worker.misplaced_pages)} pages misplaced`)
-      : "no page misplaced";
+      : "no pages misplaced";
     const place = `Node ${worker.node} · rank ${worker.rank} · ${cores(worker.cores)} ${worker.isa}`;
     const inSteps = last ? `In steps ${number(last.inSteps, 1)} GB/s, ${percent(last.waiting)} waiting · ` : "";
     return make("div", { class: "rank" },
@@ -113,7 +113,7 @@ function figures(rates, ranks) {
   return make("dl", { class: "large-figures" },
     entry("output tokens/s", rates ? number(rates.output, rates.output < 100 ? 1 : 0) : "–"),
     entry("prompt tokens/s", rates ? number(rates.prompt) : "–"),
-    entry("ms a step", step ? number(step, step < 100 ? 1 : 0) : "–"));
+    entry("ms per step", step ? number(step, step < 100 ? 1 : 0) : "–"));
 }
 
 function spark(paces) {
@@ -121,31 +121,31 @@ function spark(paces) {
   const most = Math.max(...paces, 1);
   const points = paces.map((pace, index) =>
     `${((index / (paces.length - 1)) * 100).toFixed(1)},${(34 - (pace / most) * 32).toFixed(1)}`);
-  const label = `Output tokens a second lately, at most ${number(most, 1)}`;
+  const label = `Recent output tokens per second, maximum ${number(most, 1)}`;
   const box = { class: "spark", viewBox: "0 0 100 36", preserveAspectRatio: "none", role: "img", "aria-label": label };
   return draw("svg", box, draw("polyline", { points: points.join(" ") }));
 }
 
 function queue(now) {
   const waits = now.waiting
-    ? `${number(now.waiting)} wait, the first since ${number(now.longest_wait_s, 1)} s`
-    : "None waits";
-  return [meter(`${now.running} of ${now.max_running} sequences run`, [now.running / now.max_running, ""]),
+    ? `${number(now.waiting)} waiting, the longest for ${number(now.longest_wait_s, 1)} s`
+    : "0 waiting";
+  return [meter(`${now.running} of ${now.max_running} sequences running`, [now.running / now.max_running, ""]),
     make("div", { class: "legend" },
-      make("span", { class: "used" }, `${number(now.running)} run`), make("span", {}, waits))];
+      make("span", { class: "used" }, `${number(now.running)} running`), make("span", {}, waits))];
 }
 
 const total = (now) => now.pages_free + now.pages_cached + now.pages_active;
 
 function pages(now) {
   const [used, kept] = [now.pages_active / total(now), now.pages_cached / total(now)];
-  return [meter(`${percent(used)} of the pages in use, ${percent(kept)} kept`, [used, ""], [kept, "kept"]),
+  return [meter(`${percent(used)} of the pages in use, ${percent(kept)} cached`, [used, ""], [kept, "kept"]),
     make("div", { class: "legend" },
       make("span", { class: "used" }, `${number(now.pages_active)} in use`),
-      make("span", { class: "kept" }, `${number(now.pages_cached)} kept`),
+      make("span", { class: "kept" }, `${number(now.pages_cached)} cached`),
       make("span", {}, `${number(now.pages_free)} free pages`))];
 }
 
 function hits(now) {
-  return now.prefix_query_tokens ? `${percent(now.prefix_hit_tokens / now.prefix_query_tokens)} of prompts found` : "";
+  return now.prefix_query_tokens ? `${percent(now.prefix_hit_tokens / now.prefix_query_tokens)} of prompt tokens cached` : "";
 }

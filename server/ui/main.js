@@ -62,7 +62,7 @@ function notice(text) {
 }
 
 function refuseKey() {
-  notice("This server asks for an API key.");
+  notice("This server requires an API key.");
   askKey(hasKey());
 }
 

@@ -4,7 +4,7 @@ import { byId } from "./dom.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
 const WHOLE = new Set(["top_k", "max_tokens", "seed"]);
-const LABELS = { temperature: "Temperature", top_p: "Top p", top_k: "Top k", max_tokens: "Most tokens", seed: "Seed" };
+const LABELS = { temperature: "Temperature", top_p: "Top p", top_k: "Top k", max_tokens: "Maximum tokens", seed: "Seed" };
 
 /** The fields of a request that these settings stand for. Throws an `Error` that says what cannot be read. */
 export function requestFields(settings) {
@@ -63,6 +63,6 @@ function parsed(text, what) {
 
 // OpenAI's form has the function in an object of its own; the bare function is taken as well.
 function toolList(tools) {
-  if (!Array.isArray(tools) || !tools.length) throw new Error("Tools must be a list of definitions.");
+  if (!Array.isArray(tools) || !tools.length) throw new Error("Tools must be a non-empty JSON list of tool definitions.");
   return tools.map((tool) => (tool.function ? tool : { type: "function", function: tool }));
 }

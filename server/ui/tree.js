@@ -10,19 +10,19 @@ const count = (value, one, several) => `${value.toLocaleString("en")} ${value ==
 
 /** Elements that show `prefixes` of GET /machine. */
 export function treeOf(prefixes) {
-  if (!prefixes.branches.length) return [make("p", {}, "Nothing is kept yet.")];
+  if (!prefixes.branches.length) return [make("p", {}, "No prefixes are cached yet.")];
   const placed = place(prefixes.branches);
   const rows = Math.min(MOST_ROWS, Math.max(...placed.map(({ row }) => row)) + 1);
   const deepest = Math.max(...placed.map(({ begin, pages }) => begin + pages));
   const scale = WIDTH / deepest;
   const branches = count(prefixes.branches.length, "branch", "branches");
-  const label = `${count(prefixes.pages, "page", "pages")} in ${branches}, at most ${deepest} deep`;
+  const label = `${count(prefixes.pages, "page", "pages")} in ${branches}, at most ${deepest} pages deep`;
   const rects = placed.filter(({ row }) => row < rows).map(({ begin, pages, row, used }) => {
     const box = { x: begin * scale, y: row * ROW, width: Math.max(2, pages * scale), height: ROW - 1, rx: 2 };
     const said = `${count(pages, "page", "pages")}${used ? ", in use" : ""}`;
     return draw("rect", { ...box, class: used ? "used" : "kept" }, draw("title", {}, said));
   });
-  const rest = prefixes.complete && rows < MOST_ROWS ? "" : " The largest part is drawn.";
+  const rest = prefixes.complete && rows < MOST_ROWS ? "" : " Only the largest branches are shown.";
   return [
     draw("svg", { class: "tree", viewBox: `0 0 ${WIDTH} ${rows * ROW}`, role: "img", "aria-label": label }, ...rects),
     make("p", {}, `${label}.${rest}`),

@@ -230,16 +230,16 @@ def test_a_conversation_outlives_a_reload_and_ends_when_it_is_told(stand_in: Sta
     assert [message["role"] for message in stand_in.template.messages] == ["system", "user", "assistant", "tool"]
     page.get_by_role("button", name="New chat").click()
     page.reload()
-    expect(page.get_by_text("Ask the model something.")).to_be_visible()
+    expect(page.get_by_text("Send a message to the model.")).to_be_visible()
 
 
 def test_a_key_is_asked_for_and_forgotten_by_a_reload(open_page: Open) -> None:
     with StandIn("a-key") as guarded:
         page = open_page(guarded.url)
-        expect(page.get_by_text("The server refuses this key.")).to_be_hidden()
+        expect(page.get_by_text("The server rejected this key.")).to_be_hidden()
         page.get_by_label("Key", exact=True).fill("not it")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("The server refuses this key.")).to_be_visible()
+        expect(page.get_by_text("The server rejected this key.")).to_be_visible()
         page.get_by_label("Key", exact=True).fill("a-key")
         page.keyboard.press("Enter")
         expect(page.locator("#key-dialog")).to_be_hidden()

@@ -87,7 +87,7 @@ def test_a_keyboard_is_enough(stand_in: StandIn, open_page: Open) -> None:
     for _ in range(30):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent.trim() || document.activeElement.ariaLabel"))
-    assert {"Settings", "New chat", "Copy", "Again", "API key", "Measure what the nodes allow"} <= reached
+    assert {"Settings", "New chat", "Copy", "Again", "API key", "Measure the limits of the nodes"} <= reached
     page.get_by_role("button", name="Settings").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog", name="Settings")).to_be_visible()
@@ -171,7 +171,7 @@ def test_the_machine_is_shown_as_it_is(real: RealServer, open_page: Open) -> Non
     expect(page.locator(".prose")).to_contain_text("Paris")
     expect(machine.get_by_role("table")).to_contain_text("attention")
     expect(machine.locator(".rank").first).to_contain_text("GB/s")
-    expect(machine).to_contain_text("no page misplaced")
+    expect(machine).to_contain_text("no pages misplaced")
     expect(machine.locator("svg.tree rect").first).to_be_attached()
     machine.get_by_role("button", name="Measure").click()
     expect(machine.locator(".rank h3").first).to_contain_text(" of ", timeout=30_000)

@@ -40,8 +40,8 @@ class Ingress:
         try:
             head = await anext(parts)
         except ReplicaGone as error:
-            logger.error("no replica answers: %s", error)
-            return JSONResponse(_error("No replica answers; try again later."), 503, {"Retry-After": "5"})
+            logger.error("no replica is available: %s", error)
+            return JSONResponse(_error("No replica is available. Retry later."), 503, {"Retry-After": "5"})
         assert isinstance(head, Head)  # noqa: S101  # what `ask` begins with
         response = StreamingResponse(_body(parts, head), head.status)
         response.raw_headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in head.headers]
@@ -60,7 +60,7 @@ class Ingress:
                 async for part in self._replicas.ask.remote(call):
                     if isinstance(part, Head):
                         if headed and part.status != 200:
-                            raise ReplicaGone(f"The rest of the answer was refused with {part.status}.")
+                            raise ReplicaGone(f"A replica rejected the rest of the response with status {part.status}.")
                         if headed:
                             continue
                         resumable = resumable if part.status == 200 else None
@@ -72,12 +72,14 @@ class Ingress:
                         yield part
                 if resumable is None or resumable.ended:
                     return
-                raise ReplicaGone("The stream ended before its end.")
+                raise ReplicaGone("The stream ended early.")
             except _GONE as error:
                 late = time.monotonic() + pause > progress + self._retry_seconds
                 if late or (headed and resumable is None):
                     raise ReplicaGone(str(error)) from None
-                logger.warning("a replica failed at %s %s, another is asked: %s", call.method, call.target, error)
+                logger.warning(
+                    "a replica failed at %s %s; retrying on another replica: %s", call.method, call.target, error
+                )
                 if headed and resumable is not None:
                     call = replace(call, body=resumable.rest())
             await asyncio.sleep(pause)
@@ -106,10 +108,14 @@ async def _body(parts: AsyncGenerator[Head | bytes, None], head: Head) -> AsyncI
                 assert isinstance(part, bytes)  # noqa: S101  # the head was the first
                 yield part
         except ReplicaGone as error:
-            logger.error("an answer broke off: %s", error)
+            logger.error("a response ended early: %s", error)
             if not events:
                 raise
-            yield b"data: " + json.dumps(_error("The server that answered has failed.")).encode() + b"\n\n"
+            yield (
+                b"data: "
+                + json.dumps(_error("The server failed in the middle of the response. Retry the request.")).encode()
+                + b"\n\n"
+            )
 
 
 def _error(message: str) -> dict[str, object]:

@@ -39,7 +39,7 @@ class Claim:
         locks = locks or Path(tempfile.gettempdir()) / f"numaserve-nodes-{os.getuid()}"
         locks.mkdir(mode=0o700, exist_ok=True)
         if locks.stat().st_uid != os.getuid():
-            raise NoNodes(f"{locks} belongs to somebody else.")
+            raise NoNodes(f"{locks} belongs to another user: remove it, or set TMPDIR.")
         cores: list[int] = []
         names: list[str] = []
         held: list[int] = []
@@ -57,7 +57,7 @@ class Claim:
                 return cls(cores, locks / f"{names[0]}.sock", held)
         for descriptor in held:
             os.close(descriptor)
-        raise NoNodes(f"{count} NUMA nodes are needed and {len(held)} are free.")
+        raise NoNodes(f"The replica needs {count} NUMA nodes and {len(held)} are free.")
 
     def close(self) -> None:
         """Close the descriptors of this process."""

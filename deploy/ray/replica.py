@@ -39,7 +39,7 @@ class Replica:
         except BaseException:
             await self._server.stop(0)
             raise
-        logger.info("process %s serves %s on cores %s", self._server.pid, settings.model, claim.cores)
+        logger.info("process %s serves model %s on cores %s", self._server.pid, settings.model, claim.cores)
 
     async def ask(self, call: Call) -> AsyncGenerator[Head | bytes, None]:
         """The answer: its head, then its body as it comes. Raises `ReplicaGone`."""
@@ -53,7 +53,7 @@ class Replica:
                 async for piece in answer.content.iter_any():
                     yield piece
         except (aiohttp.ClientError, OSError) as error:
-            raise ReplicaGone(f"The replica's server broke off: {error}") from None
+            raise ReplicaGone(f"The connection to the replica's server failed: {error}") from None
 
     async def check_health(self) -> None:
         """Raises `ServerFailed` when the server has ended, has given up, or is not ready for too long.
@@ -63,12 +63,12 @@ class Replica:
         """
         server = self._running
         if server.pid is None or await server.status_of("/livez") == 503:
-            raise ServerFailed("The server has ended.")
+            raise ServerFailed("The server ended.")
         now = time.monotonic()
         if await server.status_of("/readyz") == 200:
             self._ready_at = now
         elif now - self._ready_at > self._settings.unready_seconds:
-            raise ServerFailed(f"The server is not ready for {now - self._ready_at:.0f} s.")
+            raise ServerFailed(f"The server has not been ready for {now - self._ready_at:.0f} s.")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What `replicas_for` scales by, from the server's /metrics."""

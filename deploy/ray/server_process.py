@@ -55,7 +55,7 @@ class ServerProcess:
         self._started = threading.Event()
         self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._status = "it was not started"
+        self._status = "was not started"
         # A daemon: it waits for the server, and the interpreter does not wait for it.
         threading.Thread(target=self._run, daemon=True).start()
         self._started.wait()
@@ -74,9 +74,9 @@ class ServerProcess:
                 self._wanted = True
                 return
             if self._ended.is_set():
-                raise ServerFailed(f"The server {self._status}; its last words are in the replica's log.")
+                raise ServerFailed(f"The server {self._status}. The replica's log has its last output.")
             if time.monotonic() > deadline:
-                raise ServerFailed(f"The server is not ready after {seconds:g} s.")
+                raise ServerFailed(f"The server did not become ready within {seconds:g} s.")
             await asyncio.sleep(_LOOKS_SECONDS)
 
     async def status_of(self, route: str) -> int | None:
@@ -114,13 +114,13 @@ class ServerProcess:
         try:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, pass_fds=self._descriptors)
         except OSError as error:
-            self._status = f"cannot be started: {error}"
+            self._status = f"could not be started: {error}"
             self._ended.set()
             return
         finally:
             self._started.set()
         status = self._process.wait()
-        self._status = f"has ended with status {status}"
+        self._status = f"ended with status {status}"
         logger.info("the server %s", self._status)
         self._ended.set()
         if self._wanted:

@@ -11,41 +11,53 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str = Field(description="Folder, hub id or GGUF file, as for `numaserve serve`")
+    model: str = Field(description="Hugging Face folder, hub id or GGUF file, as for `numaserve serve`")
     options: list[str] = Field(
-        default=[], description="Further options of `numaserve serve`; a text is split as a shell does"
+        default=[], description="More options of `numaserve serve`. A string is split as in a shell"
     )
-    nodes: int = Field(default=1, ge=1, description="NUMA nodes of a replica")
-    min_replicas: int = Field(default=1, ge=1, description="Replicas without load")
-    max_replicas: int = Field(default=1, ge=1, description="Replicas at most")
+    nodes: int = Field(default=1, ge=1, description="NUMA nodes per replica")
+    min_replicas: int = Field(default=1, ge=1, description="Minimum number of replicas")
+    max_replicas: int = Field(default=1, ge=1, description="Maximum number of replicas")
     target_requests: float = Field(
-        default=16.0, gt=0, description="Requests of a replica, running and waiting, that are as many as it should have"
+        default=16.0, gt=0, description="Target number of requests per replica, running and waiting"
     )
     target_kv_usage: float = Field(
-        default=0.8, gt=0, le=1, description="Part of a replica's KV cache in use that is as much as it should be"
+        default=0.8, gt=0, le=1, description="Target fraction of a replica's KV cache in use"
     )
-    max_requests: int = Field(default=256, ge=1, description="Requests that a replica takes at once")
-    upscale_delay_s: float = Field(default=10.0, ge=0, description="Seconds of want of replicas before others start")
+    max_requests: int = Field(default=256, ge=1, description="Maximum number of concurrent requests per replica")
+    upscale_delay_s: float = Field(
+        default=10.0, ge=0, description="Seconds that more replicas must be needed before they start"
+    )
     downscale_delay_s: float = Field(
-        default=300.0, ge=0, description="Seconds that replicas are more than is needed before one ends"
+        default=300.0, ge=0, description="Seconds that fewer replicas must be needed before one stops"
     )
     look_back_s: float = Field(default=15.0, gt=0, description="Seconds over which load is averaged")
-    start_seconds: float = Field(default=1800.0, gt=0, description="Seconds that a server may take to load its model")
-    drain_seconds: float = Field(default=60.0, gt=0, description="Seconds for requests of a replica that ends")
+    start_seconds: float = Field(default=1800.0, gt=0, description="Maximum seconds for a server to load its model")
+    drain_seconds: float = Field(
+        default=60.0, gt=0, description="Seconds that requests have to finish when their replica stops"
+    )
     unready_seconds: float = Field(
-        default=300.0, gt=0, description="Seconds that a server may be unready, as while its workers are replaced"
+        default=300.0,
+        gt=0,
+        description="Maximum seconds that a server may be unready, such as during a restart of its workers",
     )
     retry_seconds: float = Field(
-        default=60.0, ge=0, description="Seconds for which a request without output is sent to others when one fails"
+        default=60.0,
+        ge=0,
+        description="Maximum seconds without output during which a request is retried on other replicas after failures",
     )
-    ingress_replicas: int = Field(default=1, ge=1, description="Processes that stand between clients and replicas")
+    ingress_replicas: int = Field(
+        default=1, ge=1, description="Number of ingress processes between clients and replicas"
+    )
     ingress_resources: dict[str, float] = Field(
-        default={}, description="Ray's resources that such a process asks for, to have it on certain hosts"
+        default={}, description="Ray resources that an ingress process requires, to place it on certain hosts"
     )
     command: list[str] = Field(
-        default=[sys.executable, "-m", "numaserve.server.cli.main"], description="What runs `numaserve`"
+        default=[sys.executable, "-m", "numaserve.server.cli.main"], description="Command that runs `numaserve`"
     )
-    nodes_folder: str = Field(default="/sys/devices/system/node", description="Where the kernel tells of NUMA nodes")
+    nodes_folder: str = Field(
+        default="/sys/devices/system/node", description="Folder where the kernel lists NUMA nodes"
+    )
 
     @field_validator("options", "command", mode="before")
     @classmethod

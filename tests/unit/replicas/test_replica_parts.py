@@ -26,10 +26,10 @@ def test_a_node_is_claimed_once_and_free_again_when_its_descriptors_are_closed(n
     first = Claim.take(1, nodes, tmp_path / "locks")
     second = Claim.take(1, nodes, tmp_path / "locks")
     assert first.cores == [0]
-    with pytest.raises(NoNodes, match="1 NUMA nodes are needed and 0 are free"):
+    with pytest.raises(NoNodes, match="needs 1 NUMA nodes and 0 are free"):
         Claim.take(1, nodes, tmp_path / "locks")
     first.close()
-    with pytest.raises(NoNodes, match="2 NUMA nodes are needed and 1 are free"):
+    with pytest.raises(NoNodes, match="needs 2 NUMA nodes and 1 are free"):
         Claim.take(2, nodes, tmp_path / "locks")
     second.close()
     both = Claim.take(2, nodes, tmp_path / "locks")

@@ -12,7 +12,10 @@ from deploy.installation.remove import remove, uninstall
 from deploy.installation.versions import current
 
 EXIT_MISTAKE = 2
-_RESTART = "Now: systemctl daemon-reload && systemctl restart numaserve (the first time: enable --now numaserve)"
+_RESTART = (
+    "Next: run systemctl daemon-reload && systemctl restart numaserve (the first time: systemctl enable "
+    "--now numaserve)"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,10 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prefix", type=Path, required=True)
     parser.add_argument("--etc", type=Path, default=Path("/etc"))
     parser.add_argument("--var", type=Path, default=Path("/var"))
-    parser.add_argument("--wheel", type=Path, help="of `install`")
-    parser.add_argument("--locks", type=Path, help="of `install`")
-    parser.add_argument("--version", help="of `switch` and `remove`")
-    parser.add_argument("--purge", action="store_true", help="`uninstall` removes configuration, models and caches too")
+    parser.add_argument("--wheel", type=Path, help="wheel for `install`")
+    parser.add_argument("--locks", type=Path, help="folder of lock files for `install`")
+    parser.add_argument("--version", help="version for `switch` and `remove`")
+    parser.add_argument(
+        "--purge", action="store_true", help=("with `uninstall`: also remove configuration, models and caches")
+    )
     return parser
 
 
@@ -45,18 +50,18 @@ def _run(options: argparse.Namespace) -> str:
     match options.command:
         case "check":
             check(prefix, options.etc, options.var)
-            return f"{prefix} can be installed to"
+            return f"{prefix} is usable for an installation"
         case "install":
             version = install(prefix, options.etc, options.var, options.wheel, options.locks)
-            return f"{version} is installed. {_RESTART}"
+            return f"Installed version {version}. {_RESTART}"
         case "switch":
-            return f"{switch(prefix, options.version)} is current. {_RESTART}"
+            return f"Version {switch(prefix, options.version)} is current. {_RESTART}"
         case "remove":
             remove(prefix, options.version)
-            return f"{options.version} is removed"
+            return f"Removed version {options.version}"
         case "uninstall":
             left = uninstall(prefix, purge=options.purge)
-            return f"left: {', '.join(map(str, left))}" if left else "nothing is left"
+            return f"Left in place: {', '.join(map(str, left))}" if left else "Removed everything"
     return _listed(prefix)
 
 

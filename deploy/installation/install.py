@@ -35,15 +35,15 @@ def check(prefix: Path, etc: Path, var: Path) -> Manifest:
     """
     for place in (prefix, etc, var):
         if not _PLACE.fullmatch(str(place)) or ".." in place.parts:
-            raise InstallationError(f"{place} must be an absolute path of letters, digits and `._+-`: give another")
+            raise InstallationError(f"{place} is not valid: use an absolute path of letters, digits and `._+-`")
     manifest = read_manifest(prefix)
     if manifest is None:
         _refuse_foreign(prefix)
         manifest = Manifest(str(etc), str(var))
     if (manifest.etc, manifest.var) != (str(etc), str(var)):
         raise InstallationError(
-            f"{prefix} was installed with ETC={manifest.etc} VAR={manifest.var}, not with ETC={etc} VAR={var}: give "
-            f"these again, or another PREFIX"
+            f"{prefix} was installed with ETC={manifest.etc} VAR={manifest.var}, not with ETC={etc} VAR={var}: use "
+            "the values of the installation, or another PREFIX"
         )
     _refuse_edited_units(prefix, manifest)
     return manifest
@@ -63,7 +63,7 @@ def install(prefix: Path, etc: Path, var: Path, wheel: Path, locks: Path) -> str
         if version in manifest.versions:
             shutil.rmtree(folder, ignore_errors=True)  # of a build of ours that was interrupted
         elif folder.exists():
-            raise InstallationError(f"{folder} is there, but {prefix} does not list it: move it away")
+            raise InstallationError(f"{folder} exists, but the manifest of {prefix} does not list it: move it away")
         manifest.versions[version] = None
         write_manifest(prefix, manifest)
         folder.mkdir(parents=True)
@@ -87,7 +87,8 @@ def switch(prefix: Path, version: str | None) -> str:
     if manifest is None or chosen is None or manifest.versions.get(chosen) is None:
         installed = [name for name, files in manifest.versions.items() if files is not None] if manifest else []
         raise InstallationError(
-            f"{prefix} has no version {chosen or 'that was served before'}; installed: {', '.join(installed) or 'none'}"
+            f"{prefix} has no version {chosen or 'that was served before'}. Installed versions: "
+            f"{', '.join(installed) or 'none'}"
         )
     _refuse_edited_units(prefix, manifest)
     before = current(prefix)
@@ -105,11 +106,11 @@ def switch(prefix: Path, version: str | None) -> str:
 
 def _refuse_foreign(prefix: Path) -> None:
     if prefix.exists() and not prefix.is_dir():
-        raise InstallationError(f"PREFIX={prefix} is not a folder: give one that is empty or absent")
+        raise InstallationError(f"PREFIX={prefix} is not a folder: use an empty folder or a new path")
     if prefix.is_dir() and (found := next(prefix.iterdir(), None)):
         raise InstallationError(
-            f"PREFIX={prefix} holds {found.name}, which no installation of numaserve has written: give a folder that "
-            f"is empty or absent, such as /opt/numaserve"
+            f"PREFIX={prefix} contains {found.name}, which does not belong to an installation of numaserve: use an "
+            "empty folder or a new path, such as /opt/numaserve"
         )
 
 
@@ -120,8 +121,8 @@ def _refuse_edited_units(prefix: Path, manifest: Manifest) -> None:
         file = Path(manifest.etc) / "systemd" / "system" / name
         if file.exists() and file.read_text() not in [units_of(prefix, version)[name] for version in complete]:
             raise InstallationError(
-                f"{file} is not as an installation in {prefix} has written it: move changes to a drop-in "
-                f"(`systemctl edit {name}`), and remove the file"
+                f"{file} differs from the unit that the installation in {prefix} wrote: move your changes to a "
+                f"drop-in (`systemctl edit {name}`) and remove the file"
             )
 
 

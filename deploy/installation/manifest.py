@@ -41,8 +41,8 @@ def read_manifest(prefix: Path) -> Manifest | None:
         status = path.stat()
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & _WRITABLE_BY_OTHERS:
             raise InstallationError(
-                f"{path} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}; only root, or the "
-                f"user who runs this, may be able to write it: use chown and chmod, or another PREFIX"
+                f"{path} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}. It must be "
+                "writable only by root or the user who runs this command: use chown and chmod, or another PREFIX"
             )
     try:
         found = json.loads(text)
@@ -50,7 +50,7 @@ def read_manifest(prefix: Path) -> Manifest | None:
             return Manifest(**found)
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise InstallationError(f"{file} is not the manifest of an installation of {_PROGRAM}: give another PREFIX")
+    raise InstallationError(f"{file} is not the manifest of an installation of {_PROGRAM}: use another PREFIX")
 
 
 def write_manifest(prefix: Path, manifest: Manifest) -> None:

@@ -40,9 +40,11 @@ def remove(prefix: Path, version: str) -> None:
     manifest = _read(prefix)
     if version not in manifest.versions:
         installed = ", ".join(manifest.versions) or "none"
-        raise InstallationError(f"{prefix} has no version {version}; installed: {installed}")
+        raise InstallationError(f"{prefix} has no version {version}. Installed versions: {installed}")
     if version == current(prefix):
-        raise InstallationError(f"{version} is served: have another one served first (make rollback-service)")
+        raise InstallationError(
+            f"version {version} is current: switch to another version first (make rollback-service)"
+        )
     _remove_version(prefix, manifest, version)
     if manifest.previous == version:
         manifest.previous = None
@@ -52,7 +54,9 @@ def remove(prefix: Path, version: str) -> None:
 def _read(prefix: Path) -> Manifest:
     manifest = read_manifest(prefix)
     if manifest is None:
-        raise InstallationError(f"{prefix / NAME} is not there, so nothing is known to be ours: give the right PREFIX")
+        raise InstallationError(
+            f"{prefix / NAME} does not exist, so there is no installation to remove: use the PREFIX of the installation"
+        )
     return manifest
 
 

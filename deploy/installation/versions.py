@@ -102,4 +102,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 def _run(command: Sequence[str]) -> None:
     status = subprocess.run(command, check=False).returncode
     if status != 0:
-        raise InstallationError(f"{' '.join(command)} ended with status {status}: mend what it says and try again")
+        raise InstallationError(
+            f"{' '.join(command)} ended with status {status}: correct the error that it "
+            "printed, and run the command again"
+        )

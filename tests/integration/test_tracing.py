@@ -82,7 +82,7 @@ def test_what_cannot_be_is_told_before_a_weight_is_read(
     # An environment that is for all programs of a host is no reason not to serve.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
     assert open_spans(load_config({"model": "demo"}), "m") is None
-    assert "needs numaserve[otel]" in caplog.text
+    assert "OpenTelemetry is not installed (pip install 'numaserve[otel]')" in caplog.text
 
 
 def test_a_request_to_a_server_is_in_the_trace_of_its_client(collector: OtlpCollector, serve: Serve) -> None:

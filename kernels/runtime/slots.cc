@@ -43,7 +43,7 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   check_ids(s.prompt_history, vocabulary_);
   check_ids(s.output_history, vocabulary_);
   if (s.bias_ids.size() != s.bias_values.size())
-    throw std::invalid_argument("the logit bias must have as many values as ids");
+    throw std::invalid_argument("the logit bias must have one value per id");
   // The move leaves the vectors where they are, and so what their owner's pointers refer to.
   changes_.push_back({.slot = index, .num_pages = 0, .before = std::move(slot)});
   slot = {};

@@ -74,8 +74,8 @@ def _running(
     if options or config is not None:
         name = next(iter(options), "config").replace("_", "-")
         raise OperatorError(
-            f"--{name} needs a MODEL, for which a server is started, and {url} is a running server: "
-            f"name a MODEL, or leave --{name} out"
+            f"--{name} applies only to a server that chat starts, and {url} is a running server: "
+            f"name a MODEL, or leave out --{name}"
         )
     return RemoteServer(url, client_key(api_key_file), ca_file=ca_file)
 

@@ -66,4 +66,4 @@ def _cells(cost: OperationFigures) -> list[str]:
 
 def _waiting(step: OperationFigures) -> str:
     part = step.wait_ms / step.ms if step.ms else 0.0
-    return f"{step.ms:.4g} ms per step, of which {step.wait_ms:.3f} ms ({part:.1%}) waiting for other ranks"
+    return f"{step.ms:.4g} ms per step, {step.wait_ms:.3f} ms ({part:.1%}) of them waiting for other ranks"

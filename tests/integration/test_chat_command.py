@@ -80,7 +80,7 @@ def test_what_cannot_be_is_one_line_and_status_2(server: StandIn, talk) -> None:
     assert talk(server.url, "hi", options=("--tp", "2"))[::2] == (
         2,
         f"numaserve: --tp applies only to a server that chat starts, and {server.url} is a running server: "
-        "name a MODEL, or leave --tp out\n",
+        "name a MODEL, or leave out --tp\n",
     )
     assert "server with several models, and m is a model" in talk("m", "hi", options=("--model", "x"))[2]
     assert talk(server.url, "hi", options=("--model", "tiny/bytes"))[0] == 0

@@ -92,7 +92,7 @@ def test_a_wrong_objective_is_a_mistake(word: str) -> None:
 
 
 def test_an_objective_may_not_be_given_twice() -> None:
-    with pytest.raises(OperatorError, match="--goodput sets .* twice"):
+    with pytest.raises(OperatorError, match=r"--goodput sets .* twice"):
         parse_goodput(["e2e:5", "e2el:6"])
 
 

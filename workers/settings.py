@@ -65,8 +65,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     context_parallel_from: Annotated[
         int | None,
         Option(
-            "Minimum context length per new token at which ranks divide a DeepSeek sequence's latents. Below it, "
-            "every rank reads all latents. Default: automatic.",
+            "Minimum context length per new token for dividing a DeepSeek sequence's latents among the ranks. "
+            "Below it, every rank reads all latents. Default: automatic.",
             at_least=1,
             packed=False,
         ),

@@ -70,7 +70,7 @@ class BlockEvents:
 
 
 async def message_of(events: AsyncIterator[Event]) -> dict[str, Any]:
-    """The message that `events` tell of: an answer is the same whole and streamed."""
+    """Return the message that `events` describe: a response is the same with and without streaming."""
     message: dict[str, Any] = {}
     pieces: list[list[str]] = []
     async for event in events:

@@ -101,7 +101,7 @@ def _digest(context: ApiContext, name: str) -> str:
 
 
 def _info(context: ApiContext) -> dict[str, object]:
-    # Clients look for the key that ends so, behind the architecture's name.
+    # Clients look for the key that ends so, after the architecture's name.
     return {
         "general.architecture": "numaserve",
         "general.basename": context.model_name.rpartition("/")[2],

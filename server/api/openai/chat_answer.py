@@ -53,7 +53,7 @@ class ChatAnswer:
                 answers[chunk.index].add(chunk)
                 self._ids.add(chunk.index, chunk.token_ids)
                 if scored is None and self._body.prompt_logprobs is not None:
-                    # A thread does it: thousands of tokens, each with others beside it, take a second.
+                    # A thread does it: thousands of tokens, each with alternatives, take a second.
                     entries = partial(prompt_entries, self._names, chunk.prompt_logprobs, self._body.prompt_logprobs)
                     scored = await asyncio.to_thread(entries)
                 # Chunk by chunk: those of a long answer together would hold the event loop for a second at its end.

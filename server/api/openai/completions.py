@@ -130,7 +130,7 @@ class _CompletionAnswer:
         if self._echo and not choice.begun:
             text = choice.prompt.text + text
             if self._with_logprobs:
-                # A thread does it: thousands of tokens, each with others beside it, take a second.
+                # A thread does it: thousands of tokens, each with alternatives, take a second.
                 rest = only_likeliest(chunk.prompt_logprobs, self._tops)
                 columns = partial(choice.logprobs.prompt, choice.prompt.tokens[0], rest)
                 logprobs.append(await asyncio.to_thread(columns, choice.prompt.hidden))

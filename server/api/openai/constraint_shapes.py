@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of the fields that constrain an answer."""
+"""Schemas in the OpenAPI document of the fields that constrain a response."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Token ids beside an answer's text, as vLLM gives them with `return_token_ids`."""
+"""Token ids of a response's text, as vLLM returns them with `return_token_ids`."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""How well documents fit queries, by a model that answers yes or no: vLLM's scores, Jina's and Cohere's ranking."""
+"""Scores of documents for queries, by a model that answers yes or no: vLLM's scores, Jina's and Cohere's ranking."""

@@ -1,4 +1,4 @@
-"""SGLang's own surface, beside what its extensions add to OpenAI's.
+"""SGLang's own API; its extensions of OpenAI's API are in `openai`.
 
 Its errors have the shape ``{"error": {"message"}}``, which OpenAI's fill.
 """

@@ -54,7 +54,7 @@ class _Output:
         """Take the next chunk."""
         begins, self._begun = not self._begun, True
         if begins and self._body.scores_prompt:
-            # A thread does it: thousands of tokens, each with others beside it, take a second.
+            # A thread does it: thousands of tokens, each with alternatives, take a second.
             await asyncio.to_thread(self._add_prompt, chunk)
         self._tokens += len(chunk.token_ids)
         self._cached = max(self._cached, chunk.of_engine.cached_tokens)

@@ -20,13 +20,13 @@ class Entries:
         return [None if logprob is None else finite(logprob), token, text]
 
     def chosen(self, tokens: Iterable[TokenLogprobs]) -> list[Entry]:
-        """Those of the tokens that came."""
+        """Return the log-probabilities of the generated tokens."""
         return [self.entry(each.token, each.logprob) for each in tokens]
 
     def likeliest(self, tokens: Iterable[TokenLogprobs]) -> list[list[Entry]]:
-        """Those of the likeliest tokens, at each position."""
+        """Return the log-probabilities of the most likely tokens, at each position."""
         return [list(map(self.entry, each.top_ids, each.top_logprobs)) for each in tokens]
 
     def named(self, ids: Sequence[int], logprobs: Iterable[Sequence[float]]) -> list[list[Entry]]:
-        """Those of the tokens that were named, at each position."""
+        """Return the log-probabilities of the requested tokens, at each position."""
         return [list(map(self.entry, ids, each)) for each in logprobs]

@@ -97,7 +97,7 @@ class ResponseAnswer:
 
 
 def _echoed(body: ResponsesRequest) -> dict[str, object]:
-    """What a response repeats of its request."""
+    """Return the fields of the request that a response repeats."""
     effort = None if body.reasoning is None else body.reasoning.effort
     summary = None if body.reasoning is None else body.reasoning.summary
     return {

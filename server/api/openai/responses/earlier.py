@@ -1,4 +1,4 @@
-"""What is taken up again of what is stored: a response's items, a page of them, or single ones by their ids."""
+"""Reads items of stored responses: all items of a response, a page of them, or single items by their ids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def resolved(store: ResponseStore, owner: bytes, entries: Sequence[Entry], ids: 
 
 
 def page(entries: Sequence[Entry], limit: int, after: str | None) -> dict[str, object]:
-    """At most `limit` items behind that with the id `after`. Raises `ApiError`."""
+    """Return at most `limit` items after the item with the id `after`. Raises `ApiError`."""
     start = 0
     if after is not None:
         start = next((index for index, entry in enumerate(entries, 1) if entry.id == after), 0)

@@ -44,7 +44,7 @@ class Given(msgspec.Struct):
 
 
 class Ids:
-    """The ids of a response and its items. Nobody can guess one; each tells which response it belongs to."""
+    """The ids of a response and its items. An id cannot be guessed, and identifies the response of its item."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_hex(24)

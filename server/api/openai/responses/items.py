@@ -154,7 +154,7 @@ class ItemReference(Strict):
     id: ShortText
 
     def entry(self) -> Entry:
-        """What stands for the item until it is found."""
+        """Return the placeholder of the item until the item is found."""
         return Entry(self.type, id=self.id)
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities beside the texts of an output."""
+"""Log-probabilities of the texts of an output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The items of a response, and the events that tell of them."""
+"""The items of a response, and the events that describe the items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are kept for later requests: in memory, the least used of whoever holds most go first."""
+"""Stored responses, in memory. Eviction removes the least recently used response of the key that holds most."""
 
 from __future__ import annotations
 

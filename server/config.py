@@ -191,7 +191,7 @@ class ServeConfig(BaseModel):
     draft_model: NonBlank | None = Field(
         None,
         description="Draft model for speculative decoding: a smaller model with the same vocabulary, named as "
-        "MODEL is. The workers load it alongside the model. It sets `speculative` to `auto` unless "
+        "MODEL is. The workers load it alongside the model. The option sets `speculative` to `auto` unless "
         "that option is set.",
     )
     draft_quantization: Quantization | None = Field(

@@ -88,7 +88,7 @@ def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
 
 
 def _memory_table(nodes: list[NodeMemory]) -> Table:
-    table = _table("Memory", "node", "ranks", "weights", "KV cache", "scratch (about)", "needed", "may use", "fits")
+    table = _table("Memory", "node", "ranks", "weights", "KV cache", "scratch (about)", "needed", "available", "fits")
     for node in nodes:
         sizes = (node.weights, node.kv_cache, node.scratch, node.needed, node.usable)
         table.add_row(str(node.node), str(node.ranks), *map(format_bytes, sizes), "yes" if node.fits else "no")

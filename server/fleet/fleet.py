@@ -142,9 +142,7 @@ class Fleet:
         """The same for a request that loads nothing. Raises `ApiError` where its model is not ready."""
         self._check_open()
         if self.state(name) != "ready":
-            raise not_ready(
-                f"The model '{name}' is not loaded. Load it with POST /models/load, or send a request that generates."
-            )
+            raise not_ready(f"The model '{name}' is not loaded. Load it first with POST /models/load.")
         self._residency.enter(name, self._loop.time())
         return self._models[name].session
 

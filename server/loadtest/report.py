@@ -154,7 +154,7 @@ def _counts(summary: Summary) -> list[tuple[str, str]]:
         ("completed requests", str(summary.completed)),
         ("failed requests", str(summary.failed)),
         ("duration (s)", number(summary.duration_s)),
-        ("concurrency, on average", number(summary.concurrency)),
+        ("average concurrency", number(summary.concurrency)),
         ("input tokens", f"{summary.input_tokens:,} ({summary.cached_tokens:,} cached)"),
         ("output tokens", f"{summary.output_tokens:,}"),
         ("outputs shorter than requested", str(summary.shorter)),

@@ -271,7 +271,7 @@ class WorkerGroup:
         if self._over or self._first_failed is not None:
             return
         self._first_failed = rank
-        self._abort_ring(f"worker {rank} has ended")
+        self._abort_ring(f"worker {rank} ended")
         process = self._processes[rank]
         killed = process.was_killed()
         death = Death("signal" if killed else "exit", f"worker {rank} {process.ending()}")

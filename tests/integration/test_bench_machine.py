@@ -124,9 +124,9 @@ def test_without_torch_the_ring_is_measured_alone_and_the_report_says_so(
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "--size: messages are fp32" in mistake(capsys, "ring", "--size", "6")
-    assert "and not both" in mistake(capsys, "offline")
-    assert "and not both" in mistake(capsys, "load", "demo", "--shape", "tiny")
+    assert "--size must be a multiple of 4 bytes" in mistake(capsys, "ring", "--size", "6")
+    assert "name either a MODEL or a shape" in mistake(capsys, "offline")
+    assert "name either a MODEL or a shape" in mistake(capsys, "load", "demo", "--shape", "tiny")
     assert "--format x: expected bf16" in mistake(capsys, "kernels", "--format", "x")
     assert "cannot write --json" in mistake(capsys, "load", "--shape", "tiny", "--json", str(tmp_path / "no" / "file"))
     assert "--context-length 2105 exceeds the model's limit: lower it to at most 2048" in mistake(

@@ -1,6 +1,5 @@
-"""Data that the package carries: presets for ``numaserve serve --config NAME``, for kinds of use and for models;
-sampling defaults of models whose files have none; hosts that ``numaserve plan --host NAME`` knows, and how near to
-their ceilings the kernels come."""
+"""Data that the package carries: presets for ``numaserve serve --config NAME``, by use and by model; sampling
+defaults for models whose files have none; hosts for ``numaserve plan --host NAME``; efficiencies of the kernels."""
 
 from pathlib import Path
 

@@ -13,18 +13,18 @@ TILE_ROWS: int  # of weights or of activations
 TILE_COLUMNS: int  # of bf16
 INT8_TILE_COLUMNS: int
 CACHE_LINE: int  # bytes
-GROUP_SCALE_BYTES: int  # behind a row of quantized activations, of each of its groups
+GROUP_SCALE_BYTES: int  # of each group, after a row of quantized activations
 PAGE_TOKENS: int
 ATTENTION_BLOCK: int  # tokens whose softmax is computed at once
 ATTENTION_ROWS: int  # query rows that attention takes together at most
 PARTIAL_SEQUENCES: int  # the longest sequences, whose blocks can each be computed by itself
-PARTIAL_EXTRA: int  # floats behind the values of a partial result of attention
+PARTIAL_EXTRA: int  # floats after the values of a partial attention result
 MAX_HEAD_DIM: int  # or values of a latent
 MAX_LATENT_DIM: int  # values and rotated part
 MAX_EXPERTS: int  # of a layer
 MAX_TOP_K: int  # experts of a token
 MAX_MASKED_DRAFTS: int  # of a sequence in a step
-MAX_LOGPROBS: int  # most likely tokens that are told of
+MAX_LOGPROBS: int  # most likely tokens that are reported
 SIGMOID_GAIN: float  # of swiglu_oai
 ONE_SHOT_BYTES: int  # beyond which each of more than two ranks sums a share
 CHECKSUM_UNIT: int  # bytes
@@ -37,27 +37,31 @@ QuantizedPlace = tuple[Place, int, int]
 Logprobs = tuple[int, float, list[int], list[float]]
 
 def available_isas() -> list[str]:
-    """Instruction sets that can run here, best first."""
+    """Return the instruction sets that can run on this machine, best first."""
 
 def isa() -> str:
-    """The instruction set in use: the best there is, or the one that NUMASERVE_ISA names.
+    """Return the instruction set in use: the best available one, or the one that NUMASERVE_ISA names.
 
     Raises ValueError for an unknown name, RuntimeError when the machine cannot run it.
     """
 
 def read_bandwidth(team: Team, nbytes: int) -> float:
-    """Bytes a second that the team reads from memory."""
+    """Measure the bytes per second that the team reads from memory."""
 
 def read_seconds(team: Team, ranges: Sequence[tuple[int, int]], fetch_ahead: bool) -> float:
-    """Seconds in which the team reads these ranges of memory, each an address and a number of bytes, but for what each
-    has behind a multiple of 256 bytes for each thread."""
+    """Measure the seconds that the team takes to read these memory ranges, each an address and a number of bytes.
+
+    The bytes of a range after the last multiple of 256 bytes per thread are not read.
+    """
 
 def peak_flops(team: Team, format: str = "bf16", passes: int = 7) -> float:
-    """Operations a second of the tiles of the instruction set in use, on all threads of the team: the best of some
-    passes, each of some hundredths of a second at most."""
+    """Measure the operations per second of the tiles of the instruction set in use, on all threads of the team.
+
+    Returns the best of `passes`, each of which takes at most some hundredths of a second.
+    """
 
 def barrier_ns(team: Team) -> float:
-    """Nanoseconds of one barrier of the team."""
+    """Measure the nanoseconds of one barrier of the team."""
 
 def read_packed(team: Team, fd: int, matrices: Sequence[PackedMatrix], offsets: Sequence[int]) -> list[int]:
     """Fill matrices from a file on the team's threads, each from its offset.
@@ -67,7 +71,7 @@ def read_packed(team: Team, fd: int, matrices: Sequence[PackedMatrix], offsets: 
     """
 
 def checksum(data: memoryview) -> int:
-    """64 bits that tell accidental damage of contiguous bytes."""
+    """Return a 64-bit checksum that detects accidental damage of contiguous bytes."""
 
 class Team:
     """A pinned thread team; thread 0 is the caller."""
@@ -84,9 +88,9 @@ class PackedMatrix:
     """
 
     def __init__(self, n: int, k: int, format: str = "bf16", group: int = 0, offsets: str = "none") -> None:
-        """A matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8, mxfp4 or iq4; the last five have a `group`
-        of 32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or minima. Raises ValueError
-        for anything else."""
+        """Make a matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8, mxfp4 or iq4; the last five have a
+        `group` of 32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or minima. Raises
+        ValueError for anything else."""
     def pack(
         self,
         team: Team,
@@ -102,9 +106,9 @@ class PackedMatrix:
         """Copy source rows `rows`, columns first_col .. first_col + k, to rows dst_row ...
 
         `data` is the whole tensor, row-major, `dtype` one of bf16, f16, f32, q8_0, q4_0, q4_1. With a panel stride the
-        rows are dealt in panels of 16 to every so many panels. Blocks keep their codes in a matrix of their own kind:
-        q8_0 in int8_group, q4_0 in int4, q4_1 in int4 with minima, groups of 32. Raises ValueError when something does
-        not fit, or a block's scale is not finite.
+        rows are dealt in panels of 16, one to every `panel_stride` panels. Blocks keep their codes in a matrix of their
+        own kind: q8_0 in int8_group, q4_0 in int4, q4_1 in int4 with minima, groups of 32. Raises ValueError when
+        something does not fit, or a block's scale is not finite.
         """
     def pack_codes(
         self,
@@ -130,9 +134,9 @@ class PackedMatrix:
         ValueError when something does not fit, such as a source group that is not a multiple of the matrix's.
         """
     def to_numpy(self) -> npt.NDArray[np.float32]:
-        """Its values, [n, k]."""
+        """Return the values, [n, k]."""
     def buffer(self) -> memoryview:
-        """All its memory, `nbytes` bytes that may be written. It stays alive with the view."""
+        """Return all memory of the matrix, `nbytes` writable bytes. The memory lives as long as the view."""
     @property
     def n(self) -> int: ...
     @property
@@ -144,7 +148,7 @@ class PackedMatrix:
         """Columns that share a scale; 0 for formats without groups."""
     @property
     def offsets(self) -> str:
-        """The kind of its offsets: none, zeros or minima."""
+        """The kind of offsets: none, zeros or minima."""
     @property
     def nbytes(self) -> int: ...
     @property
@@ -155,16 +159,16 @@ class Vector:
 
     def __init__(self, values: npt.NDArray[np.float32]) -> None: ...
     def to_numpy(self) -> npt.NDArray[np.float32]:
-        """Its values, [size]."""
+        """Return the values, [size]."""
     @property
     def size(self) -> int: ...
 
 class RopeTable:
-    """Cosines and sines [positions, rotated dimensions / 2] of one rope."""
+    """Cosines and sines [positions, rotated dimensions / 2] of one rotary embedding."""
 
     def __init__(self, cos: npt.NDArray[np.float32], sin: npt.NDArray[np.float32]) -> None: ...
     def to_numpy(self) -> npt.NDArray[np.float32]:
-        """Both tables, [2, positions, rotated dimensions / 2]."""
+        """Return both tables, [2, positions, rotated dimensions / 2]."""
     @property
     def positions(self) -> int: ...
 
@@ -216,15 +220,15 @@ class Program:
         rank 0 only, or with a result of pooling that is not all finite."""
     @property
     def dropped_sequences(self) -> list[int]:
-        """Indices of the last step's sequences that are not to go on, or whose mask leaves no token. Known to rank 0
+        """Indices of the last step's sequences that are to be dropped, or whose mask allows no token. Known to rank 0
         only."""
     @property
     def late_sequences(self) -> list[int]:
         """Indices of the last step's sequences whose mask was not there in time. Known to rank 0 only."""
     @property
     def pooled(self) -> list[tuple[int, bytes]]:
-        """Of the last step: the index of each sequence that was pooled, and the final norm of its last position, in
-        fp32 of the machine's byte order."""
+        """Index of each sequence that the last step pooled, with the final norm of its last position, in fp32 of the
+        machine's byte order."""
     def step(
         self,
         sequences: npt.NDArray[np.int32],
@@ -236,9 +240,9 @@ class Program:
         """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
         last position is for: 0 nothing, 1 a sample, 2 pooling. Masks are those of step `step_id`.
 
-        `drafts` is empty, or says of each sequence how many of its last tokens are guesses of what is sampled after
-        those before them. There is a sample after the last token that is none and after each draft, and only those
-        that rest on right ones are told and kept.
+        `drafts` is empty or has, for each sequence, the number of its last tokens that are draft tokens. A token is
+        sampled after the last known token and after each draft token. Only samples after accepted draft tokens are
+        returned and stored.
 
         Returns for each row of logits its sequence, sample, target, and at a sample the log-probabilities of its slot's
         `token_ids_logprob`, then nanoseconds in all, in collectives, and of waiting for masks.
@@ -246,26 +250,27 @@ class Program:
         """
     @property
     def blocking(self) -> tuple[int, int, int, int, int]:
-        """How much of a product is done at a time, by the instruction set and the processor: panels of a group, k tiles
-        of a slab, and of a block, those of a block with few rows, and how many are few.
+        """The blocking of products, by instruction set and processor: panels of a group, k tiles of a slab, of a block,
+        and of a block of a small batch, and the row limit of a small batch.
 
-        Another one changes no bit; setting it raises ValueError for sizes without room."""
+        The blocking changes no bit of a result. Setting it raises ValueError for sizes that are out of range.
+        """
     @blocking.setter
     def blocking(self, to: tuple[int, int, int, int, int]) -> None: ...
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
-        """A row for each node: name, the format of what it multiplies, nanoseconds, those of waiting for other ranks,
-        bytes of its weights, bytes read and operations. All but the bytes of its weights grow from step to step."""
+        """Return a row for each node: name, format of the operands, nanoseconds, nanoseconds of waiting for other
+        ranks, bytes of weights, bytes read, and operations. All but the bytes of weights grow from step to step."""
     @property
     def totals(self) -> tuple[int, int, int]:
         """Steps, tokens and nanoseconds of all steps so far."""
     @staticmethod
     def partial_rows(pages_per_slot: int) -> int:
-        """Rows of partial attention results that a step needs room for."""
+        """Return the number of rows of partial attention results that a step needs."""
     @property
     def kv_memory(self) -> tuple[int, int]:
         """Address and bytes of the KV cache."""
     @property
     def arena(self) -> npt.NDArray[np.uint8]:
-        """The memory of the buffers, where their places say. It lives as long as this array does."""
+        """The memory of all buffers, at the offsets that their places name. It lives as long as this array."""
     @property
     def isa(self) -> str: ...

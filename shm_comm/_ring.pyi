@@ -7,16 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 class RingError(RuntimeError):
-    """A segment that is not the one meant, or a collective that could not be finished."""
+    """A segment that does not match the launch, or a collective that could not be finished."""
 
 class RingAborted(RingError):
     """A peer or the supervisor aborted the ring while this rank waited."""
 
 class RingDeadline(RingError):
-    """A peer did not come within the deadline; the message names it."""
+    """A peer did not arrive within the deadline; the message names the peer."""
 
 class RingBase:
-    """numaserve::ring::Ring, which other native modules take."""
+    """The C++ class numaserve::ring::Ring, which other native modules accept."""
 
 class Ring(RingBase):
     """A rank's end of the ring. Keep it alive as long as native code uses it."""
@@ -43,11 +43,11 @@ class Ring(RingBase):
     def part_range(self, rank: int) -> tuple[int, int]:
         """Offset and length in bytes of a rank's part, page-aligned: bind base_address + offset to the rank's node."""
     def prefault(self) -> None:
-        """Touch the own slots so that they exist before the first collective; after the part was bound."""
+        """Touch the slots of this rank before the first collective. Call it after the part was bound."""
     def set_deadline(self, seconds: float) -> None:
-        """Set the longest that one wait may take, of the time in which this process runs."""
+        """Set the deadline of each wait, in seconds during which this process runs."""
     def share_cores(self) -> None:
-        """Let other threads run as soon as there is something to wait for: for ranks that are not pinned to cores."""
+        """Yield to other threads at every wait. For ranks that are not pinned to cores."""
     def beat(self) -> None:
         """Record that this rank makes progress; shown by ring-stat."""
     def abort(self, reason: str) -> None:
@@ -57,17 +57,18 @@ class Ring(RingBase):
     def all_reduce(self, array: npt.NDArray[np.float32], one_shot_bytes: int | None = None) -> None:
         """Sum `array` (float32) over the ranks in rank order, in place; the same bits on every rank.
 
-        Up to `one_shot_bytes` bytes every rank sums everything; above, each sums a share and the shares are gathered.
+        Up to `one_shot_bytes` bytes, every rank sums the whole array. Above, each rank sums a share, and shares are
+        gathered.
         """
     def all_gather(self, mine: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Write the ranks' `mine`, one after the other in rank order, to `out`."""
     def broadcast(self, data: npt.NDArray[Any], root: int) -> None:
-        """Overwrite `data` with the root's."""
+        """Overwrite `data` with the `data` of rank `root`."""
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
 class RankSnapshot:
-    """One rank, seen from outside. Epochs count collectives; min and max are over the lanes."""
+    """The state of one rank, read from outside. Epochs count collectives; min and max are over the lanes."""
 
     @property
     def pid(self) -> int: ...
@@ -89,7 +90,7 @@ class RankSnapshot:
     def beat_age_seconds(self) -> float: ...
 
 class RingSnapshot:
-    """A ring, seen from outside."""
+    """The state of a ring, read from outside."""
 
     @property
     def world_size(self) -> int: ...
@@ -112,26 +113,26 @@ def format_segment(fd: int, world_size: int, lanes: int, slot_bytes: int, nonce:
 def abort_segment(fd: int, reason: str) -> bool: ...
 
 class BoardBase:
-    """numaserve::masks::Board, which other native modules take."""
+    """The C++ class numaserve::masks::Board, which other native modules accept."""
 
 class Board(BoardBase):
     """An end of the mask board: the front end publishes, rank 0 waits. Keep it alive as long as native code uses it."""
 
     def __init__(self, fd: int, nonce: int) -> None:
-        """Map the board. Raises RingError when it is not the one meant."""
+        """Map the board. Raises RingError when the board belongs to another launch."""
     @property
     def rows(self) -> int: ...
     @property
     def row_bytes(self) -> int:
         """Bytes of a row's bits."""
     def publish(self, step: int, row: int, state: int, bits: int = 0) -> None:
-        """Tell rank 0 the state of a row in a step: 1 that it has a mask, whose `row_bytes` bytes are copied from the
-        address `bits`, 2 that every token is allowed, 3 that the row is to be dropped.
+        """Publish the state of a row in a step. 1: a mask, whose `row_bytes` bytes are copied from the address `bits`.
+        2: every token is allowed. 3: the sequence is to be dropped.
 
-        Raises IndexError for a row and ValueError for a state that there is not.
+        Raises IndexError for a row out of range and ValueError for an unknown state.
         """
     def wait(self, step: int, row: int, seconds: float) -> int:
-        """The state of a row in a step; 0 when none has come in `seconds`."""
+        """Return the state of a row in a step; 0 when none was published within `seconds`."""
     def bits(self, step: int, row: int) -> bytes:
         """The bits of a row, `row_bytes` of them; bit i of the little-endian uint32 words is token i's."""
 

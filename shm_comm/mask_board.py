@@ -26,7 +26,7 @@ class MaskBoard:
         self.row_bytes = self._board.row_bytes
 
     def publish(self, step: int, row: int, state: int, bits: int = 0) -> None:
-        """See `_ring.Board.publish`. Works after `close` too: then nobody reads it."""
+        """See `_ring.Board.publish`. Works after `close` too, when no process reads the board."""
         self._board.publish(step, row, state, bits)
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ def create_mask_board(rows: int, vocabulary: int) -> MaskBoard:
     """Create a board for one group.
 
     Args:
-        rows: slots of a batch, 1..4096.
+        rows: number of rows, 1..65536; see `mask_rows`.
         vocabulary: number of token ids. Memory is taken only for rows that are used.
 
     Raises:

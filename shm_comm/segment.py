@@ -1,6 +1,6 @@
 """Making a ring's segment, for the process that owns a group.
 
-The segment is a memfd: it has no name in the file system, so nothing is left behind when every process of the group is
+The segment is a memfd: it has no name in the file system, so nothing remains when every process of the group is
 killed, and no container limit on /dev/shm applies. It reaches a worker only as a descriptor passed on purpose::
 
     segment = create_segment(world_size=2, lanes=43, slot_bytes=8 << 20)
@@ -38,7 +38,7 @@ class Segment:
     def abort(self, reason: str) -> bool:
         """End every wait of every rank with `RingAborted`.
 
-        Returns whether this was the first abort; the first reason is the one that is kept (231 bytes of it).
+        Returns whether this was the first abort; only the first reason is stored, up to 231 bytes.
         """
         return _ring.abort_segment(self.fd, reason)
 

@@ -1,6 +1,6 @@
-"""Looking into the ring of a live group, without touching it.
+"""Read-only inspection of the ring of a running launch.
 
-The ring has no name: it is found through the descriptors of a process that holds it (the front end or any worker), and
+The ring has no name. It is found through the descriptors of a process that holds it (the front end or any worker) and
 mapped read-only.
 """
 
@@ -15,10 +15,10 @@ from rich.text import Text
 
 
 def ring_stat(pid: int) -> _ring.RingSnapshot:
-    """Return a snapshot of the ring that process `pid` holds; of the newest when a group is just being replaced.
+    """Return a snapshot of the ring that process `pid` holds; the newest ring while a launch is being replaced.
 
     Raises:
-        RingError: there is no such process, it may not be looked into, or it holds no ring.
+        RingError: the process does not exist, may not be inspected, or holds no ring.
 
     """
     folder = Path(f"/proc/{pid}/fd")

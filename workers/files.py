@@ -81,8 +81,8 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of `pairs`. Of two values of one name readers take the first or the last, or check one and use the
-    other."""
+    """Return the object of `pairs`. Readers disagree about two values of one name: one may check the first and another
+    use the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         double, _ = Counter(name for name, _ in pairs).most_common(1)[0]

@@ -1,7 +1,7 @@
-"""A worker's log records, which it writes beside its messages: one a line of its standard error.
+"""A worker's log records, which it writes next to its messages: one per line of its standard error.
 
 The front end reads them and writes them to its own log, in the log's format. Other lines come from native code, and
-from what ends the process; they are told from records by the first character.
+from what ends the process; records differ from them by the first character.
 """
 
 import logging

@@ -23,14 +23,14 @@ class MappedFile:
 
 class ReadFiles:
     """Gives that memory back every now and then, and then of whole files: a page that is touched brings neighbours
-    with it, up to megabytes of them, that releasing tensor by tensor would leave behind."""
+    with it, up to megabytes of them, that releasing tensor by tensor would leave."""
 
     def __init__(self) -> None:
         self._files: set[MappedFile] = set()
         self._nbytes = 0
 
     def add(self, file: MappedFile, nbytes: int) -> None:
-        """So many bytes of the file were read, and are not needed for now."""
+        """Note that a number of bytes of the file were read and are not needed for now."""
         self._files.add(file)
         self._nbytes += nbytes
         if self._nbytes >= RELEASE_BYTES:

@@ -33,9 +33,9 @@ class Option:
 class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Formats in which weights are kept; None: as the checkpoint has them. The embedding is always bf16.
 
-    `activations`: what weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each token and group;
-    bf16 takes such weights at their exact values; auto is the one of both that the engine multiplies by whose format
-    they are published in (workers/layers/stored.py).
+    `activations`: the data type that weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each
+    token and group; bf16 takes such weights at their exact values; auto is the data type of the engine that the format
+    of the weights comes from (workers/layers/stored.py).
     """
 
     linear: WeightFormat | None = None
@@ -76,7 +76,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     mtp: bool = False  # loaded with the layer that predicts the token after the next, where the checkpoint has one
 
     def of_weights(self) -> ModelSettings:
-        """These settings with the default of every field that shows in no byte of the packed weights."""
+        """Return these settings with the default of every field that shows in no byte of the packed weights."""
         unseen = {each.name: each.default for each in _options(ModelSettings).values() if not each.option.packed}
         return msgspec.structs.replace(self, **unseen)
 

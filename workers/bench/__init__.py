@@ -1,1 +1,1 @@
-"""Measurements of the parts that serve, each beside the best that the machine allows in the same minute."""
+"""Measurements of the parts of the server, each compared with the best that the machine allows in the same minute."""

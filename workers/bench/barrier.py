@@ -1,4 +1,4 @@
-"""The team's barrier beside OpenMP's, on the same processors."""
+"""The team's barrier compared with OpenMP's, on the same processors."""
 
 import os
 import shutil

@@ -24,8 +24,8 @@ from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.protocol import PAGE_SIZE
 
-# Up to so many rows, reading the weights is what takes the time, so that each product has to find its own in memory.
-# Beyond, one product is as good as many, and done sooner.
+# Up to this number of rows, reading the weights is what takes the time, so that each product has to find its own in
+# memory. Beyond, one product is as good as many, and done sooner.
 _FEW_ROWS = 64
 
 Products = list[tuple[GivenMatrix, ...]]  # of the nodes in `_NODES`, as often as a program repeats them

@@ -1,4 +1,4 @@
-"""All-reduce over the ring beside torch.distributed's gloo, on one thread a rank, fp32, in the same run.
+"""All-reduce over the ring compared with torch.distributed's gloo, on one thread per rank, fp32, in the same run.
 
 Each figure is the median over rounds, of which each takes the slowest rank.
 """

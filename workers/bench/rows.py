@@ -2,7 +2,7 @@
 
 A figure says little on a machine that is not described, and less on one that is shared: its bandwidth can halve for
 minutes. So each row has ceilings of its own, measured just before and after. The best repetition is compared
-with them; the median tells how much the machine was disturbed.
+with them; the median shows how much the machine was disturbed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Figure = str | int | float | None
 
 @dataclass(frozen=True)
 class Row:
-    """`what` tells the case, `figures` what was measured. Units are in the names: `_ms`, `_us`, `_s`, `gb_s`; what
+    """`what` names the case, `figures` has the measurements. Units are in the names: `_ms`, `_us`, `_s`, `gb_s`; what
     begins with `of_` or `share_` is a fraction."""
 
     table: str

@@ -1,4 +1,4 @@
-"""How much of a product is done at a time: each choice beside the others, by turns, and the best beside the table's.
+"""The blocking of products: every choice measured alternately, and the best choice compared with the table's.
 
 Only the time differs between choices, never a bit of the result.
 """
@@ -58,7 +58,7 @@ _MOST_FEW_ROWS = 64
 
 
 def values_for(m: int) -> Values:
-    """What there is to choose for M rows: a single one passes by whole panels."""
+    """Return the choices for M rows. A single row passes by whole panels and has none."""
     if m == 1:
         return {}
     return {**SIZES, **SIZES_OF_FEW} if m <= _MOST_FEW_ROWS else SIZES
@@ -131,7 +131,7 @@ def _choices(program: Program, m: int, effort: Effort, values: Values) -> list[C
         fastest = min(of_option, key=lambda change: times[change].best)
         best = Blocking(**best._asdict() | {option: getattr(changes[fastest], option)})
     found = [Choice(each, changes[each], times[each], times[each].best / times[""].best) for each in changes]
-    # The best of many is so by luck too: it is measured once more, beside the chosen one alone.
+    # The best of many is so by luck too: it is measured once more, with only the chosen one.
     again, together = _by_turns(program, m, [chosen, best], effort)
     return [*found, Choice("best of all", best, together, together.best / again.best)]
 

@@ -74,7 +74,7 @@ class Reduced(msgspec.Struct, frozen=True, tag="reduced"):
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """A rank tells what it is at."""
+    """The progress of a rank."""
 
     text: str
 

@@ -26,7 +26,7 @@ class Decoder(Layer):
     blocks: tuple[Block, ...]
     norm: Norm
     head: Head | None
-    predictor: Predictor | None = None  # guesses for the decoder, with a program of its own
+    predictor: Predictor | None = None  # makes draft tokens for the decoder, with a program of its own
 
     def shape(self, part: RankPart) -> RankShape:
         """The sizes that a program is made for. Raises `OperatorError` where layers differ in what they cache."""

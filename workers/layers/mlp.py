@@ -29,7 +29,7 @@ class MlpNames:
     interleaved: bool = False
 
     def below(self, module: str) -> MlpNames:
-        """These names within `module`."""
+        """Return the names within `module`."""
         return MlpNames(f"{module}.{self.gate}", f"{module}.{self.up}", f"{module}.{self.down}", self.interleaved)
 
 

@@ -21,10 +21,10 @@ class TensorNames:
 
 
 def find_names(names: Collection[str], prefixes: tuple[str, ...]) -> TensorNames:
-    """How a checkpoint with tensors of these `names` calls them. Raises `OperatorError` where it has no embeddings."""
+    """Return the naming of a checkpoint with tensors of these `names`. Raises `OperatorError` without embeddings."""
     for prefix in prefixes:
         if f"{prefix}{EMBEDDING}.weight" in names:
-            # Multimodal checkpoints nest it beside the language model.
+            # Multimodal checkpoints nest it next to the language model.
             nested = f"{prefix.removesuffix('model.')}{HEAD}"
             has_nested = any(name.startswith(f"{nested}.") for name in names)
             return TensorNames(prefix, nested if has_nested else HEAD)

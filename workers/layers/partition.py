@@ -1,4 +1,4 @@
-"""How the ranks divide a model: computed once, and passed to whatever has to know."""
+"""The division of a model among ranks: computed once, and passed to all code that needs it."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ class Partition:
         return [name for name, _ in total.most_common()]
 
     def multiplied_by(self) -> dict[ActivationDtype, list[str]]:
-        """The formats in which weights of any rank are kept in groups of whole numbers, by what these are multiplied
-        by."""
+        """Return the formats of weights in groups of integers on any rank, by the activations that multiply them."""
         made = {rank.format(each) for rank in self.ranks for each in rank.distinct()}
         pairs = sorted({(each.activations, each.format) for each in made if each.format in INTEGER_GROUPS})
         return {by: [format for _, format in found] for by, found in groupby(pairs, lambda pair: pair[0])}

@@ -1,4 +1,4 @@
-"""Multi-token prediction (DeepSeek-V3 technical report, section 2.2): a layer that guesses the token after the next."""
+"""Multi-token prediction (DeepSeek-V3 technical report, section 2.2): the layer for the token after the next."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predictor(Layer):
-    """Guesses from a token, and from what the model made of the one before it, what comes next.
+    """The layer that predicts the next token from a token and from the model's hidden state of the token before it.
 
-    The paper has the token behind beside each hidden state, and so its first position is one with a hidden state.
-    Here each token has the hidden state before it beside it: a position then depends on nothing behind it, so that
-    pages of a cached prefix serve whatever follows. Attention knows differences of positions only. The first position,
-    which has no hidden state, is of `NO_TOKEN`: its keys and values are zeros, as far as they have no biases.
+    The paper pairs each hidden state with the token after it, so its first position has a hidden state. Here each token
+    is paired with the hidden state before it: a position depends on nothing after it, and pages of a cached prefix
+    serve any continuation. Attention depends on differences of positions only. The first position has no hidden state
+    and is `NO_TOKEN`: its keys and values are zeros, apart from biases.
     """
 
     at: str  # what stands before the names of its own tensors, such as "layers.61."
@@ -50,7 +50,7 @@ class Predictor(Layer):
 
     @cached_property
     def joined(self) -> Axis:
-        """The columns of both norms beside each other, which ranks divide."""
+        """The concatenated columns of both norms, which ranks divide."""
         return Columns("predictor_input", 2 * self.hidden)
 
     @cached_property
@@ -85,5 +85,5 @@ class Predictor(Layer):
         b.keep(x)
 
     def scratch_columns(self, part: RankPart) -> int:
-        """Those of its block, and of what it makes a residual stream of."""
+        """The scratch columns of the block, and of the input of the residual stream."""
         return self.block.scratch_columns(part) + 5 * self.hidden

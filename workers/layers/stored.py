@@ -1,4 +1,4 @@
-"""How a checkpoint holds its quantized matrices: known from config.json or a GGUF file's table before any is read."""
+"""The layout of the quantized matrices of a checkpoint: read from config.json or the table of a GGUF file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stored:
     source_group: int = ROW  # the columns of a group in the file, where they are rounded again
     block_rows: int = 1  # rows that have a scale in common
     scale: str = "weight_scale"  # the name of the scales of compressed-tensors and fp8
-    activations: ActivationDtype = "bf16"  # what weights in groups are multiplied by where the operator leaves it open
+    activations: ActivationDtype = "bf16"  # what weights in groups are multiplied by where the operator does not choose
 
     @property
     def has_minima(self) -> bool:

@@ -18,7 +18,7 @@ def without_experts(metadata: Fields, values: Values) -> Values:
 
 @dataclass(frozen=True)
 class GgufForm:
-    """How GGUF files have a family.
+    """The form of a family in GGUF files.
 
     `architecture` is what general.architecture says; where it stands for several families, `accepts(metadata)` tells
     whether a file is of this one. `values(metadata, values)` are fields of config.json beside or in place of `values`,

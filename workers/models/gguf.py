@@ -64,7 +64,7 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
 
 
 def _stored(tensors: Sequence[ReaderTensor], decoder: Decoder, skipped: int) -> dict[str, Stored]:
-    """The matrices in block formats. Others that are not supported are told about when they are read."""
+    """Return the matrices in block formats. Unsupported formats are reported when they are read."""
     names, stored = GgufNames(decoder, skipped), dict[str, Stored]()
     for tensor in tensors:
         block = GGUF_BLOCKS.get(tensor.tensor_type.name.lower())

@@ -1,8 +1,6 @@
-"""Opens a model and reads its configuration from a Hugging Face folder or a GGUF file, without torch and without any
-weight.
+"""Reading of a model's configuration from a Hugging Face folder or a GGUF file, without torch and without any weight.
 
-What reads GGUF files is imported for those only: it brings packages that take a sixth of the time in which a worker
-starts.
+The reader of GGUF files is imported for such files only: its packages take a sixth of the start time of a worker.
 """
 
 from __future__ import annotations

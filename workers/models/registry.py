@@ -1,4 +1,4 @@
-"""All families, and which of them runs an architecture. A family is a file beside the others that has a `FAMILY`."""
+"""All families, and which of them runs an architecture. A family is a file in this folder that has a `FAMILY`."""
 
 import functools
 import pkgutil

@@ -27,7 +27,7 @@ class ModelConfig:
     bos_token_id: int | None = None
     prefixes: tuple[str, ...] = ("model.",)
     ignored_prefixes: tuple[str, ...] = ()
-    # Of the checkpoint, after the others, for predicting several tokens at once (MTP). A decoder has the first at most.
+    # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.
     skipped_layers: int = 0
     whole_context: int = 0  # of the checkpoint, where `max_position` is what is served of it
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
@@ -56,7 +56,7 @@ class ModelConfig:
         return self.num_layers + (self.decoder.predictor is not None)
 
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
-        """How ranks with those shares, their cores, divide it."""
+        """Return the division of the model among ranks with these shares, their cores."""
         return Partition(self.decoder, tuple(shares), settings, self.stored)
 
     def with_own_head(self) -> ModelConfig:

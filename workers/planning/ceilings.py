@@ -88,7 +88,7 @@ def bytes_beyond_caches() -> int:
 
 
 def last_level_cache_bytes() -> int:
-    """Size of the largest cache of the first processor; 0 where Linux does not tell."""
+    """Size of the largest cache of the first processor; 0 where Linux does not report it."""
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     return max((int(path.read_text().strip().removesuffix("K")) << 10 for path in sizes), default=0)
 

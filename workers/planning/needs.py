@@ -28,13 +28,13 @@ class RankNeeds:
 
     @property
     def parts(self) -> tuple[list[int], ...]:
-        """Those lists."""
+        """The lists of weights, scratch and pages."""
         return self.weights, self.scratch, self.per_page
 
 
 def max_logit_rows(options: DeploymentOptions) -> int:
-    """Rows of logits that one step may produce: for the next token of every running request and, with drafters, for one
-    guess behind each. Fewer requests may have more guesses."""
+    """Return the rows of logits that one step may produce: one per running request and, with drafters, one more for a
+    draft token of each. Fewer requests may have more draft tokens."""
     rows = options.max_running_requests * (2 if options.guesses else 1)
     return round_up(max(rows, MIN_LOGIT_ROWS), LOGIT_ROWS_UNIT)
 
@@ -45,12 +45,12 @@ def format_bytes(nbytes: int) -> str:
 
 
 def step_tokens(options: DeploymentOptions) -> int:
-    """Tokens that a step has room for: the next one of every running request at least."""
+    """Return the most tokens of a step: at least one for every running request."""
     return max(options.max_step_tokens, options.max_running_requests)
 
 
 def _logit_rows(options: DeploymentOptions) -> int:
-    """Rows of logits that there has to be room for."""
+    """Return the rows of logits that memory is needed for."""
     return 0 if options.settings.pooled else max_logit_rows(options)
 
 

@@ -1,4 +1,4 @@
-"""What an operator may wish of a deployment."""
+"""Options of a deployment."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """A draft model beside the model."""
+    """The options of a draft model."""
 
     model: str  # the folder or .gguf file that the workers open
     config: ModelConfig
@@ -18,7 +18,7 @@ class DraftOptions:
 
 @dataclass(frozen=True)
 class DeploymentOptions:
-    """The operator's wishes. None leaves the choice to `make_deployment`."""
+    """The operator's options. None leaves the choice to `make_deployment`."""
 
     model: str  # the folder or .gguf file that the workers open
     max_running_requests: int
@@ -36,4 +36,4 @@ class DeploymentOptions:
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"
     draft: DraftOptions | None = None
-    guesses: bool = False  # whether steps are to verify guesses
+    guesses: bool = False  # whether steps verify draft tokens

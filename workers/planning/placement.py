@@ -1,10 +1,10 @@
 """The cores of each rank.
 
-As many ranks as nodes is the natural case. More ranks make *virtual nodes*: a node's cores are cut into parts as equal
+One rank per node is the natural case. More ranks make *virtual nodes*: a node's cores are cut into parts as equal
 as possible, so that every part of the program also runs on a small machine. Fewer ranks leave the smallest nodes idle.
 
-A CPU quota counts like fewer cores: as many as it has whole ones, on as few nodes as hold them. Threads beyond it would
-use it up before the end of each period, and all of them would stand still for the rest of it.
+A CPU quota counts like fewer cores: the whole cores of the quota, on the fewest nodes that hold them. More threads
+would exhaust the quota before the end of each period, and all threads would pause for the rest of the period.
 """
 
 import itertools
@@ -59,9 +59,9 @@ def place_ranks(topology: Topology, tp: int | None, threads_per_worker: int | No
 
 
 def _within_quota(topology: Topology, tp: int | None) -> tuple[list[Node], tuple[str, ...]]:
-    """The nodes, with no more cores than the CPU quota has whole ones, and what to tell about it.
+    """Return nodes with at most as many cores as the CPU quota has whole ones, and notes for the operator.
 
-    Without `tp` they are as few as hold so many cores; with it they are as many as there are ranks.
+    Without `tp` the nodes are the fewest that hold these cores; with `tp` there is one node per rank, if possible.
     """
     quota, nodes = topology.cpu_quota, list(topology.nodes)
     if quota is None or quota >= topology.cores:

@@ -1,4 +1,4 @@
-"""What weights in groups are multiplied by, told to the operator."""
+"""The text for the operator about the activations that weights in groups are multiplied by."""
 
 from collections.abc import Mapping, Sequence
 

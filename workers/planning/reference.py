@@ -28,7 +28,7 @@ def matrices_of(part: RankPart) -> list[Matrix]:
 
 
 def expanded_bytes(part: RankPart) -> int:
-    """Memory of a rank's matrices in fp32, beside the packed ones."""
+    """Memory of a rank's matrices in fp32, in addition to the packed ones."""
     return sum(_FP32 * matrix.n * matrix.k for matrix in matrices_of(part))
 
 

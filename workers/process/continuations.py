@@ -1,4 +1,4 @@
-"""Where sequences go on whose last tokens were sampled by a step that had not been answered when the plan was made."""
+"""Completion of plans that were made before the step that samples their last tokens was answered."""
 
 from collections.abc import Iterable
 
@@ -7,21 +7,24 @@ from numaserve.workers.protocol import DraftWork, SeqPlan, StepPlan
 
 
 class Continuations:
-    """What the last step of each slot has sampled. Plans are completed with it.
+    """The tokens that the last step of each slot has sampled, which complete the next plan.
 
-    The front end makes a plan behind one with guesses as if they were all wrong. How many were right is known here,
-    on every rank, as soon as the step has run. So the worker that guesses need not wait for the front end's answer.
+    The front end makes a plan that follows one with draft tokens as if all of them were rejected. Every rank knows the
+    number of accepted draft tokens as soon as the step has run. A worker with a drafter need not wait for the front
+    end.
     """
 
     def __init__(self, *, reads_guesses: bool) -> None:
-        """`reads_guesses`: what guesses in the worker has read its own guesses as it would read them as tokens, but for
-        the last of them. A layer that predicts has not: it has read them with what it made itself."""
+        """`reads_guesses`: the drafter in the worker has read its own draft tokens, except the last, like tokens.
+
+        False for a layer that predicts: it has read them with hidden states of its own.
+        """
         self._reads_guesses = reads_guesses
-        # By slot: what was sampled, of which all but the last was guessed, and how many guesses there were.
+        # By slot: the sampled tokens, all but the last of them draft tokens, and the number of draft tokens.
         self._last: dict[int, tuple[list[int], int]] = {}
 
     def completed(self, plan: StepPlan) -> StepPlan:
-        """The plan with positions and tokens where it could not know them, and with what has to be read of these."""
+        """Return the plan with positions and tokens that were unknown, and with the tokens for the drafter."""
         seqs, works = list(plan.seqs), list(plan.draft_work or [])
         for index, seq in enumerate(plan.seqs):
             if seq.from_previous:
@@ -43,6 +46,6 @@ class Continuations:
         return DraftWork(work.index, work.lacking + right[read:])
 
     def ran(self, plan: StepPlan, sampled: Iterable[list[int]]) -> None:
-        """Take in the tokens that a plan has sampled of each of its sequences."""
+        """Store the tokens that a plan has sampled for each of its sequences."""
         for seq, drafts, tokens in zip(plan.seqs, plan.drafts_of_each, sampled, strict=True):
             self._last[seq.slot] = tokens, drafts

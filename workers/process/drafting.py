@@ -1,4 +1,4 @@
-"""Guesses by a smaller model, which each rank holds a shard of, too."""
+"""Draft tokens from a smaller model, of which each rank holds a shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = tuple[int, int, int, bool, int, int]  # of `Program.step`
 
 
 class Reading(NamedTuple):
-    """Tokens of a sequence that the draft model reads, from position `start` on, and how many it guesses behind."""
+    """Tokens of a sequence that the draft model reads from position `start` on, and the number of its draft tokens."""
 
     place: int  # of the sequence in the plan
     slot: int
@@ -29,25 +29,25 @@ class Reading(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """What plans have changed about a slot: how a new sequence samples, and pages behind those that it has."""
+    """Changes of a slot by plans: the sampling of a new sequence, and pages to append."""
 
     sampling: SamplingParams | None
     pages: list[int]
 
 
 class Drafting:
-    """Reads with a draft model what the served one reads, and guesses what that will say.
+    """The drafter that reads the tokens of the served model with a draft model, and proposes draft tokens.
 
-    The draft model has the same slots and page tables, and a KV cache of its own behind the same page numbers, so that
-    the front end plans both alike and a cached prefix serves both. It samples as the request does, with the request's
-    random numbers: where both models expect much the same, they mostly draw the same token. The front end says what is
-    to be read; what a page holds that the draft model has not read can cost a guess, never a token.
+    The draft model has the same slots and page tables, and its own KV cache under the same page numbers. The front end
+    plans both models alike, and a cached prefix serves both. The draft model samples with the parameters and random
+    numbers of the request: models with similar distributions mostly draw the same token. The front end names the
+    tokens to read. A page that the draft model has not read can cost a draft token, never a wrong token.
     """
 
     def __init__(
         self, program: Program | ReferenceProgram, max_step_tokens: int, own_vocabulary: int, vocabulary: int
     ) -> None:
-        """It knows tokens below `own_vocabulary`, and guesses those below `vocabulary`, the served model's."""
+        """Serve a draft model that reads tokens below `own_vocabulary` and drafts tokens below `vocabulary`."""
         self._program = program
         self._own_vocabulary = own_vocabulary
         self._vocabulary = vocabulary
@@ -55,10 +55,10 @@ class Drafting:
         self._changes: dict[int, _Change] = {}  # of slots
 
     def prepare(self, seqs: Sequence[SeqPlan]) -> None:
-        """Take in what the plan changes about slots.
+        """Store the changes that a plan makes to slots, for the next step of the draft model.
 
-        They are changed when the draft model runs: a Program keeps what its slots were until a step, and this one may
-        rest for long. Of a plan that is refused nothing has to be undone, since all sequences are begun anew then.
+        A Program keeps the former state of its slots until its next step, which may be far away here. A refused plan
+        needs no undo, because all sequences then start again.
         """
         for seq in seqs:
             if seq.init is not None:
@@ -67,18 +67,18 @@ class Drafting:
                 self._changes.setdefault(seq.slot, _Change(None, [])).pages.extend(seq.pages)
 
     def revert(self) -> None:
-        """Undo changes of slots that no step has been run with."""
+        """Undo the changes of slots since the last step."""
         self._program.revert()
 
     def run(self, plan: StepPlan) -> tuple[StepPlan, int]:
-        """The plan with guesses in place of `TO_BE_DRAFTED`, and how many nanoseconds they took.
+        """Return the plan with draft tokens in place of `TO_BE_DRAFTED`, and the nanoseconds that drafting took.
 
-        Raises `ValueError` for work that does not fit the plan, and whatever a step does.
+        Raises `ValueError` for work that does not fit the plan, and what a step raises.
         """
         return self._guessed(plan, readings_of(plan))
 
     def follow(self, plan: StepPlan) -> int:
-        """Take in that the plan has been run, and tell how many nanoseconds were spent on what the plan wants read."""
+        """Note that the plan has run, and return the nanoseconds that reading its tokens took."""
         return 0
 
     def _guessed(self, plan: StepPlan, readings: list[Reading]) -> tuple[StepPlan, int]:
@@ -100,7 +100,7 @@ class Drafting:
                 self._program.append_pages(slot, change.pages)
 
     def _guess(self, readings: list[Reading]) -> dict[int, list[int]]:
-        """The guesses behind each, by the index of its sequence."""
+        """Return the draft tokens of each reading, by the index of its sequence."""
         self._change_slots()
         guesses: dict[int, list[int]] = {each.place: [] for each in readings if each.guesses}
         for batch in _batches(readings, self._max_step_tokens):
@@ -116,7 +116,7 @@ class Drafting:
         return guesses
 
     def _step(self, readings: list[Reading], guesses: dict[int, list[int]]) -> None:
-        """Run a step of the draft model; without tokens a sequence goes on from its last guess."""
+        """Run a step of the draft model. A sequence without tokens continues from its last draft token."""
         rows: list[Row] = [
             (each.slot, each.start, len(each.tokens) or 1, not each.tokens, END_SAMPLE if each.guesses else 0, 0)
             for each in readings
@@ -130,14 +130,14 @@ class Drafting:
         self._ended(readings)
 
     def _tokens(self, readings: Sequence[Reading]) -> list[int]:
-        """What a step of the Program is to read."""
+        """Return the tokens that a step of the Program reads."""
         return [min(token, self._own_vocabulary - 1) for each in readings for token in each.tokens]
 
     def _ended(self, readings: Sequence[Reading]) -> None:
-        """A step of the Program has read that."""
+        """Note that a step of the Program has read `readings`."""
 
     def _own_init(self, sampling: SamplingParams) -> SlotInit:
-        """Without what only the served model does: it would count guesses as if they had been said."""
+        """Return the sampling of the draft model, without penalties: they would count draft tokens as output."""
         known = {token: bias for token, bias in sampling.logit_bias.items() if token < self._own_vocabulary}
         suppressed = [token for token in sampling.suppress if token < self._own_vocabulary]
         own = msgspec.structs.replace(
@@ -155,7 +155,7 @@ class Drafting:
 
 
 def readings_of(plan: StepPlan) -> list[Reading]:
-    """What is to be read of each sequence of a plan. Raises `ValueError` for what does not fit it."""
+    """Return the readings of the sequences of a plan. Raises `ValueError` for draft work that does not fit the plan."""
     return [_reading(plan, each.index, each.lacking) for each in plan.draft_work or []]
 
 
@@ -170,7 +170,7 @@ def _reading(plan: StepPlan, index: int, lacking: list[int]) -> Reading:
             "the draft model must make either all draft tokens of a sequence or none, after its known tokens"
         )
     if plan.drafts_of_each[index] and not guesses:
-        known = known[: len(known) - plan.drafts_of_each[index]]  # other guesses, which may be wrong
+        known = known[: len(known) - plan.drafts_of_each[index]]  # of another drafter, may be rejected
     tokens = lacking + known
     if not tokens:
         raise ValueError("draft work has no tokens to read for a sequence")
@@ -178,7 +178,7 @@ def _reading(plan: StepPlan, index: int, lacking: list[int]) -> Reading:
 
 
 def _batches(readings: list[Reading], most: int) -> Iterator[list[Reading]]:
-    """Cut into steps of at most so many tokens; guesses follow the last token of each sequence."""
+    """Split `readings` into steps of at most `most` tokens. Draft tokens follow the last token of a sequence."""
     batch: list[Reading] = []
     room = most
     for each in readings:

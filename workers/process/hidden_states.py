@@ -1,4 +1,4 @@
-"""What the served model made of the tokens before those that are to be predicted."""
+"""Hidden states of the served model for the tokens before those to be predicted."""
 
 from collections.abc import Sequence
 

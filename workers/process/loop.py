@@ -93,7 +93,7 @@ class Mailbox:
 
 
 def serve(mailbox: Mailbox, rank: int) -> int:
-    """A worker's whole life; returns its exit status. Raises `Orphaned`."""
+    """Run a worker from its launch to its end, and return its exit status. Raises `Orphaned`."""
     launch = mailbox.receive()
     if not isinstance(launch, Launch) or launch.rank != rank:
         mailbox.send(Failure(rank, -1, "the first message to a worker must be the launch of its rank"))

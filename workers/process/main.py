@@ -25,7 +25,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     set_up_logging()
-    faulthandler.enable()  # a crash in native code tells where in Python it was called
+    faulthandler.enable()  # a crash in native code shows the Python traceback
     # A step is one native call: the default action ends the process at once, in the middle of one too. Python's own
     # handler would wait for it to return.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -116,11 +116,11 @@ class RankModel:
 
     @property
     def load_seconds(self) -> float:
-        """How long loading weights took."""
+        """Seconds that loading the weights took."""
         return sum(each.loaded.seconds for each in self._loaded)
 
     def to_be_cached(self) -> list[Callable[[Callable[[], None]], object]]:
-        """What writes packed weights to the cache; none where they are there or it is off."""
+        """The writer of packed weights to the cache. None where they are cached already or the cache is off."""
         return [each.loaded.save for each in self._loaded if each.loaded.save is not None]
 
     def cache_weights(self) -> None:
@@ -160,7 +160,7 @@ class RankModel:
         return [matrix for each in self._loaded for matrix in each.loaded.weights.matrices]
 
     def operations(self) -> list[OperationProfile]:
-        """The cost of all operations since load; those of what guesses say so."""
+        """The cost of all operations since load. Names of the drafter's operations say so."""
         served, *drafts = (each.operations() for each in self._programs)
         renamed = (msgspec.structs.replace(each, name=f"draft {each.name}") for draft in drafts for each in draft)
         return [*served, *renamed]

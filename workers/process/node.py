@@ -1,4 +1,4 @@
-"""Everything a rank holds on its node, made in the one order that puts it there.
+"""The cores, threads, memory policy and ring of a rank, made in the order that places memory on its node.
 
 Cores first, then the memory policy, then the thread team, then the ring: whatever is allocated afterwards (weights, KV
 cache, scratch) is on the node without further ado, and is verified to be there.
@@ -14,7 +14,7 @@ from numaserve.shm_comm import Board, Ring
 from numaserve.workers.process import numa
 from numaserve.workers.protocol import Launch
 
-# Asking the kernel for the node of every page of a large model would take seconds; a sample of this many tells.
+# Asking the kernel for the node of every page of a large model would take seconds; a sample of this many is enough.
 _SAMPLED_PAGES = 1024  # a fraction of a millisecond: a step may wait for it
 
 _LONGEST_DEADLINE_S = 86400
@@ -52,8 +52,10 @@ class NodeContext:
         return cls(node=node, team=team, ring=ring, masks=masks)
 
     def set_deadline(self, seconds: float) -> None:
-        """Let each wait for another rank end after so many seconds from now on. Raises `ValueError` unless there can be
-        such a deadline; every rank does."""
+        """End each wait for another rank after `seconds` from now on.
+
+        Raises `ValueError` for a deadline that is out of range, on every rank.
+        """
         if not 0 < seconds <= _LONGEST_DEADLINE_S:
             raise ValueError(f"a step's deadline must be above 0 and at most {_LONGEST_DEADLINE_S} s, not {seconds}")
         if self.ring is not None:

@@ -1,9 +1,9 @@
 """Memory policy: libnuma through ctypes, or the same system calls where libnuma is not installed.
 
 On a kernel without NUMA, or in a sandbox that forbids the calls as a container's mostly does, every function does
-nothing and `refusal` says why. The server works all the same: the kernel gives a page to the node of whoever touches it
-first, and those are threads that are pinned to the rank's cores. Only nothing keeps it there, or keeps it from another
-node when this one is full.
+nothing and `refusal` says why. The server works all the same: the kernel places a page on the node of the thread that
+touches it first, and these threads are pinned to the rank's cores. But nothing keeps the page there, or keeps it off
+other nodes when this one is full.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 def refusal() -> str:
-    """Why memory was not bound to a node when that was asked for; empty where it was."""
+    """Return the reason why memory is not bound to a node as requested; empty where it is bound."""
     return next((reason for name, reason in _refused.items() if name in _BINDING), "")
 
 
@@ -55,7 +55,7 @@ def warn_of_refusal() -> None:
 def bind_memory_to(node: int) -> bool:
     """Take all memory that this process allocates from now on from `node` only.
 
-    Returns whether the kernel was told so. Raises OSError for a node that does not exist or is not allowed.
+    Returns whether the policy was set. Raises OSError for a node that does not exist or is not allowed.
     """
     mask = _mask(node)
     return _call("set_mempolicy", ctypes.c_int(_MPOL_BIND), mask, ctypes.c_ulong(_MASK_NODES + 1))
@@ -64,7 +64,7 @@ def bind_memory_to(node: int) -> bool:
 def bind_range(address: int, nbytes: int, node: int) -> bool:
     """Bind the pages of ``address .. address + nbytes`` to `node`, moving those that are already elsewhere.
 
-    `address` is rounded down to a page. Returns whether the kernel was told so; raises OSError when it refuses.
+    `address` is rounded down to a page. Returns whether the pages were bound; raises OSError when the kernel refuses.
     """
     start = address - address % mmap.PAGESIZE
     return _call(
@@ -82,9 +82,9 @@ def misplaced_pages(ranges: Iterable[tuple[int, int]], node: int, sample: int | 
     """The number of resident memory pages of the ``(address, nbytes)`` of `ranges` that are not on `node`.
 
     Pages that were never touched count as well placed. With `sample`, at most that many pages, evenly spread over all
-    ranges, are looked at and the count is scaled up. Where the kernel refuses to tell of pages it tells of whole
-    mappings, which takes longer: it is asked once, and what is touched later does not count. Returns 0 where it cannot
-    tell.
+    ranges, are looked at and the count is scaled up. Where the kernel refuses to report single pages, whole mappings
+    are counted. That takes longer, so it is done once, and pages that are touched later do not count. Returns 0 where
+    nothing is known.
     """
     bounds = np.array(list(ranges), np.int64).reshape(-1, 2)
     first = bounds[:, 0] // mmap.PAGESIZE
@@ -124,7 +124,7 @@ def _nodes_of(pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
 
 @functools.cache
 def _misplaced_in_mappings(ranges: tuple[tuple[int, int], ...], node: int) -> int:
-    """As `misplaced_pages`, of the mappings in which the ranges lie, by /proc/self/numa_maps (proc(5))."""
+    """Count like `misplaced_pages`, for the mappings that hold the ranges, from /proc/self/numa_maps (proc(5))."""
     try:
         lines = [line.split() for line in _MAPPINGS.read_text().splitlines()]
     except OSError:

@@ -1,5 +1,4 @@
-"""The KV cache's memory is fetched from the kernel ahead of its use: while a worker has nothing else to do, and some of
-it after each step."""
+"""Population of the KV cache's memory ahead of its use: while a worker is idle, and in part after each step."""
 
 import ctypes
 import logging
@@ -21,7 +20,7 @@ class Population:
 
     Else the steps do it: every layer's part of a token may be the first of a huge page, and the step then waits until
     all of those are cleared. Doing it all would take memory that may never be needed, and doing it before the first
-    request would delay that; a thread beside the steps would take their cores.
+    request would delay that; a thread next to the steps would take their cores.
     """
 
     def __init__(self, address: int, layer_bytes: int, layers: int, num_pages: int) -> None:
@@ -35,11 +34,11 @@ class Population:
 
     @property
     def is_behind(self) -> bool:
-        """Whether steps may soon come to what was not touched."""
+        """Whether steps may soon reach memory that was not touched."""
         return self._next_page < min(self._wanted, self._used + _PAGES_AHEAD // 2)
 
     def use(self, page: int) -> None:
-        """A sequence has been given `page`."""
+        """Note that a sequence has been given `page`."""
         if self._layer_bytes > 0 and page >= self._used:
             self._owed += _TIMES_USED * (page + 1 - self._used) * self._layers
             self._used = page + 1
@@ -48,7 +47,7 @@ class Population:
     def keep_up(self) -> None:
         """Touch more than has been given since the last call, so that steps without a pause between them do not catch
         up with what was touched: then every layer's part would come to its next huge page in the same step. A long
-        prompt may be given its pages all at once; the next step is not held up for all of them. Far ahead nothing is
+        prompt may be given its pages all at once; the next step does not wait for all of them. Far ahead nothing is
         done, since the next step is mostly that of a prompt's first tokens."""
         for _ in range(_PIECES_A_STEP):
             if not self.is_behind:

@@ -1,4 +1,4 @@
-"""Guesses by the layer of the model that predicts the token after the next (MTP)."""
+"""Draft tokens from the layer of the model that predicts the token after the next (MTP)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Predicting(Drafting):
             self._states.append_pages(seq.slot, seq.pages)
 
     def run(self, plan: StepPlan) -> tuple[StepPlan, int]:
-        """See `Drafting`: what is guessed behind is read now, all else behind the step."""
+        """See `Drafting`: sequences that get draft tokens are read now, all others after the step."""
         readings = readings_of(plan)
         self._behind = [each for each in readings if not each.guesses]
         self._computed = {}
@@ -67,7 +67,7 @@ class Predicting(Drafting):
         return read_ns
 
     def _tokens(self, readings: Sequence[Reading]) -> list[int]:
-        """The tokens of each, whose hidden states are filled in. The first position has none, and reads no token."""
+        """Return the tokens of each reading, and fill in their hidden states. The first position has neither."""
         tokens: list[int] = []
         row = 0
         for each in readings:
@@ -80,7 +80,7 @@ class Predicting(Drafting):
         return tokens
 
     def _states_of(self, reading: Reading) -> Bits:
-        """What was made of the token before each that is read."""
+        """Return the hidden state of the token before each token that is read."""
         if not reading.tokens:
             return self._own[reading.place]
         before, count = reading.start - 1, len(reading.tokens)

@@ -1,4 +1,4 @@
-"""What a rank holds of a model, and the Programs that run it."""
+"""The part of a model that a rank holds, and the Programs that run it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 if TYPE_CHECKING:
     from numaserve.workers.program.reference.program import ReferenceProgram
 
-# Name, format, nanoseconds, of which waiting for other ranks, bytes of weights, bytes read, operations.
+# Name, format, nanoseconds, nanoseconds of waiting for other ranks, bytes of weights, bytes read, operations.
 NodeProfile = tuple[str, str, int, int, int, int, int]
 
 

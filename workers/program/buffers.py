@@ -1,4 +1,4 @@
-"""The matrices that a forward pass works on: descriptions of them, told apart by identity."""
+"""The matrices that a forward pass works on: descriptions of them, distinguished by identity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 PAD = 32
 ACTIVATION_TILE_ROWS = 16  # that a product reads at once, however many of them are wanted
 CACHE_LINE = 64
-GROUP_SCALE_BYTES = 16  # of each group of quantized activations, behind their row
+GROUP_SCALE_BYTES = 16  # of each group of quantized activations, after their row
 ATTENTION_BLOCK = 256  # tokens that attention takes together
 ATTENTION_ROWS = 32  # query rows that attention takes together at most
 CUT_SEQUENCES = 8  # the longest sequences, whose blocks several threads can attend to

@@ -54,11 +54,11 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         return out
 
     def keep(self, x: Operand) -> None:
-        """Let `x` be read from outside after each step, as long as nothing is recorded behind that."""
+        """Let `x` be read from outside after each step, as long as nothing is recorded after that."""
         self.operations.append(Keep(x=x))
 
     def norms_beside(self, parts: Sequence[tuple[Residual | Tensor, Vector, float]]) -> Operand:
-        """The norms of fp32 [tokens, columns] each, by weight and eps, beside each other: bf16 [tokens, all columns].
+        """The norms of fp32 [tokens, columns] each, by weight and eps, concatenated: bf16 [tokens, all columns].
 
         Raises `ValueError` for columns that do not fill whole cache lines.
         """
@@ -198,7 +198,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         self.operations.append(Pool(x=x, out=out, weight=weight, eps=eps))
 
     def fused(self) -> list[Operation]:
-        """The recorded operations, as few as there are kernels for."""
+        """Return the recorded operations, fused as far as kernels exist."""
         return fuse(self.operations, self.setup.ranks.world)
 
     def costs(self) -> list[OperationCost]:

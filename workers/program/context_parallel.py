@@ -1,4 +1,4 @@
-"""The length from which on ranks divide the latents of a sequence; see kernels/runtime/context_parallel.h."""
+"""The minimum length of a sequence whose latents ranks divide; see kernels/runtime/context_parallel.h."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from numaserve.workers.program.buffers import PARTIAL_EXTRA, Buffer
 _BF16, _FP32 = 2, 4
 # Bytes that a rank could have read while two collectives wait for the slowest one.
 _MEETING_BYTES = 1 << 20
-# The exchange goes through another rank's memory, latents lie in one's own: a byte of it counts as so many.
+# The exchange goes through another rank's memory, latents lie in one's own: a byte of it counts as this many.
 _EXCHANGE_COST = 2
 
 
 @dataclass(frozen=True)
 class ContextParallel:
-    """How a Program divides sequences. All ranks come to the same."""
+    """The division of sequences by a Program, the same on all ranks."""
 
     head_bounds: list[int]  # world size + 1 boundaries of the ranks' heads
     from_tokens: int  # length of a sequence, for each new token of it, from which on it is divided
@@ -35,8 +35,8 @@ class ContextParallel:
 def context_parallel(
     head_bounds: Sequence[int], head_dim: int, value_dim: int, slot_bytes: int, from_tokens: int | None
 ) -> ContextParallel | None:
-    """How ranks with those heads divide latents of `head_dim`, or None where they cannot: one rank has no heads, and no
-    cache. `from_tokens` None: from where it moves fewer bytes. `slot_bytes` are those of the ring."""
+    """Return the division of latents of `head_dim` among ranks with these heads. None where a rank has no heads and no
+    cache. `from_tokens` None: from the length where dividing moves fewer bytes. `slot_bytes` are those of the ring."""
     world = len(head_bounds) - 1
     if world < 2 or any(begin == end for begin, end in pairwise(head_bounds)):
         return None
@@ -48,7 +48,7 @@ def context_parallel(
 
 
 def _break_even(head_bounds: Sequence[int], head_dim: int, value_dim: int) -> int:
-    """Tokens of a sequence from which on each rank reads less of its latents than it exchanges for one token."""
+    """Return the length from which a rank saves more by reading fewer latents than it exchanges for one token."""
     world, heads = len(head_bounds) - 1, head_bounds[-1]
     own = max(end - begin for begin, end in pairwise(head_bounds))
     queries = (own + 2 * heads) * head_dim * _BF16  # own ones are written, all read and written

@@ -110,7 +110,7 @@ def of_runs(name: str, heads: int, row_bytes: int) -> OperationCost:
 
 
 def column_pieces(rows: int, columns: int) -> float:
-    """Pieces that so many rows of `columns` columns can be divided into."""
+    """Return the number of pieces that rows of `columns` columns can be divided into."""
     return max(rows * columns / _LANES, 1)
 
 

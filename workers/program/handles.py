@@ -86,7 +86,7 @@ class Matrix:
 
     @property
     def activations(self) -> ActivationDtype:
-        """What codes in groups of whole numbers are multiplied by."""
+        """The data type that codes in groups of integers are multiplied by."""
         return self.made.activations
 
     @property

@@ -24,7 +24,7 @@ class OutsideRows:
 def outside_rows(
     operations: Sequence[Operation], rows: Callable[[Buffer, npt.DTypeLike], npt.NDArray[Any]]
 ) -> OutsideRows:
-    """Those of a program of `operations`; `rows` finds the memory of a buffer."""
+    """Collect the buffers of a program of `operations`; `rows` finds the memory of a buffer."""
     given, kept = np.zeros(_NOTHING, np.float32), np.zeros(_NOTHING, np.uint16)
     for each in operations:
         if isinstance(each, Given):

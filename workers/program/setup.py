@@ -32,7 +32,7 @@ class RankShape:
     # A latent cache has one KV head, and its first `value_dim` dimensions are the values. 0: the cache is not latent.
     value_dim: int = 0
     head_bounds: Sequence[int] = ()  # world size + 1 boundaries of the ranks' query heads
-    extra_tokens: int = 0  # behind the vocabulary: a step may have them, their embedding is zero, and none is sampled
+    extra_tokens: int = 0  # after the vocabulary: a step may have them, their embedding is zero, and none is sampled
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ProgramSetup:
 
     @cached_property
     def context_parallel(self) -> ContextParallel | None:
-        """How the latents of long sequences are divided among the ranks; None: they are not."""
+        """The division of the latents of long sequences among the ranks; None: they are not divided."""
         if self.ranks.world == 1 or self.shape.value_dim == 0:
             return None
         shape, from_tokens = self.shape, self.settings.context_parallel_from

@@ -1,4 +1,4 @@
-"""The settings with which a sequence begins in a Program, and what its last position in a step is for."""
+"""The settings of a new sequence in a Program, and the use of its last position in a step."""
 
 from typing import Any
 

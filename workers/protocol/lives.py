@@ -1,4 +1,4 @@
-"""The life of a worker: its launch, its loading, what it tells of itself, and its end."""
+"""Messages about a worker: its launch, its loading, its statistics, and its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DraftModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A smaller model of the same vocabulary, that guesses what the served one will say."""
+    """A smaller model with the same vocabulary, which proposes draft tokens for the served model."""
 
     model: str  # a folder or a .gguf file
     settings: ModelSettings
@@ -87,9 +87,9 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     weight_bytes: int
     kv_bytes: int
     misplaced_pages: int  # memory pages of weights and KV found on another node than the rank's own
-    memory_bound: bool = True  # whether the kernel was told to keep them there; else they lie where first touched
+    memory_bound: bool = True  # whether the kernel keeps them there; otherwise they lie where they were first touched
     weights_from: WeightsOrigin = "checkpoint"
-    weights_ns: int = 0  # how long that took
+    weights_ns: int = 0  # nanoseconds that loading them took
     terms: list[OperationTerms] = []  # of the operations that multiply
     draft_terms: list[OperationTerms] = []  # of those of the draft model
 
@@ -104,7 +104,7 @@ class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="failure"):
     """Something failed. With `step_id` >= 0 the requests of that step failed and the worker goes on; otherwise the
-    worker is about to exit. `message` tells the operator what to do next."""
+    worker is about to exit. `message` says what the operator should do next."""
 
     rank: int
     step_id: int

@@ -1,4 +1,4 @@
-"""What a rank's operations have cost."""
+"""Messages about the cost of a rank's operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OperationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str  # of what is multiplied, and so which peak it is measured by
     calls: int
     ns: int  # with the barrier that ends the operation
-    wait_ns: int  # of which waiting for other ranks, whether for their imbalance or for their data
+    wait_ns: int  # of `ns`, waiting for other ranks, for their imbalance or for their data
     weight_bytes: int  # that they hold
     bytes: int  # of weights and KV cache that had to be read at least; activations are not counted
     flops: int  # multiplies and adds of matrix products and attention
@@ -31,7 +31,7 @@ class OperationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The most that the cores of one rank can do, measured while all ranks measure. `read_bytes_s` is None where the
-    rank holds too little memory to tell reading it from reading its caches."""
+    rank holds too little memory to distinguish reading memory from reading caches."""
 
     isa: str
     threads: int
@@ -46,15 +46,16 @@ class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def read_rate(self) -> float:
-        """Bytes a second. Raises `ValueError` where they were not measured."""
+        """Bytes read per second. Raises `ValueError` where they were not measured."""
         if self.read_bytes_s is None:
             raise ValueError("the read bandwidth was not measured")
         return self.read_bytes_s
 
 
 class RankProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="profile"):
-    """A rank's answer to a `ProfileRequest`: totals since it was loaded, so that the difference of two answers tells
-    of the steps between them. What `native_ns` is more than its operations goes into checking and laying out plans."""
+    """A rank's answer to a `ProfileRequest`: totals since it was loaded, so that the difference of two answers
+    describes the steps between them. What `native_ns` is more than its operations goes into checking and laying out
+    plans."""
 
     request_id: int
     rank: int

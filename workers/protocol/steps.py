@@ -1,4 +1,4 @@
-"""Steps: what is to be computed, and what came of it."""
+"""Messages about steps: plans and their results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ MAX_MASKED_DRAFTS = 8  # of a masked sequence in a step
 
 
 def mask_rows(slots: int) -> int:
-    """The rows of a mask board: one for each slot, and as many for what is sampled behind each draft."""
+    """Return the number of rows of a mask board: for each slot, one row and one more after each draft token."""
     return slots * (1 + MAX_MASKED_DRAFTS)
 
 
 MAX_LOGPROBS = 20
 KEPT_HIDDEN_STATES = 128  # of a sequence's last tokens, by workers whose model has a layer that predicts
-TO_BE_DRAFTED = -1  # in the place of a token that the workers' draft model guesses
+TO_BE_DRAFTED = -1  # in the place of a draft token that the workers' draft model makes
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -63,9 +63,9 @@ class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One sequence's part of a step: `num_tokens` new tokens at positions `start`, `start + 1`, ...
 
-    With `from_previous` the first new token is the one that this slot sampled last, and `tokens` has only what is
-    guessed behind it by workers. Where the plan before had such guesses, `start` is where the sequence goes on if all
-    of them are wrong: each that is right moves it on by one, which the worker knows and the front end does not yet.
+    With `from_previous` the first new token is the one that this slot sampled last, and `tokens` has only the draft
+    tokens that workers make after it. Where the plan before had such draft tokens, `start` is the position if all of
+    them are rejected. Each accepted draft token moves it by one, which the worker knows and the front end does not yet.
 
     `pages` are appended to the slot's page table before the step: when the plan is run, not when it is received,
     since a plan may give a slot or a page to another sequence while the plan before it still runs.
@@ -85,13 +85,13 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def num_tokens(self) -> int:
-        """How many new tokens it has."""
+        """The number of new tokens."""
         return len(self.tokens) + self.from_previous
 
 
 class DraftWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the draft model reads of a sequence: the tokens before `SeqPlan.start` that it has not read, `lacking`, and
-    then those of the plan that are known. It guesses as many as the plan has places `TO_BE_DRAFTED`."""
+    """The tokens of a sequence that the draft model reads: tokens before `SeqPlan.start` that it has not read,
+    `lacking`, and then the known tokens of the plan. It makes one draft token for each `TO_BE_DRAFTED` in the plan."""
 
     index: int  # of the sequence in the plan
     lacking: list[int] = []
@@ -103,15 +103,15 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     step_id: int
     seqs: list[SeqPlan]
     deadline_s: float = 0.0  # of each wait for another rank; 0: the `Launch`'s
-    # How many of each sequence's last tokens are drafts: guesses of what is sampled after the tokens before them. There
-    # is a sample after the last token that is none, and one after each draft. Left out where no sequence has any.
+    # The number of draft tokens at the end of each sequence. A token is sampled after the last known token and after
+    # each draft token. Left out where no sequence has any.
     drafts: list[int] | msgspec.UnsetType = msgspec.UNSET
     # Before the step, by the draft model, of as many sequences as it is to read. Left out where there is no such model.
     draft_work: list[DraftWork] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def drafts_of_each(self) -> list[int]:
-        """How many drafts each sequence has, where none has any too."""
+        """The number of draft tokens of each sequence; zeros where `drafts` is left out."""
         return self.drafts or [0] * len(self.seqs)
 
 
@@ -125,7 +125,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class SampledToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A token that was sampled after a draft that was right, with what its request wants to know of it."""
+    """A token that was sampled after an accepted draft token, with the log-probabilities that its request asks for."""
 
     token: int
     logprobs: TokenLogprobs | None = None
@@ -148,7 +148,7 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     dropped: bool = False
     token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order; empty where nothing was sampled
     embedding: bytes = b""  # fp32, little-endian, of the hidden size; empty where the plan did not pool
-    # What was sampled behind `token`, after drafts that were right: at most one more each than there were drafts.
+    # Tokens that were sampled after `token`, one after each accepted draft token.
     following: list[SampledToken] = []
     late: bool = False
 
@@ -166,7 +166,7 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
     rank: int
     seqs: list[SeqResult]
     native_ns: int  # inside the native call
-    all_reduce_ns: int  # of which collectives, on thread 0
+    all_reduce_ns: int  # of native_ns, in collectives, on thread 0
     worker_ns: int  # plan received to result sent
     mask_wait_ns: int = 0  # of native_ns, waiting for masks, on the thread that waited longest
     draft_ns: int = 0  # of worker_ns, in the draft model

@@ -1,4 +1,4 @@
-"""Finds the model an operator named: a folder, a .gguf file, the demo, or a repository of the Hugging Face hub."""
+"""Lookup of the model that an operator named: a folder, a .gguf file, the demo, or a repository of the hub."""
 
 import re
 from importlib.util import find_spec

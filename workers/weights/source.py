@@ -57,7 +57,7 @@ class TensorSource(Protocol):
 
     def release(self, tensor: RawTensor) -> None:
         """Say that the tensor is not needed for now: its file is mapped, and what was read of it would stay in memory
-        beside what was packed. It can be read again."""
+        in addition to the packed weights. It can be read again."""
 
     def part(self, name: str) -> RawTensor:
         """A tensor of a quantized matrix: also codes. Raises `OperatorError` as `tensor` does."""

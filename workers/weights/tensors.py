@@ -1,4 +1,4 @@
-"""Which tensors a checkpoint of a model has to hold, and with which shapes; checked before anything is packed."""
+"""The tensors that a checkpoint of a model must hold, with their shapes; checked before anything is packed."""
 
 import re
 from collections.abc import Collection

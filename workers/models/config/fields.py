@@ -1,4 +1,4 @@
-"""Reads fields of an untrusted configuration: every value has a type and a range, every error names file and field."""
+"""Fields of an untrusted configuration: every value has a type and a range, every error names file and field."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Fields:
         return self._integers(key, value if isinstance(value, list) else [value], 0, vocab_size - 1, "token ids")
 
     def with_defaults(self, **defaults: object) -> Fields:
-        """These fields, with `defaults` for those that are missing; null counts as present."""
+        """Return these fields, with `defaults` for missing ones; null counts as present."""
         return Fields({**defaults, **self.values}, self.where)
 
     def with_values(self, **values: object) -> Fields:

@@ -31,7 +31,7 @@ class GGUFFile(GGUFReader):
     def scalar(self, key: str) -> object:
         """The number, text or truth value of a metadata key; None where it is missing or an array.
 
-        Some files tell a number for each layer: where all integers of an array are equal, it is that number.
+        Some files have a number for each layer: where all integers of an array are equal, it is that number.
         """
         field = self.fields.get(key)
         if field is None:

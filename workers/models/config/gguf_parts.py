@@ -1,6 +1,6 @@
 """A model in one GGUF file, or in several parts as `llama-gguf-split` makes them.
 
-The parts are called `NAME-00001-of-00003.gguf` and so on, and lie beside each other; the first one has the metadata.
+The parts are called `NAME-00001-of-00003.gguf` and so on, and lie in one folder; the first one has the metadata.
 """
 
 import re

@@ -56,7 +56,7 @@ def rope_from(
     if kind == "linear":
         return RopeConfig("linear", theta, rotary_dim, factor=rope.number("factor", 1.0, _MAX_FACTOR))
     max_position = model.integer("max_position_embeddings", 1, MAX_POSITION)
-    # Phi-3 keeps the original length beside the rope object, and transformers lets that one win.
+    # Phi-3 keeps the original length next to the rope object, and transformers lets that one win.
     holder = model if model.has("original_max_position_embeddings") else rope
     original = holder.integer("original_max_position_embeddings", 2, MAX_POSITION, max_position)
     if kind == "llama3":

@@ -51,7 +51,7 @@ def _read_index(path: Path) -> list[str]:
         raise OperatorError(f"{path}: weight_map is missing; fetch the checkpoint again")
     names = sorted({str(name) for name in files.values()})
     for name in names:
-        # Only files beside the index: a checkpoint must not reach elsewhere in the file system.
+        # Only files in the folder of the index: a checkpoint must not reach elsewhere in the file system.
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise OperatorError(
                 f"{path}: {name[:100]!r} in weight_map is not a safetensors file in the same folder; "

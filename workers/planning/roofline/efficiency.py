@@ -38,7 +38,7 @@ class Curve:
     points: Sequence[tuple[float, float]]
 
     def at(self, rows: float) -> float:
-        """The fraction for so many rows."""
+        """Return the fraction for a number of rows."""
         points = self.points
         if rows <= points[0][0]:
             return points[0][1]

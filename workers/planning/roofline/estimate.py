@@ -16,7 +16,8 @@ from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import Launch
 from numaserve.workers.settings import ActivationDtype
 
-STEP_S = 150e-6  # of a step: its plan is decoded and laid out, its result told; measured with `numaserve bench offline`
+# Of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
+STEP_S = 150e-6
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Machine(BaseModel):
 
 
 def isa_of(kernels: str) -> Isa:
-    """Whose efficiencies the set of kernels of that name takes: of AVX2 there are none."""
+    """Return the instruction set whose efficiencies apply to a set of kernels: there are none for AVX2."""
     return "amx" if kernels.startswith("amx") else "avx512"
 
 

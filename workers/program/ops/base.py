@@ -34,11 +34,11 @@ class Matrix(Protocol):
 
     @property
     def offsets(self) -> str:
-        """The offsets that groups have beside scales: none, zeros or minima."""
+        """The offsets that groups have in addition to scales: none, zeros or minima."""
 
     @property
     def activations(self) -> ActivationDtype:
-        """What codes in groups of whole numbers are multiplied by."""
+        """The data type that codes in groups of integers are multiplied by."""
 
     @property
     def nbytes(self) -> int:

@@ -65,7 +65,7 @@ class Sample(Operation):
     softcap: float
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """The first rank reads everybody's logits, and tells them the tokens."""
+        """The first rank reads the logits of all ranks and sends them the tokens."""
         row, own, others = self.vocab_first[-1] * FP32, self.vocab_first[1] * FP32, program.ranks.world - 1
 
         def amount(step: StepWork) -> Amount:

@@ -32,7 +32,7 @@ class StepMasks:
     _limit: float | None = field(default=None, init=False)
 
     def wait_for(self, slot: int, behind: int, vocabulary: int) -> Mask:
-        """The mask of what the sequence of a slot may have behind so many drafts."""
+        """Return the mask of the sequence of a slot after a number of draft tokens."""
         if self.board is None:
             return Mask(dropped=True)
         begin, row = time.monotonic(), slot + behind * self.slots

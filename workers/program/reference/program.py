@@ -23,7 +23,7 @@ from numaserve.workers.program.reference.step import Ints, make_step
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.protocol import TokenLogprobs
 
-# Sequence, sample, target, log-probabilities of named tokens, as native code tells them.
+# Sequence, sample, target, log-probabilities of named tokens, as native code returns them.
 Row = tuple[int, tuple[Any, ...] | None, tuple[Any, ...] | None, list[float]]
 
 

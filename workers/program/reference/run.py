@@ -71,7 +71,7 @@ class KvCache:
 
 
 class Sampled(NamedTuple):
-    """What is told of a row of logits."""
+    """Return the result of a row of logits."""
 
     sample: TokenLogprobs | None = None
     target: TokenLogprobs | None = None

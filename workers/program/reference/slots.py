@@ -20,7 +20,7 @@ class Slot:
 
 
 class SlotTable:
-    """All slots. Changes can be taken back until `commit`: only a whole plan tells whether it can be run."""
+    """All slots. Changes can be undone until `commit`: only a whole plan shows whether it can run."""
 
     def __init__(self, limits: ProgramLimits, vocabulary: int) -> None:
         self._limits, self._vocabulary = limits, vocabulary
@@ -28,7 +28,7 @@ class SlotTable:
         self._before: dict[int, Slot] = {}
 
     def at(self, index: int) -> Slot:
-        """A slot. Raises `ValueError` for one that there is not."""
+        """Return a slot. Raises `ValueError` for an index out of range."""
         if not 0 <= index < len(self._slots):
             raise ValueError(f"slot {index} is out of range")
         return self._slots[index]
@@ -59,7 +59,7 @@ class SlotTable:
         self._change(index, replace(slot, pages=[*slot.pages, *pages]))
 
     def check_ids(self, tokens: Sequence[int], *, more: int = 0) -> None:
-        """Raises `ValueError` for a token id that is not in the vocabulary, nor of the `more` behind it."""
+        """Raises `ValueError` for a token id that is not in the vocabulary, nor among the `more` ids after it."""
         for token in tokens:
             if not 0 <= token < self._vocabulary + more:
                 raise ValueError(f"token id {token} is not in the vocabulary")

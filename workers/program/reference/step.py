@@ -27,7 +27,7 @@ class SequenceRows:
 
     @property
     def end(self) -> int:
-        """The position behind the last new token."""
+        """The position after the last new token."""
         return self.start + self.count
 
     @property
@@ -45,8 +45,8 @@ class LogitRow:
     position: int  # of the token that the logits are for
     target: int
     sample: bool
-    drafts: list[int]  # of its sequence and this step, up to the row: guesses on which it rests
-    draft: int  # the guess of what is sampled here, -1: none
+    drafts: list[int]  # of its sequence and this step, up to the row: draft tokens on which it rests
+    draft: int  # the draft token for what is sampled here, -1: none
 
 
 @dataclass(frozen=True)

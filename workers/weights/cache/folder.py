@@ -5,7 +5,7 @@ exchanging a folder. Locks are flock's, which the kernel lets go with the proces
 crash.
 
     GROUP.RANKofWORLD        packed weights, whole; never written to again
-    GROUP.RANKofWORLD.part   being written by whoever holds its lock; without one, left by a writer that died
+    GROUP.RANKofWORLD.part   being written by the process that holds its lock; without one, left by a writer that died
 """
 
 from __future__ import annotations

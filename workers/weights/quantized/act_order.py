@@ -1,7 +1,7 @@
 """Columns that are quantized in another order than they lie in: GPTQ's act-order.
 
 The kernels' groups are neighbours, and permuting the columns of a matrix would mean permuting the activations too, at
-every step. So the weights are rounded anew, into 8 bits, which loses far less than the 4 bits have lost.
+every step. So the weights are rounded again, to 8 bits, which loses far less than the 4 bits have lost.
 """
 
 import numpy as np

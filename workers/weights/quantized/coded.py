@@ -36,7 +36,7 @@ class CodedTensor:
     offsets_are_zeros: bool = True
 
     def widened(self) -> CodedTensor:
-        """These weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
+        """Return these weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
         if self.format == "iq4":
             return replace(self, format="int8_group", codes=(_IQ4 + _INT8_ZERO).astype(np.uint8)[self.codes])
         if self.format != "int4":

@@ -15,7 +15,7 @@ FLOAT_DTYPES = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor beside the others of a matrix: any of `dtypes`, and any of `shapes`."""
+    """One of the tensors of a matrix: any of `dtypes`, and any of `shapes`."""
 
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]

@@ -64,7 +64,7 @@ def _refuse_unsupported(fields: Fields) -> None:
 
 
 def _matcher(fields: Fields, texts: Sequence[str]) -> Matcher:
-    """A matcher of `texts`: names of modules, and patterns behind "re:"."""
+    """A matcher of `texts`: names of modules, and patterns after "re:"."""
     modules = frozenset(texts)
     patterns = [pattern(fields, text.removeprefix("re:")) for text in texts if text.startswith("re:")]
 

@@ -1,4 +1,4 @@
-"""Rules over module names, which the methods have in common."""
+"""Rules over module names, shared by the quantization methods."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ _MAX_NAMES = 2**16
 _MAX_PATTERN = 200
 _SMALL_GROUP = 16
 _MAX_GROUP = 2**20
-# A quantifier after a group can take for ever, and each open one multiplies the time by the name's length.
+# A quantifier after a group can run indefinitely, and each open one multiplies the time by the name's length.
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _OPEN_QUANTIFIER = re.compile(r"[*+{]")
 _MAX_OPEN_QUANTIFIERS = 4
@@ -51,7 +51,7 @@ def read_bits(fields: Fields, key: str, *supported: int) -> int:
 
 
 def pattern(fields: Fields, text: str) -> re.Pattern[str]:
-    """A regular expression from a configuration. Raises `OperatorError` for one that could run for ever."""
+    """A regular expression from a configuration. Raises `OperatorError` for one that could run indefinitely."""
     quantifiers = len(_OPEN_QUANTIFIER.findall(text))
     if len(text) > _MAX_PATTERN or _REPEATED_GROUP.search(text) or quantifiers > _MAX_OPEN_QUANTIFIERS:
         raise fields.error(f"the pattern {text[:60]!r} is too complex to match safely")

@@ -37,7 +37,7 @@ def reduce(run: Run, op: Reduce) -> None:
 
 
 def sample(run: Run, op: Sample) -> None:
-    """The first rank samples, and tells the others."""
+    """The first rank samples, and sends the tokens to the others."""
     logits = torch.cat(run.ranks.gather(run.get(op.logits)), dim=1)
     if op.softcap > 0:
         logits = torch.tanh(logits / op.softcap) * op.softcap
@@ -85,7 +85,7 @@ def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
     named: list[float] = []
     if row.target >= 0:
         target = token_logprobs(logits, row.target, max(params.logprobs, 0))
-    # What a guess leads to may be no numbers: the sequence fails when it gets there without guesses.
+    # A draft token may lead to NaN: the sequence fails when it gets there without draft tokens.
     if row.sample and (usable(logits) or not row.drafts):
         mask = Mask()
         if params.masked:

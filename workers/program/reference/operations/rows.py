@@ -14,7 +14,7 @@ def embed(run: Run, op: Embed) -> None:
 
 
 def given(run: Run, op: Given) -> None:
-    """What has been filled in from outside."""
+    """The rows that were filled in from outside."""
     rows = torch.from_numpy(run.outside.given[: len(run.step.tokens)])
     run.put(op.out, rows.to(run.numbers.dtype))
 

@@ -56,8 +56,10 @@ def map_file(file: BinaryIO) -> mmap.mmap:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """The bytes of the regular file at `path`. Raises `OperatorError` where it cannot be read or has more than `limit`
-    bytes, of which it reads none then."""
+    """Return the bytes of the regular file at `path`.
+
+    Raises `OperatorError` where the file cannot be read or has more than `limit` bytes. Too large a file is not read.
+    """
     with open_file(path) as file:
         # A file of /proc says that it has none.
         is_larger = os.fstat(file.fileno()).st_size > limit

@@ -63,10 +63,10 @@ class Heads:
 
 
 def copies_beyond_caches(nbytes: int, *, room: int | None = None) -> int:
-    """A number of copies that no cache holds together: each is then read from memory, as in a model.
+    """Return a number of copies that no cache holds together: each copy is read from memory, as in a model.
 
-    Of each a step reads `nbytes`, and it takes `room` bytes, which is as many if nothing is said. Where there is no
-    memory for all of them there are fewer, and caches may hold some of what is read.
+    A step reads `nbytes` of each copy, and a copy takes `room` bytes (default: `nbytes`). Without memory for all copies
+    there are fewer, and caches may hold some of the bytes.
     """
     wanted = -(-bytes_beyond_caches() // nbytes)
     return max(1, min(wanted, spare_bytes() // (room or nbytes)))

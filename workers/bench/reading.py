@@ -18,8 +18,10 @@ def checkpoint_files(path: Path) -> list[Path]:
 
 
 def read_seconds(files: Sequence[Path], threads: int, repetitions: int) -> tuple[float, float]:
-    """Seconds to read whole files on so many threads, best of some times: piece by piece into small buffers, and into
-    new memory, which is what keeping a copy of them takes at least. A first, unmeasured time fills the page cache.
+    """Return the seconds to read whole files on `threads` threads, the best of some repetitions.
+
+    The first figure is for reading into small buffers, the second for reading into new memory, the least that a copy
+    costs. A first, unmeasured repetition fills the page cache.
     """
     with ThreadPoolExecutor(threads) as pool:
         pieces = [(file, offset) for file in files for offset in range(0, file.stat().st_size, _PIECE)]

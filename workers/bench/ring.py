@@ -1,6 +1,6 @@
 """All-reduce over the ring compared with torch.distributed's gloo, on one thread per rank, fp32, in the same run.
 
-Each figure is the median over rounds, of which each takes the slowest rank.
+Each figure is the median over rounds. The time of a round is the time of its slowest rank.
 """
 
 import os

@@ -80,7 +80,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Why a rank ends without an answer, where the operator can mend it."""
+    """The reason why a rank ends without an answer, where the operator can remove it."""
 
     message: str
 

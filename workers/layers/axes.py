@@ -40,7 +40,7 @@ class QueryHeads(Axis):
 
 @dataclass(frozen=True)
 class KvHeads(Axis):
-    """KV heads, each of which has a group of the query heads."""
+    """KV heads, each with a group of the query heads."""
 
     query_heads: int
 

@@ -1,4 +1,4 @@
-"""Where a model begins and ends: token embeddings, and the logits of the vocabulary."""
+"""The begin and the end of a model: token embeddings, and the logits of the vocabulary."""
 
 from __future__ import annotations
 

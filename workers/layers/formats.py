@@ -57,8 +57,8 @@ def _kept_in(
 
 
 def cut_of(found: Iterable[Stored | None], columns: int, parts: int) -> int:
-    """At whose multiples `columns` are best divided into `parts`: the groups that the checkpoint has in the matrices
-    along them, or pieces of them where whole ones would divide it unevenly."""
+    """Return the multiple at which `columns` are best divided into `parts`: the groups that the checkpoint has in the
+    matrices along them, or pieces of them where whole ones would divide it unevenly."""
     groups = {each.group for each in found if each is not None} - {ROW}
     for cut in GROUPS:
         if groups and all(group % cut == 0 for group in groups) and columns >= 8 * parts * cut:

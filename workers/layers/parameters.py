@@ -57,9 +57,9 @@ class Source:
 class Order:
     """Rows of a source, in the order in which kernels read them.
 
-    The source has, from row `first` on, `units` units of `height` rows each. Of each unit `count` rows are taken, by
-    default all, from its row `start` on. The last `pairs` of them lie in pairs in the file, and are taken in halves:
-    the first ones of all pairs, then the second ones.
+    The source has, from row `first` on, `units` units of `height` rows each. Each unit gives `count` rows, by default
+    all, from its row `start` on. The last `pairs` rows lie in pairs in the file, and are taken in halves: the first
+    rows of all pairs, then the second rows.
     """
 
     units: int

@@ -56,7 +56,7 @@ class Partition:
         return found
 
     def bounds(self, axis: Axis) -> tuple[int, ...]:
-        """World size + 1 boundaries of the parts of an axis of which each unit is one rank's."""
+        """Return the world size + 1 boundaries of the parts of an axis whose units belong to one rank each."""
         return tuple(accumulate(map(len, self.ranges(axis)), initial=0))
 
     @functools.cached_property

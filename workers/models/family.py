@@ -20,9 +20,9 @@ def without_experts(metadata: Fields, values: Values) -> Values:
 class GgufForm:
     """The form of a family in GGUF files.
 
-    `architecture` is what general.architecture says; where it stands for several families, `accepts(metadata)` tells
-    whether a file is of this one. `values(metadata, values)` are fields of config.json beside or in place of `values`,
-    those that every family has; `rope(metadata)` the same of rope_scaling.
+    `architecture` is what general.architecture says; where several families share that value,
+    `accepts(metadata)` decides whether a file is of this one. `values(metadata, values)` are fields of config.json that
+    extend or replace `values`, the fields of every family; `rope(metadata)` does the same for rope_scaling.
     """
 
     architecture: str

@@ -56,8 +56,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _unscaled_positions(fields: Fields) -> int | None:
-    """The length up to which Ministral 3 has the same scale on its queries: from there on it grows, and there is no
-    operation for that. A longer context would be another model's."""
+    """Return the length where Ministral 3 begins to scale its queries. No operation does that, so a longer context
+    would be a different model."""
     rope = rope_fields(fields)
     if not rope.optional_number("llama_4_scaling_beta", 0.0, 1e3):
         return None

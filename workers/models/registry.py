@@ -52,5 +52,5 @@ def _unsupported(architecture: str, where: str, names: Iterable[str]) -> Operato
 
 
 def _stem(architecture: str) -> str:
-    """The part of a name that differs between architectures, of which nearly all end alike."""
+    """Return the part of a name that differs between architectures: nearly all names end alike."""
     return re.sub("(For[A-Z].*|Model)$", "", architecture[:100]).lower()

@@ -83,7 +83,7 @@ def _slices(resident: Iterable[Range]) -> Iterator[list[Range]]:
 
 
 def bytes_beyond_caches() -> int:
-    """So many bytes that are read over and over come from memory each time."""
+    """Return a number of bytes that no cache holds: reading them repeatedly reads memory each time."""
     return max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
 
 

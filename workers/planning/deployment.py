@@ -33,7 +33,7 @@ class RankResources:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Everything the supervisor needs to start the workers."""
+    """All data that the supervisor needs to start the workers."""
 
     launches: list[Launch]  # by rank, without the fields of ring and mask board
     ring_lanes: int  # threads that every rank has

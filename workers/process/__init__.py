@@ -1,1 +1,1 @@
-"""The life of a worker process: its cores and memory, its model, and the loop that answers plans."""
+"""The worker process: its cores and memory, its model, and the loop that answers plans."""

@@ -12,8 +12,9 @@ Bits = npt.NDArray[np.uint16]  # of bf16
 class HiddenStates:
     """The hidden states of each slot's last tokens, `KEPT_HIDDEN_STATES` of them, and of each page's last token.
 
-    A sequence that begins behind a cached prefix finds there what was made of its last token, by whichever sequence. To
-    keep all of them in pages would be simpler, and take a fifth of what DeepSeek's latents take.
+    A sequence that begins after a cached prefix finds the hidden state of the last token of the prefix there, whichever
+    sequence computed it. Pages with all hidden states would be simpler, but take a fifth of the memory of DeepSeek's
+    latents.
     """
 
     def __init__(self, slots: int, num_pages: int, columns: int) -> None:
@@ -23,15 +24,16 @@ class HiddenStates:
         self._pages: list[list[int]] = [[] for _ in range(slots)]
 
     def begin(self, slot: int) -> None:
-        """A sequence begins in a slot, and has no pages yet."""
+        """Begin a sequence, without pages, in a slot."""
         self._pages[slot] = []
 
     def append_pages(self, slot: int, pages: Sequence[int]) -> None:
-        """The sequence in a slot has these pages behind its others."""
+        """Append pages to the sequence in a slot."""
         self._pages[slot] += pages
 
     def find(self, slot: int, first: int, count: int) -> Bits:
-        """Those of `count` tokens of a slot's sequence from position `first` on: [count, columns]."""
+        """Return the hidden states of `count` tokens of a slot's sequence from position `first` on: [count,
+        columns]."""
         positions = np.arange(first, first + count)
         found: Bits = self._recent[slot, positions % KEPT_HIDDEN_STATES]
         for index in np.flatnonzero(positions % PAGE_SIZE == PAGE_SIZE - 1):
@@ -39,7 +41,7 @@ class HiddenStates:
         return found
 
     def keep(self, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], states: Bits) -> None:
-        """Keep those of a step's tokens, given the slot and the position of each, ascending in each slot."""
+        """Store the hidden states of a step's tokens, given slot and position of each, ascending in each slot."""
         self._recent[slots, positions % KEPT_HIDDEN_STATES] = states
         for index in np.flatnonzero(positions % PAGE_SIZE == PAGE_SIZE - 1):
             self._of_pages[self._pages[slots[index]][int(positions[index]) // PAGE_SIZE]] = states[index]

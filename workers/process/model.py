@@ -50,7 +50,7 @@ class StepAnswer:
     native_ns: int
     all_reduce_ns: int
     mask_wait_ns: int
-    draft_ns: int = 0  # in what guesses, before it and behind it
+    draft_ns: int = 0  # in the drafter, before and after the served model
 
 
 class RankModel:
@@ -101,7 +101,7 @@ class RankModel:
 
     @property
     def draft_terms(self) -> list[OperationTerms]:
-        """Those of what guesses."""
+        """The terms of the drafter's operations."""
         return [terms for each in self._programs[1:] for terms in each.terms]
 
     @property
@@ -111,7 +111,7 @@ class RankModel:
 
     @property
     def origin(self) -> WeightsOrigin:
-        """Where the weights of all models come from."""
+        """The origin of the weights of all models."""
         return "cache" if all(each.loaded.origin == "cache" for each in self._loaded) else "checkpoint"
 
     @property
@@ -120,7 +120,7 @@ class RankModel:
         return sum(each.loaded.seconds for each in self._loaded)
 
     def to_be_cached(self) -> list[Callable[[Callable[[], None]], object]]:
-        """The writer of packed weights to the cache. None where they are cached already or the cache is off."""
+        """Return the writers of packed weights to the cache; none where the weights are cached or the cache is off."""
         return [each.loaded.save for each in self._loaded if each.loaded.save is not None]
 
     def cache_weights(self) -> None:
@@ -160,7 +160,7 @@ class RankModel:
         return [matrix for each in self._loaded for matrix in each.loaded.weights.matrices]
 
     def operations(self) -> list[OperationProfile]:
-        """The cost of all operations since load. Names of the drafter's operations say so."""
+        """The cost of all operations since load. The names of the drafter's operations begin with "draft"."""
         served, *drafts = (each.operations() for each in self._programs)
         renamed = (msgspec.structs.replace(each, name=f"draft {each.name}") for draft in drafts for each in draft)
         return [*served, *renamed]

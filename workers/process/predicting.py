@@ -13,11 +13,11 @@ from numaserve.workers.protocol import Launch, SeqPlan, StepPlan
 
 
 class Predicting(Drafting):
-    """Reads tokens, each with what the model made of the one before it, and guesses what comes next.
+    """The drafter that reads tokens, each with the hidden state of the token before it, and predicts the next token.
 
-    What a step computes it can read behind that step only, and so it does with prompts. Where it is to guess it reads,
-    before the step, what it lacks: all before the next token have been through the model. Behind its own guesses it
-    goes on from what it made itself, and reads them again once the model has made something of them.
+    It reads the tokens of a step, such as a prompt, after that step. To make draft tokens it reads the lacking tokens
+    before the step: the model has computed all tokens before the next one. After its own draft tokens it continues from
+    its own hidden states, and reads the tokens again once the model has computed them.
     """
 
     def __init__(self, predictor: RankProgram, served: RankProgram, launch: Launch, vocabulary: int) -> None:
@@ -27,7 +27,7 @@ class Predicting(Drafting):
         self._made, self._served = predictor.outside.kept, served.outside.kept
         self._no_token = vocabulary
         self._states = HiddenStates(launch.max_running_requests, launch.num_pages, self._given.shape[1])
-        self._own: dict[int, Bits] = {}  # what it made last itself, by the place of a sequence in the plan
+        self._own: dict[int, Bits] = {}  # its own last hidden state, by the place of a sequence in the plan
         self._computed: dict[int, tuple[int, int]] = {}  # by place: from which position on, and in which row
         self._behind: list[Reading] = []
 

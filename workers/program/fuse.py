@@ -74,7 +74,7 @@ def with_norms_in_int8(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def joined(operations: Sequence[Operation]) -> list[Operation]:
-    """Operations that can do the work of the one before them, if nobody else reads what that makes, know it."""
+    """Let operations do the work of the operation before them, if no other operation reads its result."""
     readers = Counter(buffer.whole for operation in operations for buffer in operation.reads)
     found = list(operations)
     for index, (before, operation) in enumerate(pairwise(operations), start=1):

@@ -6,6 +6,6 @@ from numaserve.workers.settings import ActivationDtype
 
 
 class GivenMatrix(PackedMatrix):
-    """It has what its codes in groups are multiplied by, which packed weights alone do not know."""
+    """A matrix with the data type that its grouped codes are multiplied by, which packed weights do not store."""
 
     activations: ActivationDtype = "bf16"

@@ -1,4 +1,4 @@
-"""Where the buffers of a forward pass lie: in one arena, or, those of collectives, in the ring."""
+"""The places of the buffers of a forward pass: in one arena, or, for collectives, in the ring."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layout:
     collectives: int
 
     def place(self, buffer: Buffer) -> Place:
-        """Where a buffer, or a part of one, lies."""
+        """The place of a buffer, or of a part of a buffer."""
         offset, ld, collective = self.places[buffer.whole]
         return offset + buffer.begin, ld, collective
 
@@ -66,7 +66,7 @@ def lifetimes(operations: Sequence[Operation]) -> dict[Buffer, Lifetime]:
 def _offsets(lives: Mapping[Buffer, Lifetime]) -> dict[Buffer, int]:
     """Offsets such that buffers that are alive together do not overlap.
 
-    Largest first, each at the lowest offset that is free for its whole life: within a few percent of the optimum on
+    Largest first, each at the lowest offset that is free for its whole lifetime: within a few percent of the optimum on
     such straight-line programs (Pisarchyk and Lee, 2020, "greedy by size").
     """
     offsets: dict[Buffer, int] = {}

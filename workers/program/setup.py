@@ -62,7 +62,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class ProgramSetup:
-    """Everything that one rank's program is made for."""
+    """The inputs that one rank's program is made from."""
 
     shape: RankShape
     limits: ProgramLimits

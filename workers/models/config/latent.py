@@ -107,7 +107,7 @@ def _read_attention(fields: Fields, *, pairs: bool) -> Callable[[int, Common], L
 
 
 def read_groups(fields: Fields) -> dict[str, Any]:
-    """Into how many groups the experts are divided, and how many of these can be chosen from."""
+    """Return the number of groups of experts, and the number of groups that a token chooses from."""
     experts, top_k = read_experts(fields, "n_routed_experts")
     groups = fields.integer("n_group", 1, experts)
     if experts % groups:

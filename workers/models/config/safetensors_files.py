@@ -8,8 +8,8 @@ from numaserve.workers.files import INDEX_BYTES, is_there, parse_json, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-# Of a header. The library allows 100 MB, which take ten times as much memory when they are parsed; the largest models
-# have 100,000 tensors, in more than a hundred files, of some 100 bytes each.
+# The limits of a header. The library allows 100 MB, which take ten times as much memory when parsed. The largest models
+# have 100,000 tensors in more than a hundred files, with some 100 bytes of header each.
 _MOST_BYTES = 32 << 20
 _MOST_COMMAS = 1_500_000  # some six for a tensor: the cheapest bound on the values that are made
 _METADATA = "__metadata__"

@@ -1,4 +1,4 @@
-"""Efficiencies: how near to the ceilings each kind of operation comes.
+"""Efficiencies: the fraction of its ceiling that each kind of operation reaches.
 
 ``numaserve bench kernels --json`` writes the file that they are read from.
 
@@ -6,8 +6,8 @@ An operation's time is its bound, of reading or of computing, divided by the fra
 where that bound was the ceiling. Between measured numbers of rows fractions are interpolated over their logarithm;
 beyond them the nearest counts.
 
-Where reading is the bound and more rows reach less of it than fewer do, computing holds them up: reading would be as
-fast as before, and what was computed is what can be. A host whose cores read less each has both at once.
+Where reading is the bound and more rows reach less of it than fewer do, computing is the bound: reading would be as
+fast as before, and the measured computation is the maximum. A host whose cores read less each has both bounds at once.
 """
 
 import itertools
@@ -51,8 +51,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class RowTime:
-    """The time of a row-wise operation: what it takes besides its bytes, and how many of them a core goes through in a
-    second, by the rows that it has to itself. Of a few rows that come from its caches it is many times more."""
+    """The time of a row-wise operation: a fixed time, and the bytes per second of a core by its number of rows.
+
+    A few rows that come from the caches of the core pass many times faster.
+    """
 
     fixed_s: float
     core_bytes_s: Curve

@@ -16,7 +16,7 @@ from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import Launch
 from numaserve.workers.settings import ActivationDtype
 
-# Of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
+# Overhead of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
 STEP_S = 150e-6
 
 

@@ -134,7 +134,7 @@ class Roofline:
         return cores + ranks, "ranks" if ranks > cores else "cores"
 
     def _barrier(self, machine: RankMachine) -> float:
-        """Seconds by which a barrier takes longer than the one that is in the efficiencies measured."""
+        """Return the seconds by which a barrier takes longer than the barrier that the efficiencies include."""
         return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
 
 

@@ -65,7 +65,7 @@ class Attention(Joining):
         latent = shape.value_dim > 0
         position = kv_bytes_per_token(shape.kv_heads, shape.head_dim, dtype, latent=latent)
         pair = 2 * shape.q_heads * (shape.head_dim + (shape.value_dim or shape.head_dim))
-        # Of all sequences: those whose latents the ranks divide are few, and take less than this says.
+        # The terms cover all sequences. Sequences whose latents the ranks divide are few, and take less.
         terms = OperationTerms("attention", position_bytes=position, pair_flops=pair, window=self.window)
 
         def amount(step: StepWork) -> Amount:

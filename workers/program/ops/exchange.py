@@ -56,8 +56,10 @@ class Reduce(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Sample(Operation):
-    """Samples the rows of logits, of which every rank has its part of the vocabulary; every rank gets to know the
-    tokens. `vocab_first`: world size + 1 boundaries of those parts. `softcap` 0: none."""
+    """Samples from rows of logits. Each rank has a part of the vocabulary, and all ranks get the tokens.
+
+    `vocab_first`: world size + 1 boundaries of the parts. `softcap` 0: none.
+    """
 
     logits: Reads[Logits]
     tokens: Writes[Tensor]

@@ -23,10 +23,10 @@ from numaserve.workers.program.setup import ProgramSetup
 class LatentStore(Operation):
     """Stores the latents of layer `layer`, and takes the queries apart.
 
-    `q`, fp32: of each head the part without positions, `nope_dim` wide, then the one that is rotated, in halves. `kv`,
-    fp32: the latent, which `norm` is for, and the key that all heads share, which is rotated. `nope`, bf16, gets the
-    parts without positions, `query`, bf16 [tokens, heads * (latent + rotated)], the rotated ones behind the room that
-    the absorbed parts take.
+    `q`, fp32: for each head the part without positions, `nope_dim` wide, then the rotated part, in halves. `kv`, fp32:
+    the latent, which `norm` normalizes, and the rotated key that all heads share. `nope`, bf16, gets the parts without
+    positions. `query`, bf16 [tokens, heads * (latent + rotated)], gets the rotated parts, after the space of the
+    absorbed parts.
     """
 
     q: Reads[Tensor]

@@ -1,4 +1,4 @@
-"""Where the reference finds the masks of a step."""
+"""The masks of a step for the reference backend."""
 
 import time
 from dataclasses import dataclass, field

@@ -115,7 +115,7 @@ class ReferenceProgram:
         return self._totals
 
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
-        """The row that the native Program has for each node; waiting for other ranks is not told apart."""
+        """The row that the native Program has for each node; waiting for other ranks is not shown separately."""
         return [
             (costs[0].name, costs[0].computes, ns, 0, 0, nbytes, flops)
             for costs, (ns, nbytes, flops) in zip(self._costs, self._profile, strict=True)
@@ -141,7 +141,8 @@ class ReferenceProgram:
 
 
 def _last_uses(operations: Sequence[Operation]) -> list[list[Buffer]]:
-    """The buffers that nothing needs after each operation; those of the last one are for whoever asks."""
+    """Return the buffers that no operation needs after each operation; the buffers of the last one stay for the
+    caller."""
     found: list[list[Buffer]] = [[] for _ in operations]
     for buffer, life in lifetimes(operations).items():
         if life.last < len(operations) - 1:

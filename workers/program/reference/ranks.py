@@ -1,4 +1,4 @@
-"""Where the ranks of a program meet. Those of a test are threads of one process."""
+"""The exchange between the ranks of a program. In tests the ranks are threads of one process."""
 
 import threading
 from collections.abc import Callable

@@ -49,8 +49,8 @@ class KvCache:
     def store(self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
         """Store the step's keys, and values, [tokens, heads, dimensions].
 
-        A token whose values are not all numbers has zeros, and its key tells: tokens that do not see it multiply its
-        values by a probability of zero, which would not hide a NaN from them.
+        A token with a NaN among its values gets zeros, and its key marks it: tokens that do not attend to it multiply
+        its values by a probability of zero, which would not hide a NaN.
         """
         told = keys if values is None else values
         bad = ~torch.isfinite(told).all(-1, keepdim=True)

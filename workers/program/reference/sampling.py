@@ -91,7 +91,7 @@ def named_logprobs(logits: F32, tokens: Sequence[int]) -> list[float]:
 
 
 def distribution(x: F32, params: SamplingParams) -> tuple[NDArray[np.int64], F64]:
-    """Tokens in the order in which they are drawn and their probabilities, for adjusted logits x."""
+    """Return the tokens in the order of drawing, and their probabilities, for adjusted logits x."""
     wide = x.astype(np.float64)
     weights = np.exp((wide - wide.max()) / params.temperature)
     limits_k = 0 < params.top_k < len(x)

@@ -40,12 +40,12 @@ class BackgroundWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give up, removing what is not complete, unless it is done."""
+        """Stop the writer, and remove the file if it is incomplete."""
         self._stop.set()
         self._thread.join(_STOP_S)
 
     def wait(self) -> None:
-        """Until it is done."""
+        """Wait until the writer is done."""
         self._thread.join()
 
     def _run(self) -> None:

@@ -1,6 +1,6 @@
-"""The folder of the cache: who may use it, what is in it, and what has to go.
+"""The folder of the cache: its users, its contents, and the removal of files.
 
-All names are resolved below one open directory, without following links: nobody can lead the server elsewhere by
+All names are resolved below one open directory, without following links: no other user can lead the server elsewhere by
 exchanging a folder. Locks are flock's, which the kernel lets go with the process: nothing has to be mended after a
 crash.
 
@@ -163,7 +163,7 @@ class CacheFolder:
         return fd
 
     def _is_at(self, fd: int, name: str) -> bool:
-        """Whether the file is still the one of that name: while it is written somebody may have removed it."""
+        """Whether the file still has that name: another process may have removed it while it was written."""
         try:
             there = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Under which name packed weights are kept: equal names mean equal bytes.
+"""The name of packed weights in the cache: equal names mean equal bytes.
 
-Everything that decides about the bytes goes in: the checkpoint, what is made of it, and the code that makes it.
+The name covers all inputs of the bytes: the checkpoint, the settings, and the code that packs.
 
 The checkpoint's contents are not read, which would take as long as packing them. A file is known by its name, size,
 inode and its times of last modification and change instead, and by its beginning. The time of change (ctime) cannot be

@@ -12,7 +12,7 @@ _LOW = {2: 0x03030303, 4: 0x0F0F}
 
 
 def word_count(codes: int, bits: int) -> int:
-    """The words that so many codes take: whole ones or, of 3 bits, of which some lie across two words, whole threes."""
+    """Return the words that `codes` codes take. Codes of 3 bits may cross words, so they take triples of words."""
     return -(-codes // 32) * 3 if bits == 3 else -(-codes * bits // 32)
 
 

@@ -44,7 +44,7 @@ def scale_part(rows: int, groups: int) -> Part:
 
 
 def fixed_input_scale() -> Part:
-    """The scale of a matrix's activations, for which there is no use."""
+    """The static scale of a matrix's activations, which is not used."""
     return Part(FLOAT_DTYPES, ((), (1,), (1, 1)), required=False)
 
 

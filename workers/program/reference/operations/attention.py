@@ -34,7 +34,7 @@ def rope_store(run: Run, op: RopeStore) -> None:
 
 
 def rotated(run: Run, x: torch.Tensor, rope: Rope) -> torch.Tensor:
-    """The step's tokens [tokens, heads, dimensions], of which the first ones are rotated, in halves."""
+    """Return the step's tokens [tokens, heads, dimensions] with the first dimensions rotated, in halves."""
     cos, sin = run.weights.values(rope)[:, run.step.positions, None]
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -43,7 +43,7 @@ def rotated(run: Run, x: torch.Tensor, rope: Rope) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Softmax:
-    """How scores become weights: a factor on them, a cap, 0: none, and logits without a value, one for each head."""
+    """The mapping of scores to weights: a factor, a cap (0: none), and one logit without a value per head."""
 
     scale: float
     softcap: float = 0.0

@@ -65,7 +65,7 @@ def sample(run: Run, op: Sample) -> None:
 
 
 def _wrong(rows: Sequence[LogitRow], tokens: Sequence[int]) -> list[int]:
-    """The rows that rest on drafts of which one was not what was sampled."""
+    """Return the rows that rest on a rejected draft token."""
     found, holds = [], True
     for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         holds = not row.drafts or holds

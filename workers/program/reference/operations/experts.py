@@ -32,7 +32,7 @@ def chosen_experts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The experts of each token [tokens, top_k], in ascending order, and their weights, from logits [tokens, experts].
 
-    Of equal ones the first is chosen, and what is not a number before all others.
+    The first of equal experts is chosen, and NaN before all numbers.
     """
     scores = torch.sigmoid(logits) if routing.scoring == "sigmoid" else torch.softmax(logits, dim=-1)
     choice = scores if correction is None else scores + correction

@@ -20,7 +20,7 @@ def given(run: Run, op: Given) -> None:
 
 
 def keep(run: Run, op: Keep) -> None:
-    """Show the rows to whoever is outside, in bf16."""
+    """Copy the rows, in bf16, to the memory that is read from outside."""
     rows = run.get(op.x).to(torch.bfloat16).view(torch.uint16)
     run.outside.kept[: len(rows)] = rows.numpy()
 

@@ -63,7 +63,7 @@ def _row(folder: CacheFolder, file: CacheFile) -> tuple[str, str, str, str]:
 
 def _model(folder: CacheFolder, file: CacheFile) -> str:
     if file.is_part:
-        return "(not complete)"
+        return "(incomplete)"
     fd = folder.open(file.name)
     if fd is None:
         return "(gone)"

@@ -207,6 +207,6 @@ async def test_trouble_ends_its_own_request_only(model: Path, backend, trouble: 
         if backend == "native":  # torch rounds otherwise in another company
             assert found == alone
         assert isinstance(failure, GenerationFailed)
-        reason = {"fails": "it fails", "hangs": "in time", "allows nothing": "no token"}[trouble]
+        reason = {"fails": "it fails", "hangs": "in time", "allows nothing": "no next token"}[trouble]
         assert reason in str(failure)
         check(good[1:2], [await answer_of(engine, good[1])])

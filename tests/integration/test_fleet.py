@@ -152,7 +152,7 @@ def test_the_servers_of_models_log_in_the_format_of_the_gateway(serve_fleet: Ser
     assert process.wait(60) == 0
     lines = log.read_text().splitlines()
     assert not [line for line in lines if line.startswith("{")]
-    assert any(line.endswith(" INFO loading a") for line in lines)
+    assert any(line.endswith(" INFO loading model a") for line in lines)
     assert any(" model='a'" in line for line in lines)
 
 

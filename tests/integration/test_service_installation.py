@@ -114,7 +114,7 @@ def test_a_folder_of_others_is_refused_before_anything_is_written(
     before = host.tree()
     assert (host.install("1.0") if command == "install" else host.run("check")) == 2
     assert host.tree() == before
-    assert "holds bin, which no installation of numaserve has written" in capsys.readouterr().err
+    assert "contains bin, which does not belong to an installation of numaserve" in capsys.readouterr().err
 
 
 def test_a_place_that_is_no_plain_absolute_path_is_refused(host: Host) -> None:
@@ -305,7 +305,7 @@ def test_make_refuses_a_foreign_folder_before_it_builds_a_wheel(host: Host) -> N
     (host.prefix / "bin").mkdir(parents=True)
     before = host.tree()
     done = make("install-service", f"PREFIX={host.prefix}", f"ETC={host.etc}", f"VAR={host.var}")
-    assert done.returncode != 0 and "which no installation of numaserve has written" in done.stderr
+    assert done.returncode != 0 and "which does not belong to an installation of numaserve" in done.stderr
     assert len(done.stdout.splitlines()) == 1 and "deploy.installation" in done.stdout, "nothing else was run"
     assert host.tree() == before
 

@@ -51,7 +51,7 @@ def test_another_head_is_used_and_told_of(tied: tuple[Path, str, str], change: s
     assert config.decoder.head is not None
     assert not config.decoder.head.tied
     (note,) = config.notes
-    assert "tied" in note
+    assert "ties the output head" in note
     pooled = load_model_config(folder, ModelSettings(pooled=True))
     assert pooled.notes == ()
 

@@ -51,5 +51,5 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["..", "a/../../b", "/etc"])
 def test_a_module_outside_of_the_model_is_not_looked_at(tmp_path: Path, place: str) -> None:
     (tmp_path / "modules.json").write_text(json.dumps([{"path": place, "type": "x.Pooling"}]))
-    with pytest.raises(OperatorError, match="outside of the model"):
+    with pytest.raises(OperatorError, match="outside the model's folder"):
         check_pooling(tmp_path)

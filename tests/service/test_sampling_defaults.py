@@ -71,7 +71,7 @@ def test_a_file_that_has_no_end_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="not a regular file"):
         read_sampling_defaults("m", tmp_path)
     (tmp_path / "generation_config.json").unlink()
-    with pytest.raises(OperatorError, match="larger than 16 MiB"):
+    with pytest.raises(OperatorError, match="larger than the limit of 16 MiB"):
         read_sampling_defaults("m", folder_with(tmp_path, "[" + " " * 2**24))
 
 

@@ -67,7 +67,7 @@ def test_one_that_does_not_compile_is_the_operator_s_to_mend(
 def test_one_of_the_model_s_that_does_not_compile_is_found_at_the_start(model: Path, template: Path, file: str) -> None:
     (model / file).write_text('{"chat_template": "{% if messages %}"}')
     with pytest.raises(
-        OperatorError, match=r"line 1: Unexpected end of template.*give another one with --chat-template"
+        OperatorError, match=r"line 1: Unexpected end of template.*Name another template with --chat-template"
     ):
         load_tokenizer_with(model, None)
     template.write_text("mine")

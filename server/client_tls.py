@@ -26,7 +26,7 @@ def tls_of(url: str, ca_file: Path | None) -> ssl.SSLContext | None:
         reason = (
             error.strerror
             if ca_file is not None and not ca_file.is_file()
-            else ("it contains no certificate in PEM format")
+            else ("the file contains no certificate in PEM format")
         )
         raise OperatorError(
             f"--ca-file {ca_file} cannot be used: {reason}. Name a file with the authority's certificate"

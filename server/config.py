@@ -23,7 +23,7 @@ class ServeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
-    model: NonBlank = Field(description="Hugging Face folder, .gguf file, hub id, or 'demo'.")
+    model: NonBlank = Field(description="Model: Hugging Face folder, .gguf file, hub id, or 'demo'.")
     tp: int | None = Field(
         None,
         ge=1,
@@ -90,7 +90,10 @@ class ServeConfig(BaseModel):
         "tokens alone if that is longer.",
     )
     kv_cache_gib: float | None = Field(
-        None, gt=0, le=1 << 14, description="Size of the KV cache of all ranks together, in GiB. Default: what fits."
+        None,
+        gt=0,
+        le=1 << 14,
+        description="Size of the KV cache of all ranks together, in GiB. Default: all that fits in memory.",
     )
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Fraction of a node's free memory for weights, scratch and KV cache."
@@ -187,7 +190,7 @@ class ServeConfig(BaseModel):
         description="Seconds that requests wait for new workers after the workers failed. Requests that wait "
         "longer end with an error.",
     )
-    overlap: bool = Field(True, description="Plan one step ahead of the workers.")
+    overlap: bool = Field(True, description="Schedule the next step while the workers compute the current step.")
     draft_model: NonBlank | None = Field(
         None,
         description="Draft model for speculative decoding: a smaller model with the same vocabulary, named as "
@@ -196,8 +199,8 @@ class ServeConfig(BaseModel):
     )
     draft_quantization: Quantization | None = Field(
         None,
-        description="Format to quantize the draft model's weights to: `int8`, `int4` or `fp8`. `bf16` expands the "
-        "weights of a quantized draft model.",
+        description="Format to quantize the draft model's weights to: `int8`, `int4` or `fp8`. `bf16` converts the "
+        "weights of a quantized draft model to bf16.",
     )
     speculative: Speculative | None = Field(
         None,

@@ -25,20 +25,24 @@ def explain_value(key: str, error: Any, keys: Mapping[str, FieldInfo]) -> str:
         return f"'{key}' is not set: set it on the command line or in the configuration file"
     allowed = "" if error["type"] == "value_error" else _allowed_range(keys[key])
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    reason = f"must be {allowed}" if allowed else message
+    reason = allowed or message
     value = repr(str(error["input"])[:80])
     return f"{key} {reason}, not {value}" if reason.startswith("must ") else f"{key} {value} {reason}"
 
 
 def _allowed_range(field: FieldInfo) -> str:
-    """The bounds of a numeric key, as in 'between 1 and 64'."""
+    """The bounds of a numeric key, as in 'must be between 1 and 64'."""
     bounds: dict[str, Any] = {}
     for constraint in field.metadata:
         for name in ("ge", "gt", "le"):
             if hasattr(constraint, name):
                 bounds[name] = getattr(constraint, name)
     if "ge" in bounds:
-        return f"between {bounds['ge']} and {bounds['le']}" if "le" in bounds else f"at least {bounds['ge']}"
+        return (
+            f"must be between {bounds['ge']} and {bounds['le']}"
+            if "le" in bounds
+            else f"must be at least {bounds['ge']}"
+        )
     if "gt" in bounds:
-        return f"above {bounds['gt']} and at most {bounds['le']}"
+        return f"must be above {bounds['gt']} and at most {bounds['le']}"
     return ""

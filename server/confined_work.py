@@ -84,6 +84,6 @@ def _answer(work: Callable[[], str]) -> tuple[bool, str]:
     except Complaint as error:
         return False, str(error)[:_MOST_OF_A_COMPLAINT]
     except MemoryError:
-        return False, "it needs too much memory"
+        return False, "the operation needs too much memory"
     except Exception as error:  # what is not trusted may raise anything; the answer must come all the same
         return False, f"{type(error).__name__}: {error}"[:_MOST_OF_A_COMPLAINT]

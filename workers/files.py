@@ -46,7 +46,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         # The system's own message about opening a socket would help nobody.
-        reason = "it is not a regular file" if error.errno == errno.ENXIO else error.strerror or error
+        reason = "the path is not a regular file" if error.errno == errno.ENXIO else error.strerror or error
         raise OperatorError(f"{path}: cannot be read ({reason})") from error
 
 

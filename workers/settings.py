@@ -60,7 +60,11 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         ),
     ] = "bf16"
     expert_parallel: Annotated[
-        bool, Option("With two or more ranks, give each rank whole experts instead of some columns of every expert.")
+        bool,
+        Option(
+            "With two or more ranks, divide the experts among the ranks. Each rank then holds whole experts. "
+            "Otherwise each rank holds some columns of every expert."
+        ),
     ] = False
     context_parallel_from: Annotated[
         int | None,
@@ -87,12 +91,12 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
     quantization: Annotated[
         Quantization | None,
         Option(
-            "Quantize the weights of an unquantized checkpoint to `int8`, `int4` or `fp8`. `bf16` expands the weights "
-            "of a quantized checkpoint. The embedding is always bf16."
+            "Quantize the weights of an unquantized checkpoint to `int8`, `int4` or `fp8`. `bf16` converts the "
+            "weights of a quantized checkpoint to bf16. The embedding is always bf16."
         ),
     ] = None
     quantize_lm_head: Annotated[
-        bool, Option("Quantize the output head too, to the same format.", needs="quantization")
+        bool, Option("Quantize the output head too, to the format of `quantization`.", needs="quantization")
     ] = False
     activation_dtype: Annotated[
         ActivationChoice,

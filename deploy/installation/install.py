@@ -86,10 +86,10 @@ def switch(prefix: Path, version: str | None) -> str:
     chosen = version or (manifest.previous if manifest else None)
     if manifest is None or chosen is None or manifest.versions.get(chosen) is None:
         installed = [name for name, files in manifest.versions.items() if files is not None] if manifest else []
-        raise InstallationError(
-            f"{prefix} has no version {chosen or 'that was served before'}. Installed versions: "
-            f"{', '.join(installed) or 'none'}"
-        )
+        names = ", ".join(installed) or "none"
+        if chosen is None:
+            raise InstallationError(f"{prefix} has no previous version to switch to. Installed versions: {names}")
+        raise InstallationError(f"{prefix} has no version {chosen}. Installed versions: {names}")
     _refuse_edited_units(prefix, manifest)
     before = current(prefix)
     if before != chosen:

@@ -59,7 +59,7 @@ void add(Program& p, const MoeRoute& f) {
   require_choice(choice);
   require_size(f.correction, f.num_experts, f.kKind);
   require(f.first_expert >= 0 && f.local_experts >= 0 && f.first_expert + f.local_experts <= f.num_experts, f.kKind,
-          "the rank's range of experts is out of range");
+          "the experts of the rank must lie between 0 and the number of experts");
   require(f.logits.ld >= f.num_experts + (f.shared_gate ? 1 : 0) && f.x.ld == f.sorted.ld &&
               f.routes.ld >= 2 * f.top_k + 1 && f.counts.ld >= f.local_experts + 1,
           f.kKind, "a matrix is too narrow");

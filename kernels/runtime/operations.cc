@@ -30,7 +30,7 @@ void join(LinearNode& product, NormNode* norm) {
   require(norm != nullptr && !product.logits, product.name, "a product can be joined only with a norm before it");
   const Place& made = norm->quantized ? norm->quantized->out : norm->out;
   require(made.offset == product.x.offset && made.ld == product.x.ld, product.name,
-          "the norm before it does not write its input");
+          "the norm before the product does not write the input of the product");
   norm->has_product = true;
   product.norm = norm;
 }

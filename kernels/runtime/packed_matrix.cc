@@ -245,7 +245,7 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
   require(format_ != WeightFormat::kInt8 || source.group >= source.rows.cols, "pack: int8 must have one scale per row");
   require(source.offsets == nullptr || source.kind == offsets_ ||
               (source.kind == Offsets::kZeros && offsets_ == Offsets::kMinima),
-          "pack: the matrix does not have offsets of this kind");
+          "pack: the tensor has offsets, but the packed matrix was created without offsets of the same kind");
   const int64_t source_groups = ceil_div(source.rows.cols, source.group);
   const int64_t room = format_ == WeightFormat::kInt8 ? depth_ : round_up(k_, group_);
   const auto zero = static_cast<float>(format_ == WeightFormat::kInt4 ? 8 : 128);

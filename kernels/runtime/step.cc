@@ -73,7 +73,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
       refuse_slot(s, "has draft tokens without a sample before them");
     if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more draft tokens than masks");
-    if (s.pool && !may_pool_) refuse_slot(s, "is to be pooled, but the model was not loaded for pooling");
+    if (s.pool && !may_pool_) refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;

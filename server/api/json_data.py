@@ -31,7 +31,7 @@ def json_text(value: dict[str, Any] | list[Any]) -> str:
     except UnicodeEncodeError:
         raise ValueError("a string contains a lone surrogate, which is not a valid character") from None
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the value is nested too deeply") from None
     except ValueError:
         raise ValueError("a number is not finite, or has thousands of digits") from None
     return text

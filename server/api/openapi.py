@@ -17,7 +17,7 @@ _REFERENCE = "#/components/schemas/{model}"
 _REASONS = {
     400: "The request is invalid or does not fit the context.",
     401: "The request has no valid API key.",
-    403: "The request comes from a web page of another site, or its host name is not allowed.",
+    403: "The request comes from a web page of another site, or the host name in the Host header is not allowed.",
     404: "The model, the response or the route does not exist.",
     408: "The request body did not arrive in time.",
     409: "Requests are running.",

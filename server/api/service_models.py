@@ -115,7 +115,7 @@ class RankLoad(BaseModel):
 
 
 class Loads(BaseModel):
-    """The load of the single engine, and the total."""
+    """The response of GET /v1/loads: the load of each engine (the server has one), and the totals."""
 
     timestamp: str
     version: str
@@ -151,7 +151,7 @@ class TokenizerInfo(BaseModel):
 
 
 class Flushed(BaseModel):
-    """Confirmation that the cache is empty."""
+    """Confirmation that the prefix cache was cleared."""
 
     success: bool
     message: str

@@ -21,7 +21,10 @@ def bench_kernels(
         ),
     ] = None,
     format: Annotated[
-        list[str] | None, typer.Option(help="Weight format of gemm. Repeat the option for several. Default: all.")
+        list[str] | None,
+        typer.Option(
+            help="Weight format for the operation gemm (matrix products). Repeat the option for several. Default: all."
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of threads. Default: one per core of the first node.")

@@ -18,7 +18,7 @@ from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 
 Model = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="Hugging Face folder, .gguf file, hub id, or 'demo'.")
+    str | None, typer.Argument(metavar="[MODEL]", help="Model: Hugging Face folder, .gguf file, hub id, or 'demo'.")
 ]
 Shape = Annotated[
     str | None, typer.Option(help=f"Use random weights of a shape instead of a model: {', '.join(SHAPES)}.")

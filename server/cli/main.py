@@ -46,7 +46,7 @@ app.command()(completion)
 
 @app.command()
 def version() -> None:
-    """Print the version, the commit it was built from, and the instruction set the kernels would use."""
+    """Print the version, the commit of the version, and the instruction set that the kernels would use."""
     typer.echo(version_text())
 
 

@@ -34,7 +34,8 @@ _WIDTH = 120  # where there is no terminal to tell
 )
 def plan(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Folder with a config.json, .gguf file, hub id, or 'demo'.")
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Model: folder with a config.json, .gguf file, hub id, or 'demo'."),
     ] = None,
     *,
     shape: Annotated[

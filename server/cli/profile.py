@@ -23,7 +23,9 @@ def profile(
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of the request that is sent.")] = 512,
     output_tokens: Annotated[int, typer.Option(min=3, help="Output tokens of the request that is sent.")] = 64,
-    rank: Annotated[int, typer.Option(min=0, help="Rank whose operations are shown.")] = 0,
+    rank: Annotated[
+        int, typer.Option(min=0, help="Number of the rank whose operations to show. 0 is the first rank.")
+    ] = 0,
     api_key_file: ApiKeyFile = None,
     ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for all ranks.")] = False,

@@ -14,7 +14,7 @@ from numaserve.workers.errors import OperatorError
 @takes_keys(*(key for key in KEYS if key != "model"))
 def serve(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Hugging Face folder, .gguf file, hub id, or 'demo'.")
+        str | None, typer.Argument(metavar="MODEL", help="Model: Hugging Face folder, .gguf file, hub id, or 'demo'.")
     ] = None,
     *,
     options: dict[str, Any],

@@ -200,7 +200,10 @@ class Engine:
         if self._state != "serving":
             raise NotReady(f"The server is {self.state}. Retry later.")
         if ceilings and len(self._requests) > 0:
-            raise Busy("Requests are running. The server measures ceilings only when it is idle: retry then.")
+            raise Busy(
+                "Requests are running. The server measures the ceilings (the limits of the cores and the memory) only "
+                "when the server is idle. Retry when no request is running."
+            )
         return await self._profiles.ask(ceilings=ceilings)
 
     # --- what the command line asks -----------------------------------------------------------------------------

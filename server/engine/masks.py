@@ -34,7 +34,7 @@ _LATE = (
     "constraint, or retry when the server is less busy."
 )
 _NOTHING = "The constraint of this request allows no next token. Correct the constraint."
-_BROKEN = "The server failed to apply the constraint of this request. The server's log states the cause."
+_BROKEN = "The server failed to apply the constraint of this request. See the server log."
 
 
 class MatcherWork(Protocol):

@@ -160,9 +160,7 @@ class LiveRequests:
             except Exception:
                 logger.exception("processing the output of a request failed")
                 live.fail(
-                    GenerationFailed(
-                        "The server failed to process the output of this request. The server's log states the cause."
-                    ),
+                    GenerationFailed("The server failed to process the output of this request. See the server log."),
                     now,
                 )
         if self.masks:

@@ -104,8 +104,7 @@ class OwnRoutes:
         if self.fleet.is_ready():
             return json_response({"status": "ok"})
         message = (
-            "Some models that are loaded at the start are loading or have failed. Retry later, or read the "
-            "server's log."
+            "Some models that are loaded at the start are loading or have failed. Retry later, or see the server log."
         )
         raise ApiError(503, message, kind="server_error", code="not_ready", refusal=None)
 

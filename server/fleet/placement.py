@@ -173,11 +173,15 @@ def _check_count(
 def _overlap(plan: Plan, one: str, other: str, shared: frozenset[int]) -> str:
     taken: set[int] = set().union(*(each.cores for name, each in plan.placed.items() if name != other and each.stays))
     free = format_cpu_list(plan.cores - taken)
-    room = f"model '{other}' would fit on cores {free}" if free else f"no core is left for model '{other}'"
+    both = f"models '{one}' and '{other}' would both be loaded on cores {format_cpu_list(shared)}"
+    if free:
+        return (
+            f"{both}, and model '{other}' would fit on cores {free}: give each model its own nodes or cores, or set "
+            "load: request without pinned so that one model replaces the other"
+        )
     return (
-        f"models '{one}' and '{other}' would both be loaded on cores {format_cpu_list(shared)}, and {room}: give "
-        "each model its own nodes or cores, or set load: request without pinned so that one model replaces the "
-        "other"
+        f"{both}, and no core is left for model '{other}': give each model its own nodes or cores, or set load: "
+        "request without pinned so that one model replaces the other"
     )
 
 

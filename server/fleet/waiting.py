@@ -78,7 +78,7 @@ class WaitingRoom:
 
 def not_loadable(name: str) -> str:
     """What is said of a model that has failed."""
-    return f"The model '{name}' could not be loaded. The server's log states the cause."
+    return f"The model '{name}' could not be loaded. See the server log."
 
 
 def too_late(name: str, *, at_request: bool) -> ApiError:

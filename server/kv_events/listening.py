@@ -15,7 +15,7 @@ def listen(endpoint: str) -> socket.socket:
         return _listening(socket.AF_UNIX, endpoint.removeprefix(_IPC))
     found = _TCP.fullmatch(endpoint)
     if found is None:
-        raise OSError(f"{endpoint!r} is not an address")
+        raise OSError(f"{endpoint!r} is not an address such as ipc://PATH or tcp://ADDRESS:PORT")
     host = None if found["host"] == "*" else found["host"].strip("[]")
     kind = socket.AF_INET6 if endpoint.startswith("tcp://[") else socket.AF_INET
     family, _, _, _, address = socket.getaddrinfo(host, int(found["port"]), kind, flags=socket.AI_PASSIVE)[0]

@@ -80,7 +80,7 @@ class Peer(ABC):
         self._allowed = min(_ALLOWED, self._allowed + (seconds - self._allowed_at) * _ALLOWED_A_SECOND) - len(data)
         self._allowed_at = seconds
         if self._allowed < 0:
-            raise Violation(f"it sent more than {_ALLOWED} bytes at once or {_ALLOWED_A_SECOND} bytes/s")
+            raise Violation(f"the reader sent more than {_ALLOWED} bytes at once or {_ALLOWED_A_SECOND} bytes/s")
         for frame in self._decoder.feed(data):
             self._take(frame)
         return True
@@ -114,7 +114,9 @@ class Peer(ABC):
         if not self._ready:
             kind = zmtp.socket_type_in(frame)
             if kind not in self.served_types:
-                raise Violation(f"its socket type {kind[:16]!r} cannot connect to socket type {self.socket_type!r}")
+                raise Violation(
+                    f"the reader's socket type {kind[:16]!r} cannot connect to socket type {self.socket_type!r}"
+                )
             self._ready = True
         elif frame.command:
             self._command(*zmtp.split_command(frame))

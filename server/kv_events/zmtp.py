@@ -54,7 +54,7 @@ class Decoder:
             return None
         flags, size = buffer[0], int.from_bytes(buffer[1:head], "big")
         if flags & ~(_MORE | _LONG | _COMMAND) or size > MAX_FRAME:
-            raise Violation(f"it sent a frame of {size} bytes with flags {flags} (limit {MAX_FRAME} bytes)")
+            raise Violation(f"the reader sent a frame of {size} bytes with flags {flags} (limit {MAX_FRAME} bytes)")
         if len(buffer) < head + size:
             return None
         return Frame(self._take(head, head + size), bool(flags & _MORE), bool(flags & _COMMAND))
@@ -88,7 +88,7 @@ def socket_type_in(frame: Frame) -> bytes:
     """The type of the peer's socket, of its READY. Raises `Violation` for anything else."""
     name, rest = split_command(frame)
     if name != b"READY":
-        raise Violation("its handshake does not end with READY")
+        raise Violation("the reader's handshake does not end with READY")
     while rest:
         key_end = 1 + rest[0]
         value_begin = key_end + 4
@@ -96,7 +96,7 @@ def socket_type_in(frame: Frame) -> bytes:
         if rest[1:key_end].lower() == b"socket-type":
             return rest[value_begin:value_end]
         rest = rest[value_end:]
-    raise Violation("its READY command has no socket type")
+    raise Violation("the reader's READY command has no socket type")
 
 
 def split_command(frame: Frame) -> tuple[bytes, bytes]:
@@ -119,6 +119,6 @@ def _counted(name: bytes) -> bytes:
 
 def _check_greeting(greeting: bytes) -> None:
     if greeting[0] != 0xFF or not greeting[9] & 1 or greeting[10] < 3:  # before ZMTP 3 there was libzmq 3
-        raise Violation("it does not speak ZMTP 3")
+        raise Violation("the reader does not speak ZMTP 3")
     if greeting[12:32] != _MECHANISM:
-        raise Violation("it requires a security mechanism other than NULL")
+        raise Violation("the reader requires a security mechanism other than NULL")

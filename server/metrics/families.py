@@ -104,7 +104,8 @@ class RequestFamilies:
         self.nan_logits = series.one(
             Counter,
             "numaserve_nan_logits_total",
-            "Sequences that ended because the model's logits were not numbers (NaN). They also count as outcome error.",
+            "Sequences that ended because the model returned logits that are not numbers (NaN). "
+            "numaserve_request_outcomes_total also counts these sequences, with reason error.",
         )
         self.over_limit = series.by(
             Counter,
@@ -220,7 +221,9 @@ class WorkerFamilies:
             "Time from the death of the workers until the first result of the new workers.",
             buckets=_REQUEST,
         )
-        self.up = series.by(Gauge, "numaserve_worker_up", "1 while the worker serves, otherwise 0.", "rank")
+        self.up = series.by(
+            Gauge, "numaserve_worker_up", "1 while the worker is ready to compute steps, otherwise 0.", "rank"
+        )
         self.misplaced = series.by(
             Gauge,
             "numaserve_worker_misplaced_pages",
@@ -247,5 +250,6 @@ class CommonFamilies:
         self.cache_config = series.one(
             Info,
             "vllm:cache_config",
-            "Page size, number of pages, format and prefix caching of the KV cache as labels. The value is always 1.",
+            "Labels: page size, number of pages and data type of the KV cache, and whether prefix caching is on. The "
+            "value is always 1.",
         )

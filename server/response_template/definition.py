@@ -82,10 +82,16 @@ def _field(name: str, given: object) -> Field:
     each = spec.get("transform_each", False)
     expect(join is None or (isinstance(join, str) and repeats), f"{where}: join must be a string and requires repeats")
     expect(isinstance(each, bool), f"{where}: transform_each must be true or false")
-    expect(not each or transform is not None, f"{where}: transform_each needs a transform")
+    expect(
+        not each or transform is not None,
+        f"{where}: transform_each is true, but transform is missing; set transform too",
+    )
     check_transform(transform, where)
     groups = {group for marks in (opens, closes) if marks is not None for group in marks.groupindex}
-    expect(not groups or transform is not None, f"{where}: named groups need a transform")
+    expect(
+        not groups or transform is not None,
+        f"{where}: open or close has named groups, but transform is missing; set transform too",
+    )
     kind = spec.get("content", "text")
     return Field(
         name,

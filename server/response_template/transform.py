@@ -13,7 +13,10 @@ def check_transform(shape: object, where: str) -> None:
     """Raise `BadTemplate` where a text of `shape` is a placeholder in part: such a text is not written anywhere."""
     if isinstance(shape, str):
         if _PLACEHOLDER.search(shape) and not _PLACEHOLDER.fullmatch(shape):
-            raise BadTemplate(f"{where}: a string of the transform mixes a placeholder with other text")
+            raise BadTemplate(
+                f"{where}: a string in transform mixes a placeholder with other text; "
+                "a placeholder must be the whole string"
+            )
         return
     parts = shape.values() if isinstance(shape, dict) else shape if isinstance(shape, list) else ()
     for part in parts:

@@ -78,7 +78,8 @@ def _told_to_routers(groups: Counter[str] | None) -> str:
         )
     count = "" if groups is None else f" ({groups['']} of {groups.total()})"
     return (
-        f"KV events report one cache to routers, so API keys without cache-group={count} share cached prefixes. The "
-        "usage.cached_tokens of one key reveals prompts of the others. Set cache-group= for keys that must be "
-        "isolated. KV events never include their prefixes."
+        f"Because KV events are published, API keys without cache-group={count} share cached prefixes: KV events "
+        "describe a single prefix cache. The field usage.cached_tokens in responses to one key can reveal prompts of "
+        "other keys. Set cache-group= in the key file for keys that must be isolated. KV events do not include "
+        "prefixes of keys with cache-group=."
     )

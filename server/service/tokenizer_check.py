@@ -55,7 +55,7 @@ class TokenizerCheck:
         try:
             self._process.send(line, self._patience)
         except (Ended, TooLate):
-            self._refuse("the process that checks it did not start")
+            self._refuse("the process that checks the tokenizer did not start")
 
     def wait_until_loaded(self) -> None:
         """Wait until the process has loaded the tokenizer. Raises `TokenizerError` unless that went well.
@@ -74,7 +74,7 @@ class TokenizerCheck:
             (size,) = ANSWER_SIZE.unpack(self._process.receive(ANSWER_SIZE.size, self._patience))
             complaint = self._process.receive(size, self._patience).decode()
         except TooLate:
-            self._refuse(f"loading it did not finish within {self._limits.seconds:g} s")
+            self._refuse(f"loading the tokenizer did not finish within {self._limits.seconds:g} s")
         except Ended:
             self._process.stop()
             self._refuse(self._reason_of_its_end())
@@ -93,8 +93,9 @@ class TokenizerCheck:
 
     def _reason_of_its_end(self) -> str:
         if self._process.returncode == -signal.SIGPROF:
-            return f"loading it took more than {self._limits.cpu_seconds:g} s of processor time"
-        return f"loading it crashed the process or took more than {self._limits.memory_bytes >> 20} MiB of memory"
+            return f"loading the tokenizer took more than {self._limits.cpu_seconds:g} s of processor time"
+        mebibytes = self._limits.memory_bytes >> 20
+        return f"loading the tokenizer crashed the process or took more than {mebibytes} MiB of memory"
 
     def _refuse(self, reason: str) -> NoReturn:
         raise TokenizerError(f"the tokenizer of {self._model} cannot be used: {reason}. Use another copy of the model")

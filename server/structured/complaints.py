@@ -26,9 +26,16 @@ _IN_OTHER_WORDS = {
     "oneOf": "the alternatives are not provably exclusive; use anyOf",
     "$ref": "only references within the schema are supported, and no circular ones that add keywords",
 }
-_TOO_FAR = "it has too many repetitions or alternatives with a common prefix; allow fewer repetitions, or any number"
+_TOO_FAR = (
+    "the constraint has too many repetitions or alternatives with a common prefix; allow fewer repetitions, or any "
+    "number of repetitions"
+)
 # What is said of a complaint that has this in it.
-_SAID = {"NoExtension": "no text can match it", "too many states": _TOO_FAR, "too many expressions": _TOO_FAR}
+_SAID = {
+    "NoExtension": "no text can match the constraint",
+    "too many states": _TOO_FAR,
+    "too many expressions": _TOO_FAR,
+}
 
 
 def refusal(complaint: str) -> UnsupportedGrammar:
@@ -48,9 +55,9 @@ def refusal(complaint: str) -> UnsupportedGrammar:
         return UnsupportedGrammar(said)
     keyword = next((keyword for pattern, keyword in _KEYWORDS if pattern.search(text)), None)
     if keyword is None:
-        return UnsupportedGrammar(f"it cannot be compiled: {_short(text)}")
+        return UnsupportedGrammar(f"the constraint cannot be compiled: {_short(text)}")
     return UnsupportedGrammar(
-        f"its {keyword} cannot be enforced: {_short(_IN_OTHER_WORDS.get(keyword, text))}", keyword
+        f"the constraint's {keyword} cannot be enforced: {_short(_IN_OTHER_WORDS.get(keyword, text))}", keyword
     )
 
 

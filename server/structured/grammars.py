@@ -165,7 +165,7 @@ class _Shared:
 
 def _check_text(text: str, max_bytes: int) -> None:
     if len(text) > max_bytes or len(utf8(text)) > max_bytes:
-        raise UnsupportedGrammar(f"it is longer than {max_bytes} bytes")
+        raise UnsupportedGrammar(f"the constraint is longer than {max_bytes} bytes")
 
 
 def _fresh(

@@ -26,7 +26,7 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UnsupportedGrammar("it contains a lone surrogate, which is not a valid character") from None
+        raise UnsupportedGrammar("the constraint contains a lone surrogate, which is not a valid character") from None
 
 
 def levels(value: object) -> Iterator[list[object]]:
@@ -48,8 +48,8 @@ def _measure(value: object, limits: Limits) -> None:
             raise _too_deep(limits)
         values += len(level)
         if values > limits.max_values:
-            raise UnsupportedGrammar(f"it has more than {limits.max_values} values")
+            raise UnsupportedGrammar(f"the constraint has more than {limits.max_values} values")
 
 
 def _too_deep(limits: Limits) -> UnsupportedGrammar:
-    return UnsupportedGrammar(f"it is nested more than {limits.max_depth} levels deep")
+    return UnsupportedGrammar(f"the constraint is nested more than {limits.max_depth} levels deep")

@@ -49,7 +49,7 @@ def _json_schema(text: str, limits: Limits) -> str:
     try:
         return LLMatcher.grammar_from_json_schema(json.dumps(with_bounds(schema)))
     except ValueError as error:
-        raise UnsupportedGrammar(f"it is not a valid JSON schema: {error}") from None
+        raise UnsupportedGrammar(f"the schema is not a valid JSON schema: {error}") from None
 
 
 def _choice(text: str, limits: Limits) -> str:
@@ -66,6 +66,6 @@ def _lark(text: str) -> str:
     try:
         return LLMatcher.grammar_from_lark(any_to_lark(text))
     except RecursionError:
-        raise UnsupportedGrammar("it is nested too deeply") from None
+        raise UnsupportedGrammar("the grammar is nested too deeply") from None
     except Exception as error:  # the converter from GBNF raises what comes
-        raise UnsupportedGrammar(f"it is neither a Lark grammar nor GBNF: {error}"[:500]) from None
+        raise UnsupportedGrammar(f"the grammar is neither a Lark grammar nor GBNF: {error}"[:500]) from None

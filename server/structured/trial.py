@@ -82,4 +82,6 @@ class Trial:
             return None
 
     def _raise_too_slow(self) -> NoReturn:
-        raise GrammarTooSlow(f"compiling it takes more than {self._limits.cpu_seconds:g} s; simplify it")
+        raise GrammarTooSlow(
+            f"compiling the constraint takes more than {self._limits.cpu_seconds:g} s; simplify the constraint"
+        )

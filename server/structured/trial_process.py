@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 _TOKENS = 4  # of an answer that is begun for trial
 _PAGE = resource.getpagesize()
 # Of a signal: whether the stack or the memory was exhausted cannot be told, as the one grows into the other.
-_TOO_LARGE = "it is nested too deeply, has too many parts, or needs too much memory"
+_TOO_LARGE = "the constraint is nested too deeply, has too many parts, or needs too much memory"
 
 
 def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
@@ -44,7 +44,8 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
         if mask_seconds > settings.limits.mask_seconds:
             raise GrammarTooSlow(
                 f"computing which tokens may come next takes {mask_seconds:.2g} s of processor time (limit "
-                f"{settings.limits.mask_seconds:g} s); shorten its strings or make it less ambiguous"
+                f"{settings.limits.mask_seconds:g} s); shorten the strings of the constraint or make "
+                "the constraint less ambiguous"
             )
     except UnsupportedGrammar as error:
         return Answer(refused=str(error), keyword=error.keyword)

@@ -26,7 +26,7 @@ class ClientsTemplate:
         for piece in self._template.generate(known | arguments):
             size += len(piece)
             if size > max_chars:
-                raise TemplateError(f"its output exceeds {max_chars} characters")
+                raise TemplateError(f"the output of the template exceeds {max_chars} characters")
             pieces.append(piece)
         return "".join(pieces)
 

@@ -29,18 +29,18 @@ class _Metadata:
         self.tokens = self.array(Keys.Tokenizer.LIST, str)
         self.types = self.array(Keys.Tokenizer.TOKEN_TYPE, int) or [int(TokenType.NORMAL)] * len(self.tokens)
         if not self.tokens or len(self.types) != len(self.tokens):
-            raise self.error("its vocabulary is missing or incomplete")
+            raise self.error("the vocabulary is missing or incomplete")
 
     def scalar(self, key: str, kind: type[_T]) -> _T | None:
         value: Value | None = self._values.get(key)
         if value is not None and not isinstance(value, kind):
-            raise self.error(f"{key} is not of type {kind.__name__}")
+            raise self.error(f"the value of {key} must be of type {kind.__name__}")
         return value
 
     def array(self, key: str, kind: type[_T]) -> list[_T]:
         values = self._values.get(key, [])
         if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
-            raise self.error(f"{key} is not an array of {kind.__name__}")
+            raise self.error(f"the value of {key} must be an array of type {kind.__name__}")
         return cast(list[_T], values)
 
     def token_id(self, key: str) -> int | None:
@@ -64,7 +64,10 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
     metadata = _Metadata(path)
     model = metadata.scalar(Keys.Tokenizer.MODEL, str)
     if model not in _BUILDERS:
-        raise metadata.error(f"its kind {model!r} is not supported; supported kinds are {', '.join(sorted(_BUILDERS))}")
+        raise metadata.error(
+            f"the tokenizer model {model!r} is not supported; supported tokenizer models are "
+            f"{', '.join(sorted(_BUILDERS))}"
+        )
     try:
         backend, adds_bos = _BUILDERS[model](metadata)
     except TokenizerError:
@@ -131,7 +134,7 @@ def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
         [-i for i in range(len(tokens))] if gemma else metadata.array(Keys.Tokenizer.SCORES, float)
     )
     if len(scores) != len(tokens):
-        raise metadata.error("it does not have a score for every token")
+        raise metadata.error("the vocabulary does not have a score for every token")
     prefixed = not gemma and metadata.scalar(Keys.Tokenizer.ADD_PREFIX, bool) is not False
     pieces = Pieces(tokens, scores, metadata.types, metadata.token_id(Keys.Tokenizer.UNK_ID))
     backend = build(pieces, prefixed=prefixed, at_every_fragment=metadata.architecture == "phi3")

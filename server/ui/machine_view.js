@@ -17,7 +17,7 @@ export class MachineView {
     for (const name of ["models", "pace", "queue", "pages", "prefixes", "nodes", "step"])
       element.append((this.parts[name] = make("section", { hidden: true })));
     this.said = make("p", { role: "status" });
-    this.button = make("button", { type: "button", click: measure, title: "Takes a few tenths of a second" },
+    this.button = make("button", { type: "button", click: measure, title: "The measurement takes a few tenths of a second." },
       "Measure the limits of the nodes");
     this.rank = 0;
   }

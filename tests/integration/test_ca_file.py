@@ -76,7 +76,7 @@ def test_a_file_without_an_authority_is_one_line(
     wrong = tmp_path / "notes.txt"
     wrong.write_text("no certificate")
     for url, file, reason in (
-        ("https://127.0.0.1:1", wrong, "it contains no certificate in PEM format"),
+        ("https://127.0.0.1:1", wrong, "the file contains no certificate in PEM format"),
         ("https://127.0.0.1:1", tmp_path / "absent", "No such file or directory"),
         ("http://127.0.0.1:1", wrong, "--ca-file needs an https URL"),
     ):

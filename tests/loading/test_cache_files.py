@@ -79,12 +79,12 @@ def test_blocks_that_are_zeroed_or_exchanged_are_found(length: int, file: Path, 
     exchanged[first], exchanged[second] = original[second], original[first]
     for damaged in (zeroed, exchanged):
         file.write_bytes(damaged)
-        refused(file, team, "the weights are damaged")
+        refused(file, team, "the packed weights are damaged")
 
 
 def test_a_file_under_another_name_is_refused(file: Path, team: Team) -> None:
     file.rename(file.with_name(key("b").file_name))
-    with pytest.raises(CacheError, match="the file holds other weights"):
+    with pytest.raises(CacheError, match="the file holds the packed weights of another model or configuration"):
         read(file.parent, key("b"), team)
 
 
@@ -96,7 +96,8 @@ def test_matrices_of_other_shapes_or_formats_are_not_filled(file: Path, team: Te
             with CacheFolder(file.parent) as folder:
                 fd = folder.open(key("a").file_name)
                 assert fd is not None
-                with open(fd, "rb"), pytest.raises(CacheError, match="the file holds other weights"):  # noqa: PTH123
+                other = "the file holds the packed weights of another model or configuration"
+                with open(fd, "rb"), pytest.raises(CacheError, match=other):  # noqa: PTH123
                     fill(some, fd, key("a"), team, lambda _: None)
 
 
@@ -112,7 +113,7 @@ def test_a_table_with_more_or_fewer_checksums_is_refused(
         stored.truncate(offset)
         os.pwrite(stored.fileno(), body, offset)
         os.pwrite(stored.fileno(), preamble, 0)
-    refused(file, team, "damaged|the number of checksums in the table is wrong")
+    refused(file, team, "damaged|the table of the packed weights has the wrong number of checksums")
 
 
 def test_a_table_that_is_none_is_refused(file: Path, team: Team) -> None:
@@ -120,4 +121,4 @@ def test_a_table_that_is_none_is_refused(file: Path, team: Team) -> None:
     for content in (body, msgspec.msgpack.encode(["x", "y", [], "no list"])):
         preamble, _ = encode_table(content, ALIGNMENT)  # type: ignore[arg-type]
         file.write_bytes(preamble.ljust(ALIGNMENT, b"\0") + msgspec.msgpack.encode(content))
-        refused(file, team, "the table is not valid")
+        refused(file, team, "the table of the packed weights is not valid")

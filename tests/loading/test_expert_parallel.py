@@ -191,7 +191,7 @@ def test_a_rank_with_fewer_experts_than_a_token_has_plans_rows_for_those() -> No
 @pytest.mark.parametrize(
     ("model", "nodes", "message"),
     [
-        (configured(), (4, 4), "this model has none: leave it out"),
+        (configured(), (4, 4), "this model has none: leave the option out"),
         (MOE, (4,), "there is one: set --tp to 2 or more, or leave --expert-parallel out"),
         (with_experts(dense=tuple(range(30))), (4, 4), "this model has none"),
     ],

@@ -125,7 +125,7 @@ print(subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
             "a\nb\nc cache-group=team\n",
             True,
             "WARNING",
-            r"without cache-group= \(2 of 3\) share .* never include their prefixes",
+            r"without cache-group= \(2 of 3\) share .* do not include prefixes of keys with cache-group=",
         ),
         (
             "a cache-group=x\nb cache-group=y\n",

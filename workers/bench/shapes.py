@@ -89,8 +89,8 @@ def random_checkpoint(name: str) -> Iterator[Path]:
         needed, free = _nbytes(SHAPES[name]), shutil.disk_usage(folder).free
         if needed > free:
             raise OperatorError(
-                f"a checkpoint of {needed / 1e9:.1f} GB does not fit in {folder.parent}: set TMPDIR to"
-                " a folder with more space"
+                f"the checkpoint with random weights needs {needed / 1e9:.1f} GB, but {folder.parent} has only"
+                f" {free / 1e9:.1f} GB free: set TMPDIR to a folder with more space"
             )
         write_checkpoint(folder, SHAPES[name])
         yield folder

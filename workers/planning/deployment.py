@@ -120,7 +120,9 @@ def place(options: DeploymentOptions, topology: Topology) -> Placement:
 def check_experts(model: ModelConfig, ranks: int) -> None:
     """Raises `OperatorError` where `ranks` ranks cannot have experts of their own."""
     if all(each.each is None for each in model.decoder.parameters()):
-        raise OperatorError("--expert-parallel needs a model with experts, and this model has none: leave it out")
+        raise OperatorError(
+            "--expert-parallel needs a model with experts, and this model has none: leave the option out"
+        )
     if ranks < 2:
         raise OperatorError(
             "--expert-parallel needs at least two ranks, and there is one: set --tp to 2 or more, or leave"

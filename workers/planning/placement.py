@@ -113,7 +113,7 @@ def _reserve_core(nodes: list[Node], remedy: str) -> tuple[list[Node], tuple[int
     """Take the first core of the first node: where interrupts go anyway by default."""
     first = nodes[0]
     if sum(len(node.cpus) for node in nodes) < 2:
-        raise OperatorError(f"--reserve-core needs at least two cores: leave it out, or {remedy}")
+        raise OperatorError(f"--reserve-core needs at least two cores: leave the option out, or {remedy}")
     smaller = replace(first, cpus=first.cpus[1:])
     return [node for node in (smaller, *nodes[1:]) if node.cpus], first.cpus[:1]
 

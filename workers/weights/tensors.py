@@ -31,7 +31,9 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
     missing = [name for name in plain if name not in found]
     missing += [name for name, part in parts.items() if part.required and name not in found]
     if missing:
-        raise OperatorError(f"the checkpoint lacks {_some(missing)}, which its configuration needs; fetch it again")
+        raise OperatorError(
+            f"the checkpoint lacks {_some(missing)}, which the configuration needs; fetch the checkpoint again"
+        )
     unused = [
         name
         for name in found

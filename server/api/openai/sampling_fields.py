@@ -128,7 +128,7 @@ class SamplingFields(Strict):
     request_id: ShortText | None = None
     """No effect: the X-Request-Id header identifies a request."""
     spaces_between_special_tokens: bool | None = None
-    """No effect: only tokenizers written in Python support it."""
+    """No effect: the field applies only to tokenizers that are written in Python, and the server uses none."""
     stream_reasoning: bool | None = None
     """No effect."""
 

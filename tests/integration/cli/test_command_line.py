@@ -133,7 +133,10 @@ def test_an_unknown_instruction_set_is_told_before_the_model_is_looked_for(
         (["--tp", "64", "--threads-per-worker", "1"], "--tp 64 needs 64 cores"),
         (["--kv-cache-gib", "16000"], "--kv-cache-gib 16000 does not fit"),
         (["--context-length", "8192"], "exceeds the model's limit: lower it to at most 4096"),
-        (["--expert-parallel"], "--expert-parallel needs a model with experts, and this model has none: leave it out"),
+        (
+            ["--expert-parallel"],
+            "--expert-parallel needs a model with experts, and this model has none: leave the option out",
+        ),
     ],
 )
 def test_more_than_the_machine_or_the_model_has_is_refused(
@@ -163,6 +166,6 @@ def test_as_many_models_are_loaded_at_once_as_the_option_says(
     assert "max-loaded is 1, and 2 models are loaded at the start" in mistake(capsys, *several)
     status, out, err = run(capsys, *several, "--max-loaded", "2")
     assert (status, err) == (0, "")
-    assert "used by the models loaded at the start" in out
+    assert "the models loaded at the start use " in out
     for command in ("serve", "topology"):
         assert "--max-loaded needs --models" in mistake(capsys, command, model, "--max-loaded", "2")

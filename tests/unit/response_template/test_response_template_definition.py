@@ -46,7 +46,10 @@ def test_what_is_wrong_with_the_whole_is_told(given: object, words: str) -> None
         ({"open_pattern": "("}, "invalid regular expression"),
         ({"open_pattern": "(" * 5000 + ")" * 5000}, "invalid regular expression"),
         ({"close_pattern": 1}, "not a string"),
-        ({"open_pattern": "(?P<name>a)"}, "named groups need a transform"),
+        (
+            {"open_pattern": "(?P<name>a)"},
+            "open or close has named groups, but transform is missing; set transform too",
+        ),
         ({"content": "yaml"}, "content must be one of"),
         ({"content": ["json"]}, "content must be one of"),
         ({"content_args": []}, "content_args must be an object"),
@@ -60,8 +63,11 @@ def test_what_is_wrong_with_the_whole_is_told(given: object, words: str) -> None
         ({"content": "kv-lines", "content_args": {"value_parser": "int"}}, "value_parser"),
         ({"content": "kv-lines", "content_args": {"value_parser": {"name": "x"}}}, "content must be one of"),
         ({"join": "\n"}, "requires repeats"),
-        ({"transform": {"a": ["say {content}"]}}, "mixes a placeholder with other text"),
-        ({"transform_each": True}, "needs a transform"),
+        (
+            {"transform": {"a": ["say {content}"]}},
+            "a string in transform mixes a placeholder with other text; a placeholder must be the whole string",
+        ),
+        ({"transform_each": True}, "transform_each is true, but transform is missing; set transform too"),
         ({"transform_each": "yes", "transform": {}}, "true or false"),
     ],
 )

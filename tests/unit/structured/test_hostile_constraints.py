@@ -12,7 +12,7 @@ from numaserve.server.tokenizer import load_tokenizer
 
 from tests.support.tokenizer_builders import demo_gguf
 
-_TOO_FAR = "it has too many repetitions or alternatives with a common prefix"
+_TOO_FAR = "the constraint has too many repetitions or alternatives with a common prefix"
 # Their least common multiple has sixteen digits, and llguidance looks for a remainder of it.
 _MULTIPLES = Constraint(
     "json_schema", json.dumps({"allOf": [{"type": "integer", "multipleOf": n} for n in (9973, 9967, 9949, 9941)]})
@@ -84,7 +84,7 @@ def test_a_hostile_constraint_is_refused(trial: Trial, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a reference to itself", "references in a circle", "a grammar that allows nothing"])
 def test_a_constraint_that_no_text_matches_is_told_so(trial: Trial, name: str) -> None:
-    with pytest.raises(UnsupportedGrammar, match="no text can match it"):
+    with pytest.raises(UnsupportedGrammar, match="no text can match the constraint"):
         trial.run(HOSTILE[name])
 
 

@@ -85,7 +85,7 @@ class ReferenceProgram:
         begin = time.monotonic_ns()
         step = make_step(self._setup, self._slots, sequences, tokens, targets, drafts=drafts)
         if step.pooled and not self._pools:
-            raise ValueError("a plan pools a sequence, but the model was not loaded for pooling")
+            raise ValueError("a step asks for an embedding, but the model was loaded without support for embeddings")
         self._slots.commit()
         self.nan_sequences, self.dropped_sequences, self.late_sequences = [], [], []
         if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet

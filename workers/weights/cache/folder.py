@@ -237,7 +237,7 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = "it is a symbolic link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0)
+        reason = "the path is a symbolic link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0)
         raise CacheError(f"{path}: {reason}") from error
 
 

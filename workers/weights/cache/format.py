@@ -79,11 +79,11 @@ def read_table(fd: int) -> Table:
         raise CacheError("the length of the file is wrong")
     body = os.pread(fd, length, offset)
     if _digest(offset, body) != digest:
-        raise CacheError("the table is damaged")
+        raise CacheError("the table of the packed weights is damaged")
     try:
         return msgspec.msgpack.decode(body, type=Table)
     except msgspec.MsgspecError as error:
-        raise CacheError(f"the table is not valid ({error})") from error
+        raise CacheError(f"the table of the packed weights is not valid ({error})") from error
 
 
 def _digest(offset: int, body: bytes) -> bytes:

@@ -20,18 +20,18 @@ def fill(matrices: Sequence[PackedMatrix], fd: int, key: CacheKey, team: Team, r
     try:
         table = read_table(fd)
         if table.name != key.file_name or table.matrices != describe(matrices):
-            raise CacheError("the file holds other weights")
+            raise CacheError("the file holds the packed weights of another model or configuration")
         offsets, _ = offsets_of(matrices)
         sums: list[int] = []
         done = 0
         for first, end in _batches(matrices):
             sums += read_packed(team, fd, matrices[first:end], offsets[first:end])
             if sums != table.checksums[: len(sums)]:
-                raise CacheError("the weights are damaged")
+                raise CacheError("the packed weights are damaged")
             done += sum(matrix.nbytes for matrix in matrices[first:end])
             report(done)
         if len(sums) != len(table.checksums):
-            raise CacheError("the number of checksums in the table is wrong")
+            raise CacheError("the table of the packed weights has the wrong number of checksums")
     except OSError as error:
         raise CacheError(f"the file cannot be read ({error.strerror})") from error
 

@@ -43,7 +43,7 @@ class ServeConfig(BaseModel):
         "answers yes.",
     )
     settings: ModelSettings = Field(
-        DEFAULT_SETTINGS, description="Settings of the model. Each is a key of its own, see `KEYS`."
+        DEFAULT_SETTINGS, description="Settings of the model. Each setting is a key of its own, listed in `KEYS`."
     )
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 takes any free port.")

@@ -37,7 +37,7 @@ void add(Program& p, const LatentStore& f) {
 
 void add(Program& p, const HeadLinear& f) {
   const PackedMatrix& weight = *f.weight;
-  require(!f.widened || is_grouped(weight.format()), f.name, "only grouped codes can be widened");
+  require(!f.widened || is_grouped(weight.format()), f.name, "only quantized weights with groups can be expanded");
   require(f.num_heads >= 0 && weight.n() % (f.num_heads > 0 ? f.num_heads * kPad : 1) == 0 &&
               (f.num_heads > 0 || weight.n() == 0),
           f.name, "the number of rows of the weight must be a multiple of 32 for each head");

@@ -62,7 +62,7 @@ void add(Program& p, const MoeRoute& f) {
           "the experts of the rank must lie between 0 and the number of experts");
   require(f.logits.ld >= f.num_experts + (f.shared_gate ? 1 : 0) && f.x.ld == f.sorted.ld &&
               f.routes.ld >= 2 * f.top_k + 1 && f.counts.ld >= f.local_experts + 1,
-          f.kKind, "a matrix is too narrow");
+          f.kKind, "logits, input, routes or counts have too few columns");
   auto node = std::make_unique<RouteNode>(f.logits, f.x, f.sorted, MoePlaces{f.routes, f.counts}, choice);
   node->item_bytes = f.item_bytes;
   node->first_expert = f.first_expert;

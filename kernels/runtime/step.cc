@@ -13,7 +13,7 @@ void require(bool condition, const char* message) {
 }
 
 [[noreturn]] void refuse_slot(const SequenceInput& s, const char* why) {
-  throw std::invalid_argument("slot " + std::to_string(s.slot) + " of a plan " + why);
+  throw std::invalid_argument("slot " + std::to_string(s.slot) + " of the step " + why);
 }
 
 void require_ids(std::span<const int32_t> ids, int64_t count) {
@@ -54,7 +54,7 @@ int Step::add_window(int32_t window) {
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
                  std::span<const int32_t> targets, SlotTable& slots) {
-  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "a plan has more sequences than slots");
+  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "the step has more sequences than slots");
   int64_t total = 0, literal = 0, wanted_targets = 0, rows = 0;
   named_.assign(named_.size(), false);
   for (const SequenceInput& s : sequences_in) {
@@ -79,11 +79,11 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     wanted_targets += s.num_targets;
     rows += s.num_targets + (s.sample && s.num_targets < s.count) + s.drafts;
   }
-  require(total <= limits_.max_tokens, "a plan has more tokens than the step budget");
-  require(rows <= limits_.max_logit_rows, "a plan has more rows of logits than the model was loaded for");
-  require(literal == static_cast<int64_t>(tokens_in.size()), "the number of token ids differs from that of the plan");
+  require(total <= limits_.max_tokens, "the step has more tokens than the limit of a step");
+  require(rows <= limits_.max_logit_rows, "the step has more rows of logits than the model was loaded for");
+  require(literal == static_cast<int64_t>(tokens_in.size()), "the number of token ids differs from the number in the step");
   require(wanted_targets == static_cast<int64_t>(targets.size()),
-          "the number of targets differs from that of the plan");
+          "the number of targets differs from the number in the step");
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
 }

@@ -103,7 +103,7 @@ class ModelInfo(BaseModel):
 
 
 class RankLoad(BaseModel):
-    """The load of the engine."""
+    """The load of an engine in requests and KV cache tokens."""
 
     dp_rank: int
     num_running_reqs: int

@@ -14,7 +14,7 @@ _UNSERVED_SOURCES = dict.fromkeys(("base64", "file", "url"), "non-text documents
 
 
 class TextBlock(Strict):
-    """A text."""
+    """A block of text."""
 
     type: Literal["text"]
     text: Text

@@ -53,7 +53,7 @@ class NamedTool(Strict):
 
 
 class AllowedTools(Strict):
-    """Some of the tools."""
+    """The tools that the response can call, and whether a call is required."""
 
     mode: Literal["auto", "required"]
     """`required` makes the response call at least one of the tools."""

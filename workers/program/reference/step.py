@@ -135,17 +135,19 @@ def _check(
     numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
     literal = sum(count for count, each in zip(counts, sequences, strict=True) if not each[3])
     _require(
-        len(drafts) == len(sequences), "the number of draft counts differs from the number of sequences in the plan"
+        len(drafts) == len(sequences), "the number of draft counts differs from the number of sequences in the step"
     )
     rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences) + sum(drafts)
     for row, guesses in zip(sequences, drafts, strict=True):
         _check_sequence(limits.pages_per_slot, slots, row)
         _check_drafts(slots, row, guesses)
-    _require(len(set(numbers)) == len(numbers), "a plan names a slot twice")
-    _require(sum(counts) <= limits.max_step_tokens, "a plan has more tokens than the step budget")
-    _require(rows <= limits.max_logit_rows, "a plan has more rows of logits than the model was loaded for")
-    _require(literal == len(tokens), "the number of token ids differs from that of the plan")
-    _require(sum(each[5] for each in sequences) == len(targets), "the number of targets differs from that of the plan")
+    _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
+    _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
+    _require(rows <= limits.max_logit_rows, "the step has more rows of logits than the model was loaded for")
+    _require(literal == len(tokens), "the number of token ids differs from the number in the step")
+    _require(
+        sum(each[5] for each in sequences) == len(targets), "the number of targets differs from the number in the step"
+    )
     slots.check_ids(tokens, more=setup.shape.extra_tokens)
     slots.check_ids(targets)
 
@@ -153,7 +155,7 @@ def _check(
 def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> None:
     number, start, count, from_previous, _, num_targets = row
     slot, end = slots.at(number), start + count
-    named = f"slot {number} of a plan"
+    named = f"slot {number} of the step"
     _require(count > 0 and start >= 0, f"{named} has no new token")
     _require(
         not from_previous or (count == 1 and slot.last_token >= 0), f"{named} has no previous sample to continue from"
@@ -165,7 +167,7 @@ def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> No
 
 def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
     number, _, count, _, end, num_targets = row
-    sampling, named = slots.at(number).sampling, f"slot {number} of a plan"
+    sampling, named = slots.at(number).sampling, f"slot {number} of the step"
     _require(
         drafts == 0 or (0 < drafts < count and end == END_SAMPLE and num_targets == 0),
         f"{named} has draft tokens without a sample before them",

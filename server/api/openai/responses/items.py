@@ -71,7 +71,7 @@ _Outputs = Annotated[
 
 
 class MessageItem(Strict):
-    """A message."""
+    """A message of the conversation."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]

@@ -69,7 +69,7 @@ class ResponseOutputDetails(BaseModel):
 
 
 class ResponseUsage(BaseModel):
-    """Tokens."""
+    """The token counts of a response."""
 
     input_tokens: int
     input_tokens_details: ResponseInputDetails

@@ -33,6 +33,7 @@ def test_a_server_at_work_and_an_idle_one_are_shown(capsys: pytest.CaptureFixtur
                 each.cancel()
             await asyncio.gather(*working, return_exceptions=True)
             await until(lambda: server.engine.load().running == 0)
+            await until(lambda: server.engine._steps.idle)  # the last step, too
             assert await look(server) == 0
 
     run(scenario())

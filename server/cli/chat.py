@@ -38,7 +38,7 @@ def chat(
         float | None, typer.Option(help="Sampling temperature. 0 is greedy. Default: the server's.")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Maximum tokens per answer. Default: as many as fit in the context.")
+        int | None, typer.Option(min=1, help="Maximum tokens per answer. Default: until the context is full.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Name of a model that URL serves. Default: the first model.")

@@ -9,7 +9,8 @@ namespace numaserve::operation {
 namespace {
 
 const std::vector<int32_t>& head_bounds(const Program& p, const char* kind) {
-  require(p.context_parallel().world > 1, kind, "the operation needs context parallelism, but context parallelism is off");
+  require(p.context_parallel().world > 1, kind,
+          "the operation needs context parallelism, but context parallelism is off");
   return p.context_parallel().head_bounds;
 }
 

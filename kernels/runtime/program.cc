@@ -94,7 +94,8 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
       most_ahead_(std::min<int64_t>(kMostAhead, cache_sizes().l2 / 2)),
       sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
   if (ring != nullptr && ring->lanes() > team.size())
-    throw std::invalid_argument("the ring has more lanes than a worker has threads; create the ring with at most one lane per thread");
+    throw std::invalid_argument(
+        "the ring has more lanes than a worker has threads; create the ring with at most one lane per thread");
 }
 
 void Program::add(std::unique_ptr<Node> node) {

@@ -73,7 +73,8 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
       refuse_slot(s, "has draft tokens without a sample before them");
     if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more draft tokens than masks");
-    if (s.pool && !may_pool_) refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
+    if (s.pool && !may_pool_)
+      refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;
@@ -81,7 +82,8 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   }
   require(total <= limits_.max_tokens, "the step has more tokens than the limit of a step");
   require(rows <= limits_.max_logit_rows, "the step has more rows of logits than the model was loaded for");
-  require(literal == static_cast<int64_t>(tokens_in.size()), "the number of token ids differs from the number in the step");
+  require(literal == static_cast<int64_t>(tokens_in.size()),
+          "the number of token ids differs from the number in the step");
   require(wanted_targets == static_cast<int64_t>(targets.size()),
           "the number of targets differs from the number in the step");
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);

@@ -167,5 +167,5 @@ def test_an_operation_joins_none_but_what_it_can(kind: str) -> None:
 def test_a_product_joins_no_norm_of_another_input() -> None:
     program, fields = operation_fields.program(), operation_fields.fields()
     program.add("rms_norm", fields["rms_norm"] | {"out": (4096, operation_fields.HIDDEN, -1), "quantized": None})
-    with pytest.raises(ValueError, match="does not write its input"):
+    with pytest.raises(ValueError, match="does not write the input of the product"):
         program.add("linear", fields["linear"] | {"joins_before": True})

@@ -354,5 +354,5 @@ def test_pooled_values_that_are_not_numbers_are_told(team: Team) -> None:
 def test_a_program_that_does_not_pool_refuses_to(part: Part, team: Team) -> None:
     for program in programs(part, team):
         start(program, 0, [0])
-        with pytest.raises(ValueError, match="not loaded for"):
+        with pytest.raises(ValueError, match="without support for embeddings"):
             run(program, [(0, 0, [1], END_POOL, ())])

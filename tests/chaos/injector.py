@@ -180,13 +180,13 @@ class Injector:
     async def _with_a_full_disk(self, fault: Fault) -> bool:
         """The weights are not in the cache any more, and there is no room to put them there again."""
         server, lives = self.server, self.server.lives()
-        told = server.log().count("are not cached")
+        told = server.log().count("not cached")
         for cell in server.cells.ranks:
             cell.file_bytes = _FILE_BYTES
         shutil.rmtree(server.cache, ignore_errors=True)
         self._signal([fault.rank], signal.SIGKILL)
         await self._death(lives)
-        hit = await server.until(lambda: server.log().count("are not cached") > told, _COMES_S)
+        hit = await server.until(lambda: server.log().count("not cached") > told, _COMES_S)
         for cell in server.cells.ranks:
             cell.file_bytes = 0
         return hit

@@ -122,5 +122,5 @@ def test_an_unknown_pre_tokenizer_is_named_with_the_way_out(tmp_path: Path) -> N
 
 
 def test_an_unknown_kind_of_tokenizer_is_named_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"'rwkv' is not supported; supported kinds are gpt2, llama"):
+    with pytest.raises(TokenizerError, match=r"'rwkv' is not supported; supported tokenizer models are gpt2, llama"):
         load_tokenizer(write_byte_level_gguf(tmp_path / "model.gguf", "gpt-2", model="rwkv"))

@@ -125,7 +125,7 @@ class InFlight:
             return
         if len(self.entries) != len(result.seqs):
             raise ResultMismatch(
-                f"the result of step {result.step_id} has {len(self.entries)} sequences instead of {len(result.seqs)}"
+                f"the result of step {result.step_id} has {len(result.seqs)} sequences instead of {len(self.entries)}"
             )
         for entry, answer in zip(self.entries, result.seqs, strict=True):
             if not entry.answers(answer):

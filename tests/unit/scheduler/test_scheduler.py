@@ -355,18 +355,18 @@ def test_the_cold_end_of_the_cache_makes_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "result",
+    ("result", "said"),
     [
-        StepResult(1, 0, [SeqResult(token=1)], 0, 0, 0),
-        StepResult(0, 0, [], 0, 0, 0),
-        StepResult(0, 0, [SeqResult()], 0, 0, 0),
+        (StepResult(1, 0, [SeqResult(token=1)], 0, 0, 0), "received the result of step 1 instead of step 0"),
+        (StepResult(0, 0, [], 0, 0, 0), "the result of step 0 has 0 sequences instead of 1"),
+        (StepResult(0, 0, [SeqResult()], 0, 0, 0), "does not match the plan"),
     ],
 )
-def test_a_result_that_does_not_answer_the_plan_is_refused(result: StepResult) -> None:
+def test_a_result_that_does_not_answer_the_plan_is_refused(result: StepResult, said: str) -> None:
     server = service()
     server.add([1], 2)
     server.schedule()
-    with pytest.raises(ResultMismatch):
+    with pytest.raises(ResultMismatch, match=said):
         server.scheduler.apply(result)
     server.receive()
     check_integrity(server.scheduler)

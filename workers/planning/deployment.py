@@ -78,7 +78,6 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
-            mask_grace_s=options.mask_grace_s,
             settings=options.settings,
             weights_cache=options.weights_cache,
             backend=options.backend,

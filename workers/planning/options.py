@@ -25,7 +25,6 @@ class DeploymentOptions:
     max_step_tokens: int  # prompt and output tokens in one step
     mem_fraction_static: float
     step_deadline_s: float
-    mask_grace_s: float = 0.001  # the least that a step may wait for masks
     tp: int | None = None
     threads_per_worker: int | None = None
     reserve_core: bool = False

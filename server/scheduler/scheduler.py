@@ -116,10 +116,7 @@ class Scheduler:
 
     def mask_known(self, seq: Sequence) -> None:
         """Let a sequence go on whose next mask is there now."""
-        seq.awaits_mask = False
-        if seq in self.waiting.aside:
-            self.waiting.take_out(seq)
-            self.waiting.put_back(seq)
+        self._set_awaits_mask(seq, awaits=False)
 
     def schedule(self) -> StepPlan | None:
         """The next plan, to be sent at once; None when there is nothing to run before the next result."""
@@ -330,15 +327,15 @@ class Scheduler:
         if seq.state is SequenceState.RUNNING:
             self.kv.trust(seq, end)
             self.seats.suspend(seq)
-        self._await_mask(seq)
+        self._set_awaits_mask(seq, awaits=True)
         return SequenceUpdate(seq, None, None, answer.prompt_logprobs, finished=False, late=True)
 
-    def _await_mask(self, seq: Sequence) -> None:
-        """Plan nothing of a sequence, and do not admit it, before `mask_known`."""
-        waits = seq.state is SequenceState.WAITING
+    def _set_awaits_mask(self, seq: Sequence, *, awaits: bool) -> None:
+        """Set whether a sequence is planned and admitted only after `mask_known`; the queue sets it aside meanwhile."""
+        waits = seq.state is SequenceState.WAITING and seq not in self.held
         if waits:
             self.waiting.take_out(seq)
-        seq.awaits_mask = True
+        seq.awaits_mask = awaits
         if waits:
             self.waiting.put_back(seq)
 
@@ -358,7 +355,7 @@ class Scheduler:
         seq.resuming = False
         if seq.careful:
             seq.careful -= 1
-            self._await_mask(seq)
+            self._set_awaits_mask(seq, awaits=True)
         if self._drafting is not None:
             self._drafting.answered(seq, tokens, entry.by_draft_model)
         if entry.drafts:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from model_bodies import GENERATING, POOLING
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.judge import Judge
@@ -19,21 +20,6 @@ from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_cont
 from tests.support.app_routes import ROUTES
 
 KEYS = (ApiKey("alone"), ApiKey("other"), ApiKey("one", cache_group="team"), ApiKey("two", cache_group="team"))
-MESSAGES = [{"role": "user", "content": "hi"}]
-GENERATING: Mapping[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": MESSAGES, "n": 2},
-    "/v1/completions": {"prompt": ["hi", "you"]},
-    "/v1/responses": {"input": "hi"},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 5, "model": MODEL},
-    "/api/chat": {"messages": MESSAGES, "model": MODEL, "stream": False},
-    "/api/generate": {"prompt": "hi", "model": MODEL, "stream": False},
-    "/generate": {"text": "hi"},
-}
-POOLING: Mapping[str, dict[str, Any]] = {
-    "/v1/embeddings": {"input": ["a", "b"]},
-    "/api/embed": {"input": "a", "model": MODEL},
-    "/api/embeddings": {"prompt": "a", "model": MODEL},
-}
 _RERANK = {"query": "q", "documents": ["a"], "model": MODEL}
 _SCORE = {"text_1": "q", "text_2": "a", "model": MODEL}
 JUDGING: Mapping[str, dict[str, Any]] = {
@@ -144,7 +130,7 @@ def test_at_every_route_that_runs_the_model_a_key_finds_the_prefixes_of_its_grou
 def test_a_grammar_is_compiled_for_the_requests_of_one_group_and_salt() -> None:
     engine = FakeEngine()
     with TestClient(app_over(make_context(engine, keys=KEYS))) as http:
-        body = {"messages": MESSAGES, "response_format": {"type": "json_object"}}
+        body = GENERATING["/v1/chat/completions"] | {"n": 1, "response_format": {"type": "json_object"}}
         asked: list[tuple[str, dict[str, str]]] = [(each.key, {}) for each in KEYS]
         asked += [("one", {"cache_salt": "s"}), ("alone", {})]
         for key, more in asked:

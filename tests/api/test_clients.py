@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient
+from model_bodies import GENERATING, POOLING
 from numaserve.server.api.app import create_app
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.key_file import ApiKey
@@ -16,22 +17,7 @@ from numaserve.server.text.lane import Lane
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
-
-MESSAGES = [{"role": "user", "content": "hi"}]
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": MESSAGES, "n": 2},
-    "/v1/completions": {"prompt": ["hi", "you"]},
-    "/v1/responses": {"input": "hi"},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 5, "model": MODEL},
-    "/api/chat": {"messages": MESSAGES, "model": MODEL, "stream": False},
-    "/api/generate": {"prompt": "hi", "model": MODEL, "stream": False},
-    "/generate": {"text": "hi"},
-}
-POOLED: dict[str, dict[str, Any]] = {
-    "/v1/embeddings": {"input": ["a", "b"]},
-    "/api/embed": {"input": "a", "model": MODEL},
-}
+from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
 
 
 @pytest.mark.parametrize(
@@ -68,7 +54,7 @@ def test_every_surface_says_whose_its_sequences_are_and_another_key_is_another_c
     with TestClient(create_app(context)) as http:
         for headers, weight in (({"X-Api-Key": "key-a"}, 2.5), ({"Authorization": "Bearer key-b"}, 1.0)):
             seen = set()
-            for path, body in BODIES.items():
+            for path, body in GENERATING.items():
                 assert http.post(path, json=body, headers=headers).status_code == 200
                 seen |= clients_of(engine)
             [client] = seen
@@ -91,7 +77,7 @@ def test_texts_are_worked_on_as_the_client_s(monkeypatch: pytest.MonkeyPatch) ->
     engine = FakeEngine()
     with TestClient(create_app(make_context(engine, keys=["key-a"]))) as http:
         assert http.get("/ping").status_code == 200  # needs no key, and is nobody's
-        for path, body in (BODIES | {"/tokenize": {"prompt": "hi"}}).items():
+        for path, body in (GENERATING | {"/tokenize": {"prompt": "hi"}}).items():
             callers.clear()
             assert http.post(path, json=body, headers={"X-Api-Key": "key-a"}).status_code == 200
             assert callers, path
@@ -102,7 +88,7 @@ def test_what_is_pooled_is_a_client_s_too() -> None:
     engine = FakeEngine()
     with TestClient(create_app(make_context(engine, keys=["key-a"], embedding_size=EMBEDDING_SIZE))) as http:
         seen = set()
-        for path, body in POOLED.items():
+        for path, body in POOLING.items():
             assert http.post(path, json=body, headers={"X-Api-Key": "key-a"}).status_code == 200
             seen |= clients_of(engine)
     assert len(seen) == 1

@@ -1,0 +1,21 @@
+"""The smallest bodies of the routes that run the model, by path."""
+
+from typing import Any
+
+from tests.support.api_fakes import MODEL
+
+_MESSAGES = [{"role": "user", "content": "hi"}]
+GENERATING: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": _MESSAGES, "n": 2},
+    "/v1/completions": {"prompt": ["hi", "you"]},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": _MESSAGES, "max_tokens": 5, "model": MODEL},
+    "/api/chat": {"messages": _MESSAGES, "model": MODEL, "stream": False},
+    "/api/generate": {"prompt": "hi", "model": MODEL, "stream": False},
+    "/generate": {"text": "hi"},
+}
+POOLING: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": {"input": ["a", "b"]},
+    "/api/embed": {"input": "a", "model": MODEL},
+    "/api/embeddings": {"prompt": "a", "model": MODEL},
+}

@@ -1,7 +1,7 @@
 """``python -m numaserve``: the command, where it is not on the path.
 
-The import root is a namespace: an ``__init__.py`` beside this file would hide the folders of other places, such as a
-checkout's next to an installation's.
+The import root is a namespace: an ``__init__.py`` next to this file would hide folders in other places, such as those
+of a checkout next to an installation.
 """
 
 from numaserve.server.cli.main import main

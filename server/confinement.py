@@ -80,8 +80,8 @@ def ignore_ends_of_the_group() -> None:
 
 
 def silence_errors() -> None:
-    """Let go of standard error: the libraries in Rust write pages about memory that they do not get, and whoever waits
-    for this process says what is wrong in one line."""
+    """Discard standard error. Libraries in Rust write pages about failed allocations, and the parent of this process
+    reports the failure in one line."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)

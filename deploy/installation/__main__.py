@@ -1,4 +1,4 @@
-"""``python -m deploy.installation``: what `make install-service` and the targets beside it run."""
+"""``python -m deploy.installation``: runs for `make install-service` and the other targets of the service."""
 
 import argparse
 import os

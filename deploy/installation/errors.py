@@ -2,4 +2,4 @@
 
 
 class InstallationError(Exception):
-    """A mistake that the operator can mend: one line, told before anything is written."""
+    """A mistake that the operator can correct, reported in one line before anything is written."""

@@ -50,7 +50,7 @@ def check(prefix: Path, etc: Path, var: Path) -> Manifest:
 
 
 def install(prefix: Path, etc: Path, var: Path, wheel: Path, locks: Path) -> str:
-    """Install `wheel` beside the versions that are there and have it served. Returns the version's name.
+    """Install `wheel` next to the installed versions and make it current. Returns the version's name.
 
     Raises:
         InstallationError: See `check` and `build`; after the latter the same command goes on.

@@ -15,7 +15,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass
 class Manifest:
-    """What an installation owns. It is written before what it lists is, so that an interrupted one is still known."""
+    """The files that an installation owns. It is written first, so an interrupted installation is still known."""
 
     etc: str  # absolute, as `var`: where units and configuration, and the service's state, are
     var: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.installation.errors import InstallationError
 
 CURRENT = "current"
-DIGITS = 8  # of the digest that tells builds of one version apart
+DIGITS = 8  # of the digest that distinguishes builds of one version
 UNITS = ("numaserve.service", "numaserve.socket")
 _UNITS_OF_VERSION = Path("share/systemd")
 

@@ -19,7 +19,7 @@ struct Memory {
   int64_t bytes;
 };
 
-// Seconds in which the team reads all of it together, each thread a part of each.
+// Seconds that the team takes to read all parts. Each thread reads a share of each part.
 double read_seconds(const KernelTable& table, Team& team, const std::vector<Memory>& parts, bool fetch_ahead);
 
 // Operations (multiplies and adds) a second that the instruction set's bf16 tiles do on all threads together: the best

@@ -36,7 +36,7 @@ void SampleNode::run(Run& run, int thread) const {
   if (thread == 0 && !run.failed()) keep_tokens(run);
 }
 
-// What stands for the token of a late row may be what was guessed after it.
+// The stand-in for the token of a late row may equal the draft token after it.
 void SampleNode::void_after_late(Run& run) const {
   bool late = false;
   for (size_t i = 0; i < run.step.logit_rows.size(); ++i) {

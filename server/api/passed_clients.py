@@ -42,7 +42,7 @@ class PassedClients:
 
     @property
     def sharing(self) -> PrefixSharing:
-        """The clients that share cached prefixes, where the front door asks for keys."""
+        """The clients that share cached prefixes if the gateway requires keys."""
         return sharing_of(one_group=self._one_group)
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -35,7 +35,7 @@ from numaserve.workers.protocol import RankProfile
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 5.0
-_MEASURING_S = 5.0  # more than measuring ceilings takes, beside the steps that come meanwhile
+_MEASURING_S = 5.0  # more than measuring ceilings takes, with the steps in between
 
 
 class Engine:
@@ -193,9 +193,9 @@ class Engine:
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
         """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
 
-        With `ceilings` each also measures what its node allows. Only its own threads on its own cores and memory can
-        tell; a process beside it would measure other cores, and another machine when asked from afar. That takes some
-        tenths of a second, in slices between steps; raises `Busy` while a request runs, which would spoil it.
+        With `ceilings` each rank also measures the limits of its node. The rank measures them with its own threads:
+        another process would measure other cores, or another machine. The measurement takes some tenths of a second, in
+        slices between steps. Raises `Busy` while a request runs, since steps would distort the result.
         """
         if self._state != "serving":
             raise NotReady(f"The server is {self.state}. Retry later.")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import IO, cast
 
 from numaserve.server.patience import Patience
+from numaserve.server.priority import run_in_background
 
 _CHUNK = 2**20  # bytes
 # What a start may lack for a moment: descriptors, processes, memory.
@@ -41,9 +42,15 @@ class ChildProcess:
     tell a process that is late from one that has ended.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """Start it, in some seconds if there are no descriptors, processes or memory just now. Raises `OSError`."""
-        self._popen = _started(command)
+    def __init__(self, command: Sequence[str], *, in_background: bool = False) -> None:
+        """Start it, in some seconds if there are no descriptors, processes or memory just now. Raises `OSError`.
+
+        With `in_background` the process leads a session of its own and gets little of a core that workers want.
+        """
+        self._popen = _started(command, own_session=in_background)
+        if in_background:
+            with suppress(ProcessLookupError):  # it has ended
+                run_in_background(self.pid)
         self._input, self._output = cast(IO[bytes], self._popen.stdin), cast(IO[bytes], self._popen.stdout)
         for pipe in (self._input, self._output):
             os.set_blocking(pipe.fileno(), False)
@@ -94,13 +101,20 @@ class ChildProcess:
         self._stop()
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], *, own_session: bool) -> subprocess.Popen[bytes]:
     # A preloaded allocator or sanitizer reserves more address space than a confined process may have.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     end = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
-            return subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            return subprocess.Popen(
+                command,
+                0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=own_session,
+            )
         except OSError as error:
             if error.errno not in _LACKING or time.monotonic() > end:
                 raise

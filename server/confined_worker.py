@@ -6,7 +6,6 @@ that, and it stops processes.
 """
 
 import json
-import os
 import signal
 import threading
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import NoReturn
 from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.confined_work import ANSWER_HEAD, NOT_CONFINED
 from numaserve.server.patience import Patience
+from numaserve.server.priority import run_when_idle
 
 MEMORY_BYTES = 512 * 2**20
 CPU_SECONDS = 2.0  # for a piece; usual ones take well under a millisecond
@@ -133,7 +133,7 @@ class ConfinedWorker:
             process.send(self._unsent_config + line, patience)
             success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, patience))
             if self._unsent_config and self._idle:  # not before: its start would take too long
-                os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+                run_when_idle(process.pid)
             self._unsent_config = b""
             if size > self._max_bytes:
                 return None
@@ -142,5 +142,5 @@ class ConfinedWorker:
             return None
 
     def _start(self) -> None:
-        self._process = ChildProcess(command_of(self._module))
+        self._process = ChildProcess(command_of(self._module), in_background=self._idle)
         self._unsent_config = self._config

@@ -6,10 +6,10 @@ from collections import OrderedDict
 
 from numaserve.server.engine.clock import Clock
 
-_MOST_S = 0.1  # that a client may have saved up
+_MOST_S = 0.03  # that a client may have saved up
 _A_TOKEN_S = 5e-4  # earned by each: a mask takes some 50 microseconds, and seldom some milliseconds
 _A_SECOND_S = 0.02  # earned with time, of a core
-_CHEAP_S = 2e-3  # a piece of work that is not worth another process
+_CHEAP_S = 1e-3  # a piece of work that is not worth another process
 _MOST_CLIENTS = 1024
 
 

@@ -64,7 +64,8 @@ class Trial:
         seconds = self._limits.seconds + _SPARE_SECONDS
         unsent = b""
         if self._process is None or self._process.is_stopped:
-            self._process, unsent, seconds = ChildProcess(_COMMAND), self._settings, seconds + _START_SECONDS
+            self._process = ChildProcess(_COMMAND, in_background=True)
+            unsent, seconds = self._settings, seconds + _START_SECONDS
         process = self._process
         if self._closed:  # asked after the start: `close` may not have seen the new process
             process.stop()

@@ -1,0 +1,49 @@
+"""The priority of processes that must not slow the workers."""
+
+import contextlib
+import errno
+import os
+import time
+from pathlib import Path
+
+_BACKGROUND = 5  # niceness: about a fourth of a core that is busy
+_LOWEST = 19
+_TRIES = 5
+_PAUSE_S = 0.1  # the kernel takes a new niceness of a session ten times a second, from all users together
+
+
+def run_in_background(pid: int) -> None:
+    """Let a process, which leads a session of its own, have a small part of a core that workers want."""
+    os.setpriority(os.PRIO_PROCESS, pid, _BACKGROUND)
+    _lower_session(pid, _BACKGROUND)
+
+
+def run_when_idle(pid: int) -> None:
+    """Let a process, which leads a session of its own, run only while no worker wants its core."""
+    os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    _lower_session(pid, _LOWEST)
+
+
+def _lower_session(pid: int, niceness: int) -> None:
+    """Set the niceness of the session that `pid` leads.
+
+    The niceness or policy of the process alone is not enough. Outside of control groups Linux shares each core among
+    sessions first (autogroups, see sched(7)) and compares processes only within one. Next to workers, which have
+    sessions of their own, a process with `SCHED_IDLE` got half of the core, and steps took as long as its work.
+    """
+    file = Path(f"/proc/{pid}/autogroup")
+    with contextlib.suppress(OSError):  # the kernel has no autogroups, or the process has ended
+        for _ in range(_TRIES):
+            if _is_written(file, str(niceness)):
+                return
+            time.sleep(_PAUSE_S)
+
+
+def _is_written(file: Path, text: str) -> bool:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        return False
+    return True

@@ -4,6 +4,8 @@ A chat template is a program that came with the model. Jinja's sandbox keeps it 
 bounds neither its time nor its memory; hence the child.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import msgspec
@@ -19,6 +21,7 @@ class ChatTemplate:
     def __init__(
         self, source: str, *, cpu_seconds: float = CPU_SECONDS, seconds: float = SECONDS, max_chars: int = MAX_CHARS
     ) -> None:
+        self.source = source
         self._worker = ConfinedWorker(
             "the chat template",
             "numaserve.server.template.process",
@@ -27,6 +30,11 @@ class ChatTemplate:
             cpu_seconds=cpu_seconds,
             seconds=seconds,
         )
+
+    @classmethod
+    def of(cls, source: str | None) -> ChatTemplate | None:
+        """Return the template with this source; None without one. Its process starts at once, beside the caller."""
+        return cls(source) if source else None
 
     def render(self, arguments: Mapping[str, object] | None, optional: Mapping[str, object] | None = None) -> str:
         """The text for `arguments`, and for those of the `optional` ones that the template knows and `arguments` leaves

@@ -6,6 +6,7 @@ from typing import TypeVar, cast
 
 import tokenizers
 from gguf.constants import Keys, TokenType
+from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.gguf_metadata import Value, read_metadata
 from numaserve.server.tokenizer.pre_tokenizers import pre_tokenization
 from numaserve.server.tokenizer.sentencepiece import SPACE, Pieces, add_tokens, build
@@ -68,6 +69,8 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
             f"the tokenizer model {model!r} is not supported; supported tokenizer models are "
             f"{', '.join(sorted(_BUILDERS))}"
         )
+    # First: its process starts while the vocabulary is built.
+    template = ChatTemplate.of(metadata.chat_template() if chat_template is None else chat_template)
     try:
         backend, adds_bos = _BUILDERS[model](metadata)
     except TokenizerError:
@@ -84,7 +87,7 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
         eos_token_ids=_end_ids(metadata),
         bos_token_id=bos,
         eos_token_id=metadata.token_id(Keys.Tokenizer.EOS_ID),
-        chat_template=metadata.chat_template() if chat_template is None else chat_template,
+        chat_template=template,
         vocab_size=len(metadata.tokens),
     )
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.sentencepiece_file import backend_of, read_model
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
@@ -18,8 +19,10 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
 
     Reads data only: `auto_map` and other code that a folder may offer is not looked at.
     """
-    backend, special = _backend(folder)
     config = _read_json(folder / "tokenizer_config.json")
+    # First: its process starts while the vocabulary is built.
+    template = ChatTemplate.of(_template_in(folder, config) if chat_template is None else chat_template)
+    backend, special = _backend(folder)
     special |= _read_json(folder / "special_tokens_map.json") | config
     _add_configured_tokens(backend, config, folder)
     bos, eos = (_token_id(backend, special.get(name)) for name in ("bos_token", "eos_token"))
@@ -29,7 +32,7 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
         eos_token_ids=_end_ids(folder, eos),
         bos_token_id=bos,
         eos_token_id=eos,
-        chat_template=_template_in(folder, config) if chat_template is None else chat_template,
+        chat_template=template,
     )
 
 

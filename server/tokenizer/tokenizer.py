@@ -28,7 +28,7 @@ class Tokenizer:
         eos_token_ids: frozenset[int],
         bos_token_id: int | None,
         eos_token_id: int | None,
-        chat_template: str | None,
+        chat_template: ChatTemplate | None,
         vocab_size: int | None = None,
     ) -> None:
         """`eos_token_id` is the one that templates know as `eos_token`; `vocab_size` defaults to the highest id + 1."""
@@ -46,7 +46,7 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.chat_template = chat_template or ""
+        self.chat_template = "" if chat_template is None else chat_template.source
         # HF gives `documents` as None, and templates ask `is not none`. A token that the model lacks is left undefined,
         # as None would be written out.
         self._template_constants: dict[str, object] = {"documents": None}
@@ -54,7 +54,7 @@ class Tokenizer:
             self._template_constants["bos_token"] = self.token_text(bos_token_id)
         if eos_token_id is not None:
             self._template_constants["eos_token"] = self.token_text(eos_token_id)
-        self._chat_template = ChatTemplate(chat_template) if chat_template else None
+        self._chat_template = chat_template
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError` where

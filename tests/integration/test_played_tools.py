@@ -11,6 +11,7 @@ import pytest
 from harness import Options, serving
 from numaserve.server.service.answer_formats import tool_format
 from numaserve.server.tokenizer import Tokenizer
+from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tools.formats import tool_formats
 from played_script import Script
 from surfaces import QUESTION, RESULT, SURFACES
@@ -63,7 +64,9 @@ def tokenizer_of(name: str) -> Tokenizer:
     template = f"{{# {' '.join(marks)} #}}{TEMPLATE}"
     assert tool_format(None, template) is calls
     ends = frozenset(backend.token_to_id(end) for end in ENDS)
-    return Tokenizer(backend, eos_token_ids=ends, bos_token_id=0, eos_token_id=1, chat_template=template)
+    return Tokenizer(
+        backend, eos_token_ids=ends, bos_token_id=0, eos_token_id=1, chat_template=ChatTemplate.of(template)
+    )
 
 
 def script_of(tokenizer: Tokenizer, name: str) -> str:

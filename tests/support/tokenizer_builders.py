@@ -8,6 +8,7 @@ import gguf
 import tokenizers
 from gguf import TokenType
 from numaserve.server.tokenizer import Tokenizer
+from numaserve.server.tokenizer.chat_template import ChatTemplate
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 SAMPLES = (
@@ -64,7 +65,11 @@ def wrap(backend: tokenizers.Tokenizer, chat_template: str | None = None) -> Tok
     bos, eos = backend.token_to_id("<s>"), backend.token_to_id("</s>")
     assert bos is not None and eos is not None
     return Tokenizer(
-        backend, eos_token_ids=frozenset({eos}), bos_token_id=bos, eos_token_id=eos, chat_template=chat_template
+        backend,
+        eos_token_ids=frozenset({eos}),
+        bos_token_id=bos,
+        eos_token_id=eos,
+        chat_template=ChatTemplate.of(chat_template),
     )
 
 

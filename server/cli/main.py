@@ -1,59 +1,72 @@
 """The ``numaserve`` command."""
 
 import functools
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import typer
-from numaserve.server.cli.bench import bench
-from numaserve.server.cli.chat import chat
-from numaserve.server.cli.completion import PROGRAM, completion, prepare_completion
-from numaserve.server.cli.plan import plan
-from numaserve.server.cli.profile import profile
-from numaserve.server.cli.ring_stat import ring_stat
-from numaserve.server.cli.serve import serve
-from numaserve.server.cli.top import top
-from numaserve.server.cli.topology import topology
-from numaserve.server.cli.version_option import version_text, with_version
-from numaserve.server.cli.weights_cache import cache
+from numaserve.server.cli.completion import PROGRAM, prepare_completion
+from numaserve.server.cli.version_option import with_version
 from numaserve.server.standard_streams import open_standard_streams
 from numaserve.workers.errors import OperatorError
 
 EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
 EXIT_INTERRUPTED = 130
 
-app = typer.Typer(
-    name=PROGRAM,
-    help="Serve large language models on the NUMA nodes of a Xeon host.",
-    add_completion=False,  # options of the bare command, one of which edits start-up files: there is a command instead
-    context_settings={"help_option_names": ["-h", "--help"]},
-    # Rich's help cuts long option names off at 80 columns and takes "[default: 64]" for markup.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.command()(serve)
-app.command()(chat)
-app.command()(topology)
-app.command()(plan)
-app.command()(profile)
-app.command()(top)
-app.command("ring-stat")(ring_stat)
-app.add_typer(bench, name="bench")
-app.add_typer(cache, name="cache")
-app.command()(completion)
+# The module of each command and the name in it: a function, or a group of commands. In the order of the help.
+_COMMANDS = {
+    "serve": ("serve", "serve"),
+    "chat": ("chat", "chat"),
+    "topology": ("topology", "topology"),
+    "plan": ("plan", "plan"),
+    "profile": ("profile", "profile"),
+    "top": ("top", "top"),
+    "ring-stat": ("ring_stat", "ring_stat"),
+    "completion": ("completion", "completion"),
+    "version": ("version_option", "version"),
+    "bench": ("bench", "bench"),
+    "cache": ("weights_cache", "cache"),
+}
 
 
-@app.command()
-def version() -> None:
-    """Print the version, the commit of the version, and the instruction set that the kernels would use."""
-    typer.echo(version_text())
+def _with_commands(names: Iterable[str]) -> Any:
+    """Return the command with some of those below it, as a click command."""
+    app = typer.Typer(
+        name=PROGRAM,
+        help="Serve large language models on the NUMA nodes of a Xeon host.",
+        add_completion=False,  # the bare command's options for it edit start-up files: there is a command instead
+        context_settings={"help_option_names": ["-h", "--help"]},
+        # Rich's help cuts long option names off at 80 columns and takes "[default: 64]" for markup.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_nothing)
+    for name in names:
+        module, attribute = _COMMANDS[name]
+        found = getattr(importlib.import_module(f"numaserve.server.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return with_version(typer.main.get_command(app))
+
+
+def _nothing() -> None:
+    # Without a function of its own, typer takes the only command of an app for the app.
+    ...
 
 
 @functools.cache
 def whole_command() -> Any:
     """Return the command with all those below it, as a click command."""
-    return with_version(typer.main.get_command(app))
+    return _with_commands(_COMMANDS)
+
+
+def _command_for(given: Sequence[str]) -> Any:
+    """Return the command with what `given` asks for. The modules of one command are not imported for another."""
+    return _with_commands(given[:1]) if given and given[0] in _COMMANDS else whole_command()
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -63,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         prepare_completion()
         # Typer's own error box is several lines; as an exception its message is one.
-        status = whole_command().main(args=given or ["--help"], standalone_mode=False, prog_name=PROGRAM)
+        status = _command_for(given).main(args=given or ["--help"], standalone_mode=False, prog_name=PROGRAM)
     except typer.TyperException as error:
         _complain(error.format_message())
         status = EXIT_MISTAKE

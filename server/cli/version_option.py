@@ -21,6 +21,11 @@ def version_text() -> str:
     return f"numaserve {installed_version()} (commit {built_commit()}; {kernels})"
 
 
+def version() -> None:
+    """Print the version, the commit of the version, and the instruction set that the kernels would use."""
+    typer.echo(version_text())
+
+
 def with_version(command: Any) -> Any:
     """Return `command` with the option, as all commands below it have it then.
 

@@ -90,3 +90,16 @@ def test_the_start_of_the_command_loads_nothing_for_the_version() -> None:
     code = "import sys, numaserve.server.cli.main; print('numaserve.kernels' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run((sys.executable, "-c", code), check=True, capture_output=True, text=True)
     assert done.stdout == "False False\n"
+
+
+def test_the_modules_of_one_command_are_not_imported_for_another() -> None:
+    code = """
+import atexit, sys
+atexit.register(lambda: print(*sorted(sys.modules), sep="\\n"))
+from numaserve.server.cli.main import main
+main(["serve", "/nowhere/at/all", "--port", "0"])
+"""
+    done = subprocess.run((sys.executable, "-c", code), check=False, capture_output=True, text=True)
+    modules = done.stdout.split()
+    assert "numaserve.server.cli.serve" in modules
+    assert not {"numaserve.server.cli.bench", "numaserve.server.cli.top", "rich", "numpy"} & {*modules}

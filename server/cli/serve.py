@@ -30,8 +30,8 @@ def serve(
         return
     check_for_several(max_loaded)
     serve_config = load_config(options | {"model": model}, config)
-    # Mistakes in the options are told, and other commands run, without importing the engine.
-    from numaserve.server.service.service import run_service  # noqa: PLC0415
+    # Mistakes in the options are told, and other commands run, without importing the server.
+    from numaserve.server.service.start import run_service  # noqa: PLC0415
 
     run_service(serve_config)
 

@@ -33,7 +33,7 @@ def main(worker_command: Sequence[str] | None = None) -> NoReturn:
     threading.Thread(target=_end_with_front_door, args=(membership.lifeline_fd,), daemon=True).start()
     from numaserve.server.config import load_config  # noqa: PLC0415
     from numaserve.server.service.bind import Member  # noqa: PLC0415
-    from numaserve.server.service.service import run_service  # noqa: PLC0415
+    from numaserve.server.service.start import run_service  # noqa: PLC0415
     from numaserve.server.service.unix_socket import unix_listener  # noqa: PLC0415
     from numaserve.server.supervisor.process import DEFAULT_COMMAND  # noqa: PLC0415
     from numaserve.workers.errors import OperatorError  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """One life of the server: checks, loading, serving, draining.
 
-Everything that can be wrong is found before a weight is read, cheapest first: address, keys, processor, model, memory,
-tables of tensors.
+Everything that can be wrong is found before a weight is read, cheapest first: address, keys and processor (see
+`start`), model, memory, tables of tensors.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import logging
 import os
 from collections.abc import Awaitable, Sequence
@@ -17,39 +18,34 @@ from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
 from numaserve.server.api.sampling import Sampling
-from numaserve.server.config import ServeConfig
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.engine.traces import TraceSink
 from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
-from numaserve.server.service.backend import check_backend
-from numaserve.server.service.bind import Member, bind_listeners, warn_of_reach
+from numaserve.server.service.bind import Member
 from numaserve.server.service.chat_template_file import load_tokenizer_with
 from numaserve.server.service.deployment import deployment_options
-from numaserve.server.service.descriptors import check_descriptors
 from numaserve.server.service.draft_vocabulary import check_vocabulary
 from numaserve.server.service.ending import end_process
-from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.loading import LoadingDisplay
-from numaserve.server.service.logs import is_text, set_up_logging
+from numaserve.server.service.logs import is_text
 from numaserve.server.service.pooling import check_pooling
 from numaserve.server.service.reranker import find_judge
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.spans import open_spans
 from numaserve.server.service.start_report import log_start
+from numaserve.server.service.started import Started
 from numaserve.server.service.stop_signals import StopSignals
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
-from numaserve.server.service.tokenizer_check import TokenizerCheck, check_tokenizer
+from numaserve.server.service.tokenizer_check import check_tokenizer
 from numaserve.server.supervisor.group import GroupFailed
-from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.checkpoint import check_checkpoint
-from numaserve.workers.weights.hub import resolve_model
 
 if TYPE_CHECKING:
     from numaserve.server.kv_events.feed import KVFeed
@@ -61,60 +57,31 @@ EXIT_FAILED = 1
 _log = logging.getLogger(__name__)
 
 
-def run_service(
-    config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND, member: Member | None = None
-) -> NoReturn:
-    """Serve until told to stop, and end the process. Raises `OperatorError` for what the operator can mend.
-
-    `worker_command` is what is executed for a worker, without its arguments. As a `member` the server
-    is one of several behind a front door.
-    """
-    # First: nothing else is to see the environment with a key in it.
-    key_sources = KeySources(
-        config.api_key_file,
-        passed=member is not None,
-        # Routers index the tokens of events alone, and would count a prefix that one key finds for all keys.
-        one_group=config.kv_events is not None,
-    )
-    set_up_logging(config.log_level, config.log_format, None if member is None else member.name)
-    key_sources.log_sharing()
-    check_descriptors(config.max_running_requests)
-    with contextlib.ExitStack() as closing:
-        bound = bind_listeners(config) if member is None else [member.listener]
-        listeners = [closing.enter_context(each) for each in bound]
-        if key_sources.keys is None:
-            warn_of_reach(listeners)
-        checked = _check(config, key_sources)
-        log_start(checked)
-        kv_feed = open_kv_feed(config, checked.name)
-        if kv_feed is not None:
-            closing.callback(kv_feed.close)
-        spans = open_spans(config, checked.name)
-        if spans is not None:
-            closing.callback(spans.close)
-        trace = None if spans is None else spans.sequence_ended
-        service = Service(checked, listeners, worker_command, kv_feed, trace, member=member)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            status = runner.run(service.run())
-            closing.close()
-            end_process(status)
+def serve(started: Started, closing: contextlib.ExitStack) -> NoReturn:
+    """Serve until told to stop, close `closing`, and end the process. Raises `OperatorError`."""
+    config = started.config
+    checked = _check(started)
+    log_start(checked)
+    kv_feed = open_kv_feed(config, checked.name)
+    if kv_feed is not None:
+        closing.callback(kv_feed.close)
+    spans = open_spans(config, checked.name)
+    if spans is not None:
+        closing.callback(spans.close)
+    trace = None if spans is None else spans.sequence_ended
+    service = Service(checked, started.listeners, started.worker_command, kv_feed, trace, member=started.member)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        status = runner.run(service.run())
+        closing.close()
+        end_process(status)
 
 
-def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
-    instructions = check_backend(config.backend)
-    with TokenizerCheck() as tokenizer_check:  # its libraries are imported while the model is looked for
-        return _check_model(config, instructions, key_sources, tokenizer_check)
-
-
-def _check_model(
-    config: ServeConfig, instructions: str | None, key_sources: KeySources, tokenizer_check: TokenizerCheck
-) -> Checked:
-    path = resolve_model(config.model)
+def _check(started: Started) -> Checked:
+    config, path, tokenizer_check = started.config, started.path, started.tokenizer_check
     files = open_model(path)
     options = deployment_options(config, path)
     embeds = options.settings.pooled
     model = read_config(files, options.settings)
-    tokenizer_check.begin(path, model.vocab_size)
     if embeds:
         check_pooling(path)
     with_defaults = config.generation_config == "model"
@@ -132,7 +99,8 @@ def _check_model(
         _log.warning("%s", note)
     if deployment.front_end_cpus:
         os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
-    tokenizer_check.wait_until_loaded()
+    importlib.import_module("fastapi")  # needed later, and imported while the process of the check works
+    tokenizer_check.wait_until_loaded(model.vocab_size)
     tokenizer = load_tokenizer_with(path, config.chat_template)
     if options.draft is not None:
         check_tokenizer(Path(options.draft.model), options.draft.config.vocab_size)
@@ -145,7 +113,7 @@ def _check_model(
     tokenizer_check.finish()
     return Checked(
         config,
-        instructions,
+        started.instructions,
         machine,
         deployment,
         path,
@@ -157,7 +125,7 @@ def _check_model(
         calls,
         reasoning_format(config.reasoning_parser, tokenizer.chat_template),
         responses,
-        key_sources,
+        started.key_sources,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,35 +34,35 @@ class CheckLimits(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """The line that the process gets: the model, its number of logits, and the limits."""
+    """The first line that the process gets. The second one is the model's number of logits."""
 
     model: str
-    vocab_size: int
     limits: CheckLimits
 
 
 class TokenizerCheck:
-    """One process that loads one tokenizer and ends. It imports its libraries while its owner looks for the model."""
+    """One process that loads one tokenizer and ends.
 
-    def __init__(self, limits: CheckLimits | None = None) -> None:
-        self._limits = limits or CheckLimits()
-        self._process = ChildProcess(_COMMAND)
+    The process loads the tokenizer while the server imports its modules and reads the model's configuration.
+    """
 
-    def begin(self, model: Path, vocab_size: int) -> None:
-        """Let the process load the tokenizer of the model at `model`, which has `vocab_size` logits."""
+    def __init__(self, model: Path, limits: CheckLimits | None = None) -> None:
+        """Let the process load the tokenizer of the model at `model`."""
         self._model = model
+        self._limits = limits or CheckLimits()
         self._patience = Patience(self._limits.seconds)
-        line = msgspec.json.encode(Subject(str(model), vocab_size, self._limits)) + b"\n"
-        try:
-            self._process.send(line, self._patience)
-        except (Ended, TooLate):
-            self._refuse("the process that checks the tokenizer did not start")
+        self._process = ChildProcess(_COMMAND)
+        with suppress(Ended, TooLate):  # found when the answer is read
+            self._process.send(msgspec.json.encode(Subject(str(model), self._limits)) + b"\n", self._patience)
 
-    def wait_until_loaded(self) -> None:
-        """Wait until the process has loaded the tokenizer. Raises `TokenizerError` unless that went well.
+    def wait_until_loaded(self, vocab_size: int) -> None:
+        """Wait until the process has loaded the tokenizer and compared its ids with the model's `vocab_size` logits.
 
-        The server may load it from then on, while the process goes on with the tables for constraints.
+        The server may load the tokenizer from then on, while the process goes on with the tables for constraints.
+        Raises `TokenizerError` unless all went well.
         """
+        with suppress(Ended, TooLate):  # found when the answer is read
+            self._process.send(b"%d\n" % vocab_size, self._patience)
         self._read_answer()
 
     def finish(self) -> None:
@@ -103,7 +104,6 @@ class TokenizerCheck:
 
 def check_tokenizer(model: Path, vocab_size: int, limits: CheckLimits | None = None) -> None:
     """Raise `TokenizerError` unless the tokenizer of the model at `model`, with `vocab_size` logits, is sound."""
-    with TokenizerCheck(limits) as check:
-        check.begin(model, vocab_size)
-        check.wait_until_loaded()
+    with TokenizerCheck(model, limits) as check:
+        check.wait_until_loaded(vocab_size)
         check.finish()

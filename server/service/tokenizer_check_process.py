@@ -33,24 +33,21 @@ def _bound(subject: Subject) -> None:
     silence_errors()
 
 
-def _loaded(subject: Subject) -> Tokenizer:
-    """The tokenizer. Raises `TokenizerError`."""
-    model = Path(subject.model)
-    tokenizer = load_tokenizer(model, chat_template="")  # the template has a process of its own
-    most = subject.vocab_size + _MOST_BEYOND
+def _compare(tokenizer: Tokenizer, model: str, vocab_size: int) -> None:
+    """Compare the tokenizer's ids with the model's logits. Raises `TokenizerError`."""
+    most = vocab_size + _MOST_BEYOND
     if tokenizer.vocab_size > most:
         raise TokenizerError(
             f"the tokenizer of {model} cannot be used: its largest id is {tokenizer.vocab_size - 1}, and the model "
-            f"has {subject.vocab_size} tokens (largest id allowed: {most - 1}). Download the tokenizer and the "
+            f"has {vocab_size} tokens (largest id allowed: {most - 1}). Download the tokenizer and the "
             "model from the same source"
         )
-    return tokenizer
 
 
-def _make_tables(tokenizer: Tokenizer, subject: Subject) -> None:
+def _make_tables(tokenizer: Tokenizer, vocab_size: int) -> None:
     from numaserve.server.structured.vocabulary import Vocabulary  # noqa: PLC0415 the server waits for the tokenizer
 
-    vocabulary = Vocabulary.of(tokenizer, subject.vocab_size)
+    vocabulary = Vocabulary.of(tokenizer, vocab_size)
     with suppress(ValueError):  # a tokenizer without an end of texts serves all but constraints
         vocabulary.load()
 
@@ -70,12 +67,17 @@ def main() -> None:
     subject = msgspec.json.decode(line, type=Subject)
     _bound(subject)
     try:
-        tokenizer = _loaded(subject)
+        tokenizer = load_tokenizer(Path(subject.model), chat_template="")  # the template has a process of its own
+        size = sys.stdin.buffer.readline()
+        if not size:
+            return  # the server ended, for what it found in the model's configuration
+        vocab_size = int(size)
+        _compare(tokenizer, subject.model, vocab_size)
     except OperatorError as error:
         _answer(str(error))
         return
     _answer()
-    _make_tables(tokenizer, subject)
+    _make_tables(tokenizer, vocab_size)
     _answer()
 
 

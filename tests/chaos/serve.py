@@ -15,7 +15,7 @@ from functools import partial
 from typing import cast
 
 from numaserve.server.cli import main
-from numaserve.server.service import service
+from numaserve.server.service import start
 from numaserve.server.structured import grammars
 from numaserve.server.structured.kept import KeptGrammars
 from numaserve.server.supervisor import group
@@ -33,7 +33,7 @@ def serve() -> None:
     group.LOAD_DEADLINE_S = float(seconds)
     grammars.KeptGrammars = cast("type[KeptGrammars]", lambda _: KeptGrammars(_KEPT_BYTES))
     command: Sequence[str] = (sys.executable, "-m", _WORKER, cells, ranks)
-    service.run_service = cast("type[service.run_service]", partial(service.run_service, worker_command=command))
+    start.run_service = cast("type[start.run_service]", partial(start.run_service, worker_command=command))
     prepare([_WORKER])
     with members_and_workers_forked() if way == "fork" else nullcontext():
         main.main()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from numaserve.server.cli.main import EXIT_MISTAKE
 from numaserve.server.config import load_config
-from numaserve.server.service.service import run_service
+from numaserve.server.service.start import run_service
 from numaserve.workers.errors import OperatorError
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")

@@ -94,21 +94,20 @@ def test_what_is_wrong_with_the_file_is_said_as_when_it_is_loaded(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("number", "reason"), [(signal.SIGSTOP, "did not finish within 0.1 s"), (signal.SIGKILL, "did not start")]
+    ("number", "reason"), [(signal.SIGSTOP, "did not finish within 0.1 s"), (signal.SIGKILL, "crashed the process or")]
 )
 def test_a_process_that_does_not_answer_is_not_waited_for(number: int, reason: str, tmp_path: Path) -> None:
-    with TokenizerCheck(CheckLimits(seconds=0.1)) as started:
+    with TokenizerCheck(write(tmp_path, {}), CheckLimits(seconds=0.1)) as started:
         process = started._process
         os.kill(process.pid, number)
         if number == signal.SIGKILL:
             process._popen.wait()
         with pytest.raises(TokenizerError, match=reason):
-            started.begin(write(tmp_path, {}), SIZE)
-            started.wait_until_loaded()
+            started.wait_until_loaded(SIZE)
     assert process.is_stopped
 
 
-def test_a_server_that_finds_no_model_leaves_no_process() -> None:
-    with TokenizerCheck() as started:
+def test_a_server_that_finds_something_wrong_leaves_no_process(tmp_path: Path) -> None:
+    with TokenizerCheck(write(tmp_path, {})) as started:
         process = started._process
     assert process.returncode is not None

@@ -21,7 +21,7 @@ CONFIG = {
 @pytest.fixture(autouse=True)
 def _logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log's set-up is the whole process's, other tests' too."""
-    monkeypatch.setattr("numaserve.server.service.service.set_up_logging", lambda *_: None)
+    monkeypatch.setattr("numaserve.server.service.start.set_up_logging", lambda *_: None)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from numaserve.server.cli.main import main
 from numaserve.server.service import service
+from numaserve.server.service import start as begin
 
 from tests.support import special_files, tiny_model
 
@@ -30,7 +31,7 @@ def _without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the checks are over, workers would start")
 
     monkeypatch.setattr(service, "Service", start)
-    monkeypatch.setattr(service, "set_up_logging", lambda *_: None)
+    monkeypatch.setattr(begin, "set_up_logging", lambda *_: None)
 
 
 @pytest.fixture

@@ -1,0 +1,56 @@
+"""The start of the server, up to the model's files.
+
+Few modules are imported here. The process that checks the tokenizer works while this process imports the others, which
+takes half a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import NoReturn
+
+from numaserve.server.config import ServeConfig
+from numaserve.server.service.backend import check_backend
+from numaserve.server.service.bind import Member, bind_listeners, warn_of_reach
+from numaserve.server.service.descriptors import check_descriptors
+from numaserve.server.service.key_sources import KeySources
+from numaserve.server.service.logs import set_up_logging
+from numaserve.server.service.started import Started
+from numaserve.server.service.tokenizer_check import TokenizerCheck
+from numaserve.server.supervisor.process import DEFAULT_COMMAND
+from numaserve.workers.weights.hub import resolve_model
+
+
+def run_service(
+    config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND, member: Member | None = None
+) -> NoReturn:
+    """Serve until told to stop, and end the process. Raises `OperatorError` for what the operator can mend.
+
+    `worker_command` is what is executed for a worker, without its arguments. As a `member` the server
+    is one of several behind a front door.
+    """
+    # First: nothing else is to see the environment with a key in it.
+    key_sources = KeySources(
+        config.api_key_file,
+        passed=member is not None,
+        # Routers index the tokens of events alone, and would count a prefix that one key finds for all keys.
+        one_group=config.kv_events is not None,
+    )
+    set_up_logging(config.log_level, config.log_format, None if member is None else member.name)
+    key_sources.log_sharing()
+    check_descriptors(config.max_running_requests)
+    with contextlib.ExitStack() as closing:
+        bound = bind_listeners(config) if member is None else [member.listener]
+        listeners = [closing.enter_context(each) for each in bound]
+        if key_sources.keys is None:
+            warn_of_reach(listeners)
+        instructions = check_backend(config.backend)
+        path = resolve_model(config.model)
+        tokenizer_check = closing.enter_context(TokenizerCheck(path))
+        from numaserve.server.service.service import serve  # noqa: PLC0415 the process of the check works meanwhile
+
+        serve(
+            Started(config, key_sources, listeners, instructions, path, tokenizer_check, worker_command, member),
+            closing,
+        )

@@ -1,0 +1,25 @@
+"""A server that has an address, keys, a processor and a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from numaserve.server.config import ServeConfig
+from numaserve.server.service.bind import Member
+from numaserve.server.service.key_sources import KeySources
+from numaserve.server.service.listen import Listener
+from numaserve.server.service.tokenizer_check import TokenizerCheck
+
+
+@dataclass(frozen=True)
+class Started:
+    """The results of the first checks."""
+
+    config: ServeConfig
+    key_sources: KeySources
+    listeners: Sequence[Listener]
+    instructions: str | None  # of the kernels; None for the backend that has none
+    path: Path  # of the model
+    tokenizer_check: TokenizerCheck
+    worker_command: Sequence[str]
+    member: Member | None

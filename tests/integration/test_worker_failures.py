@@ -80,6 +80,19 @@ async def test_a_death_in_mid_stream_is_a_pause_with_the_same_tokens(victim: int
         assert server.metric("worker_up", rank=str(victim)) == 1
 
 
+async def test_an_outage_ends_with_a_step_that_failed_too() -> None:
+    """The workers are there again. Otherwise the patience of the next outage would have begun with this one."""
+    async with serving(Options(overlap=False, running=1, faults=("--fail-step", "0", "--step-ms", "300"))) as server:
+        assert (await server.complete(prompt=[9], max_tokens=1)).status_code == 500
+        resumed, waiting = (asyncio.create_task(server.complete(prompt=[first], max_tokens=4)) for first in (10, 11))
+        await until(lambda: server.metric("generation_tokens_total") > 0)
+        os.kill(pids_of(server.engine)[0], signal.SIGKILL)
+        assert (await resumed).status_code == 500
+        assert not waiting.done()
+        assert server.metric("resume_pause_seconds_count") == 1
+        assert (await waiting).json()["choices"][0]["text"] == _words([11], 4)
+
+
 async def test_every_request_outlives_deaths_whether_it_had_begun_or_not() -> None:
     async with serving(Options(running=2, faults=SLOW)) as server:
         jobs = [asyncio.create_task(server.complete(prompt=[10 + i], max_tokens=60)) for i in range(5)]

@@ -53,13 +53,13 @@ Blocking blocking_for(const KernelTable& table, const CacheSizes& caches, const 
 const Blocking& checked(const Blocking& blocking) {
   const auto between = [](int64_t value, int64_t least, int64_t most) { return least <= value && value <= most; };
   if (!between(blocking.group_panels, 2, kMostPanels) || blocking.group_panels % 2 != 0)
-    throw std::invalid_argument("the number of panels in a group must be even and in 2.." +
+    throw std::invalid_argument("matrix blocking: a group must have an even number of panels, 2 to " +
                                 std::to_string(kMostPanels));
   if (!between(blocking.slab_tiles, kLeastSlab, kMostSlab) || !between(blocking.block_tiles, kLeastBlock, kMostBlock))
-    throw std::invalid_argument("the number of k tiles must be in 8..256 for a slab and in 4..32 for a block");
+    throw std::invalid_argument("matrix blocking: a slab must have 8 to 256 k tiles, and a block 4 to 32");
   if (!between(blocking.few_tiles, kLeastFew, kMostBlock) || !between(blocking.few_rows, 0, kRowBlock))
     throw std::invalid_argument(
-        "the row limit of a small batch must be in 0..256, and its blocks must have 2..32 k tiles");
+        "matrix blocking: a small batch must have at most 256 rows, and its blocks 2 to 32 k tiles");
   return blocking;
 }
 

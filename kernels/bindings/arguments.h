@@ -120,7 +120,7 @@ bool read_tuple(nanobind::handle from, Kept& kept, Parts&... parts) {
 
 template <>
 struct FromPython<Place> {
-  static std::string wanted() { return "a place: (offset, ld, collective)"; }
+  static std::string wanted() { return "a tuple (offset, leading dimension, collective)"; }
   static bool read(nanobind::handle from, Place& to, Kept& kept) {
     return read_tuple(from, kept, to.offset, to.ld, to.collective);
   }
@@ -128,7 +128,7 @@ struct FromPython<Place> {
 
 template <>
 struct FromPython<Quantized> {
-  static std::string wanted() { return "a quantized place: ((offset, ld, collective), columns, group)"; }
+  static std::string wanted() { return "a tuple ((offset, leading dimension, collective), columns, group)"; }
   static bool read(nanobind::handle from, Quantized& to, Kept& kept) {
     return read_tuple(from, kept, to.out, to.cols, to.group);
   }

@@ -56,7 +56,8 @@ void pack_codes(PackedMatrix& matrix, Team& team, const Codes& codes, const Grou
            static_cast<int64_t>(values.shape(1)) == ceil_div(cols, source_group);
   };
   if (!fits(scales) || (offsets && !fits(*offsets)))
-    throw std::invalid_argument("pack: the shape of the scales or offsets does not match the groups");
+    throw std::invalid_argument(
+        "pack: scales and offsets must have a row for each weight row and a column for each group");
   const CodedSource source{
       .codes = codes.data(),
       .tensor_rows = tensor_rows,

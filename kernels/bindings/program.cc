@@ -60,7 +60,7 @@ struct Settings {
 
 template <>
 struct FromPython<Division> {
-  static std::string wanted() { return "a tuple: (head bounds, from, max rows)"; }
+  static std::string wanted() { return "a tuple (head bounds, minimum context, maximum rows)"; }
   static bool read(nb::handle from, Division& to, Kept& kept) {
     return read_tuple(from, kept, to.head_bounds, to.from, to.max_rows);
   }
@@ -136,7 +136,7 @@ nb::list named_logprobs(const StepOutcome& outcome, Range where) {
 nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id,
                const std::vector<int32_t>& drafts) {
   if (!drafts.empty() && drafts.size() != sequences.shape(0))
-    throw std::invalid_argument("the number of draft counts differs from the number of sequences in the plan");
+    throw std::invalid_argument("the step must have one number of draft tokens for each sequence");
   std::vector<SequenceInput> plan(sequences.shape(0));
   for (size_t i = 0; i < plan.size(); ++i)
     plan[i] = {.slot = sequences(i, 0),
@@ -174,7 +174,8 @@ nb::list pooled(const Program& program) {
 }
 
 void use_masks(Program& program, const masks::Board& board, double grace_s) {
-  if (!(grace_s >= 0 && grace_s <= 86400)) throw nb::value_error("the grace period must be in [0, 86400] seconds");
+  if (!(grace_s >= 0 && grace_s <= 86400))
+    throw nb::value_error("the grace period for masks must be from 0 to 86400 s");
   program.use_masks({.board = &board, .grace_ns = static_cast<int64_t>(grace_s * 1e9)});
 }
 

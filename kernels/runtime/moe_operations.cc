@@ -10,13 +10,13 @@ namespace numaserve {
 Scoring scoring_of(std::string_view name) {
   if (name == "softmax") return Scoring::kSoftmax;
   if (name == "sigmoid") return Scoring::kSigmoid;
-  throw std::invalid_argument("the scoring of experts must be softmax or sigmoid");
+  throw std::invalid_argument("the score function of experts must be softmax or sigmoid");
 }
 
 GroupScore group_score_of(std::string_view name) {
   if (name == "max") return GroupScore::kMax;
   if (name == "top2") return GroupScore::kTop2;
-  throw std::invalid_argument("the scoring of expert groups must be max or top2");
+  throw std::invalid_argument("the score function of expert groups must be max or top2");
 }
 
 namespace operation {
@@ -25,10 +25,11 @@ namespace {
 // Checks that products of `weight` can be taken from and to these.
 void require_product(const std::string& name, const PackedMatrix& weight, const Place& x, const Place& out,
                      Activation activation, bool widened) {
-  require(!widened || is_grouped(weight.format()), name, "only grouped codes can be widened");
-  require(x.ld >= operand_columns(weight, widened), name, "the input is narrower than the weight");
+  require(!widened || is_grouped(weight.format()), name,
+          "only weights that are quantized in groups can be expanded to bf16");
+  require(x.ld >= operand_columns(weight, widened), name, "the input has too few columns for the weight");
   require(out.ld >= weight.padded_n() / (activation == Activation::kNone ? 1 : 2), name,
-          "the output is narrower than the weight");
+          "the output has too few columns for the weight");
 }
 
 }  // namespace
@@ -36,12 +37,12 @@ void require_product(const std::string& name, const PackedMatrix& weight, const 
 void require_choice(const RouteArgs& choice) {
   const char* kind = MoeRoute::kKind;
   require(choice.num_experts >= 1 && choice.num_experts <= kMaxExperts && choice.top_k >= 1 && choice.top_k <= kMaxTopK,
-          kind, "the number of experts or of experts per token is out of range");
+          kind, "the number of experts, or of experts per token, is out of range");
   require(choice.num_groups >= 1 && choice.num_experts % choice.num_groups == 0 && choice.top_groups >= 1 &&
               choice.top_groups <= choice.num_groups,
-          kind, "the number of expert groups or of chosen groups is not valid");
+          kind, "expert groups must have the same size, and at least one group must be chosen");
   require(choice.top_k <= choice.num_experts / choice.num_groups * choice.top_groups, kind,
-          "a token goes to more experts than the chosen groups hold");
+          "a token needs more experts than the chosen groups contain");
 }
 
 void add(Program& p, const MoeRoute& f) {
@@ -59,10 +60,10 @@ void add(Program& p, const MoeRoute& f) {
   require_choice(choice);
   require_size(f.correction, f.num_experts, f.kKind);
   require(f.first_expert >= 0 && f.local_experts >= 0 && f.first_expert + f.local_experts <= f.num_experts, f.kKind,
-          "the experts of the rank must lie between 0 and the number of experts");
+          "the experts of the rank must be experts of the model");
   require(f.logits.ld >= f.num_experts + (f.shared_gate ? 1 : 0) && f.x.ld == f.sorted.ld &&
               f.routes.ld >= 2 * f.top_k + 1 && f.counts.ld >= f.local_experts + 1,
-          f.kKind, "logits, input, routes or counts have too few columns");
+          f.kKind, "the logits, the input, the chosen experts or the token counts have too few columns");
   auto node = std::make_unique<RouteNode>(f.logits, f.x, f.sorted, MoePlaces{f.routes, f.counts}, choice);
   node->item_bytes = f.item_bytes;
   node->first_expert = f.first_expert;
@@ -74,8 +75,9 @@ void add(Program& p, const MoeRoute& f) {
 void add(Program& p, const MoeExperts& f) {
   if (!f.weights.empty())
     require_size(f.bias, static_cast<int64_t>(f.weights.size()) * f.weights.front()->padded_n(), f.name);
-  require(f.activation != Activation::kSwigluOai || f.limit > 0.0f, f.name, "the limit must be above 0");
-  require(f.counts.ld > static_cast<int64_t>(f.weights.size()), f.name, "the counts are too narrow for the experts");
+  require(f.activation != Activation::kSwigluOai || f.limit > 0.0f, f.name, "the activation limit must be above 0");
+  require(f.counts.ld > static_cast<int64_t>(f.weights.size()), f.name,
+          "the matrix of token counts needs a column for each expert");
   for (const PackedMatrix* weight : f.weights) {
     require(weight->format() == f.weights.front()->format() && weight->n() == f.weights.front()->n(), f.name,
             "all experts must have the same format and size");
@@ -100,8 +102,9 @@ void add(Program& p, const MoeExperts& f) {
 
 void add(Program& p, const MoeCombine& f) {
   require(f.y.ld >= f.out.ld && (!f.shared || f.shared->ld >= f.out.ld), f.kKind,
-          "the input is narrower than the output");
-  require(f.top_k >= 1 && f.top_k <= kMaxTopK && f.routes.ld >= 2 * f.top_k + 1, f.kKind, "the routes are too narrow");
+          "the input has fewer columns than the output");
+  require(f.top_k >= 1 && f.top_k <= kMaxTopK && f.routes.ld >= 2 * f.top_k + 1, f.kKind,
+          "the matrix of chosen experts has too few columns");
   auto node = std::make_unique<CombineNode>(f.y, f.routes, f.out, f.top_k);
   node->accumulate = f.accumulate;
   node->has_shared = f.shared.has_value();

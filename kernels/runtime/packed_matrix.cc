@@ -122,15 +122,16 @@ PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format, int64_t gr
       depth_(round_up(k, tile_depth(format))) {
   require(n >= 0 && k >= 0, "the size of a packed matrix must not be negative");
   if (is_grouped(format)) {
-    require(group == 32 || group == 64 || group == 128, "the group size must be 32, 64 or 128");
+    require(group == 32 || group == 64 || group == 128, "the group size of quantized weights must be 32, 64 or 128");
     require(format != WeightFormat::kMxfp4 || group == kMxGroup, "the group size of mxfp4 must be 32");
     layout_ = group_layout(format, group, offsets);
     // int8 activations are laid out for whole groups; bf16 ones are padded to tiles only.
     if (takes_int8(format)) depth_ = round_up(k, group);
   } else {
-    require(group == 0, "this format does not support groups");
+    require(group == 0, "this weight format has no groups; the group size must be 0");
   }
-  require(offsets == Offsets::kNone || may_have_offsets(format), "this format does not support offsets");
+  require(offsets == Offsets::kNone || may_have_offsets(format),
+          "this weight format does not support offsets (zero points)");
   memory_ = allocate_pooled(static_cast<size_t>(bytes()));
 }
 
@@ -157,7 +158,7 @@ template <class Encode>
 void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& target, Encode&& encode) {
   require(target.dst_row >= 0 && target.panel_stride > 0 && target.panel_offset >= 0 &&
               target.panel_offset < target.panel_stride,
-          "pack: the target is not valid");
+          "pack: the target row or panel is out of range");
   if (num_rows == 0 || k_ == 0) return;
   const int64_t end_row = target.dst_row + num_rows;
   const int64_t first_panel = target.dst_row / kTileN, last_panel = (end_row - 1) / kTileN;
@@ -205,7 +206,7 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
   if (format_ == WeightFormat::kMxfp4 || format_ == WeightFormat::kIq4)
     throw std::invalid_argument("pack: weights cannot be quantized to " + std::string(weight_format_name(format_)));
   const bool coded = group_ == kSourceBlock && keeps_codes(source.type, format_, offsets_);
-  require(coded || offsets_ == Offsets::kNone, "pack: weights cannot be quantized with offsets");
+  require(coded || offsets_ == Offsets::kNone, "pack: quantizing weights with offsets (zero points) is not supported");
   const int64_t room = is_grouped(format_) ? round_up(k_, group_) : depth_;
   std::atomic<bool> finite{true};
   pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
@@ -231,21 +232,23 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
       quantize_groups(format_, values, room, group_, row.codes.data(), row.scales.data());
     }
   });
-  require(finite, "pack: a scale is not finite");
+  require(finite, "pack: a scale of the quantized weights is not finite");
 }
 
 void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackTarget& target) {
   const int64_t unit = is_grouped(format_) ? group_ : source.group;
-  require(format_ != WeightFormat::kBf16, "pack: bf16 has no codes");
-  require(source.group > 0 && source.group % unit == 0, "pack: the groups of the tensor do not fit the matrix");
+  require(format_ != WeightFormat::kBf16, "pack: quantized weights cannot be packed as bf16");
+  require(source.group > 0 && source.group % unit == 0,
+          "pack: the group size of the tensor must be a multiple of the group size of the matrix");
   check_rows({source.rows.cols, source.rows.rows, source.rows.num_rows, 0}, k_, 1, source.tensor_rows);
   require(source.rows.first_col >= 0 && source.rows.first_col + k_ <= source.rows.cols &&
               (format_ == WeightFormat::kInt8 || source.rows.first_col % unit == 0),
           "pack: the columns must lie in the tensor and begin at a group boundary");
-  require(format_ != WeightFormat::kInt8 || source.group >= source.rows.cols, "pack: int8 must have one scale per row");
+  require(format_ != WeightFormat::kInt8 || source.group >= source.rows.cols,
+          "pack: int8 weights must have one scale per row");
   require(source.offsets == nullptr || source.kind == offsets_ ||
               (source.kind == Offsets::kZeros && offsets_ == Offsets::kMinima),
-          "pack: the tensor has offsets, but the packed matrix was created without offsets of the same kind");
+          "pack: the tensor has offsets (zero points) of a kind that the matrix was not created for");
   const int64_t source_groups = ceil_div(source.rows.cols, source.group);
   const int64_t room = format_ == WeightFormat::kInt8 ? depth_ : round_up(k_, group_);
   const auto zero = static_cast<float>(format_ == WeightFormat::kInt4 ? 8 : 128);
@@ -275,7 +278,7 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
       row.offsets[to] = as_zero && offsets_ == Offsets::kMinima ? -row.scales[to] * offset : offset;
     }
   });
-  require(powers, "pack: a scale is not a power of two");
+  require(powers, "pack: a scale of mxfp4 weights is not a power of two");
 }
 
 // Codes to the bytes of the lines, scales to where they belong.

@@ -24,11 +24,11 @@ int64_t scratch_for(const KernelTable& table, const HeadGeometry& heads, int64_t
 // Before memory is taken for them.
 const HeadGeometry& checked(const HeadGeometry& heads, KvDtype dtype) {
   if (heads.latent()) {
-    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a latent KV cache must be bf16");
+    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a KV cache of latents must be bf16");
     if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.value_dim % kTileK != 0 ||
         heads.head_dim <= heads.value_dim)
       throw std::invalid_argument(
-          "a latent KV cache must have one head, and a latent and a rotated part that are multiples of " +
+          "a KV cache of latents must have one head, whose latent and rotated parts are multiples of " +
           std::to_string(kTileK));
   }
   const int64_t most = heads.latent() ? kMaxLatentDim : kMaxHeadDim;
@@ -44,7 +44,7 @@ const ContextParallel& checked(const ContextParallel& parallel, const HeadGeomet
       bounds.size() != static_cast<size_t>(parallel.world) + 1 || bounds.front() != 0 ||
       std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) != bounds.end() ||
       bounds[static_cast<size_t>(parallel.rank) + 1] - bounds[static_cast<size_t>(parallel.rank)] != heads.q_heads)
-    throw std::invalid_argument("context parallelism needs a latent KV cache and heads on every rank of the ring");
+    throw std::invalid_argument("context parallelism needs a KV cache of latents and at least one head on every rank");
   return parallel;
 }
 
@@ -106,7 +106,8 @@ void Program::add(std::unique_ptr<Node> node) {
 void Program::use_masks(const Masks& masks) {
   const masks::Board& board = *masks.board;
   if (int64_t{board.rows()} < slots_.size() || int64_t{board.row_bytes()} * 8 < slots_.vocabulary())
-    throw std::invalid_argument("the mask board must have at least one row per slot and one bit per token");
+    throw std::invalid_argument(
+        "token masks: the shared memory must have a row for each slot and a bit for each token");
   masks_ = masks;
 }
 

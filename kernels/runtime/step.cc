@@ -64,14 +64,14 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     named_[static_cast<size_t>(s.slot)] = true;
     if (s.count <= 0 || s.start < 0) refuse_slot(s, "has no new token");
     if (s.from_previous && (s.count != 1 || slot.last_token < 0))
-      refuse_slot(s, "has no previous sample to continue from");
+      refuse_slot(s, "has no sampled token to continue from");
     const int64_t end = int64_t{s.start} + s.count;
     if (end > static_cast<int64_t>(slot.pages.size()) * kPageTokens)
       refuse_slot(s, "has a page table that is too short for the new tokens");
     if (end > max_positions_) refuse_slot(s, "exceeds the context that the model was loaded for");
-    if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more targets than new tokens");
+    if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more target tokens than new tokens");
     if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
-      refuse_slot(s, "has draft tokens without a sample before them");
+      refuse_slot(s, "has draft tokens, but no sampled token before them");
     if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more draft tokens than masks");
     if (s.pool && !may_pool_)
       refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
@@ -83,9 +83,9 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   require(total <= limits_.max_tokens, "the step has more tokens than the limit of a step");
   require(rows <= limits_.max_logit_rows, "the step has more rows of logits than the model was loaded for");
   require(literal == static_cast<int64_t>(tokens_in.size()),
-          "the number of token ids differs from the number in the step");
+          "the number of token ids does not match the sequences of the step");
   require(wanted_targets == static_cast<int64_t>(targets.size()),
-          "the number of targets differs from the number in the step");
+          "the number of target tokens does not match the sequences of the step");
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
 }

@@ -47,10 +47,10 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     program.blocking = (2, 8, 4, *few)
     assert program.blocking == (2, 8, 4, *few)
     for blocking in ((3, 8, 4), (0, 8, 4), (130, 8, 4), (2, 7, 4), (2, 257, 4), (2, 8, 3), (2, 8, 33)):
-        with pytest.raises(ValueError, match=r"panels in a group must be even|k tiles must be in"):
+        with pytest.raises(ValueError, match=r"an even number of panels|8 to 256 k tiles"):
             program.blocking = (*blocking, *few)
     for rows in ((1, 16), (33, 16), (2, -1), (2, 257)):
-        with pytest.raises(ValueError, match=r"the row limit of a small batch must be in 0\.\.256"):
+        with pytest.raises(ValueError, match=r"a small batch must have at most 256 rows"):
             program.blocking = (2, 8, 4, *rows)
     assert program.blocking == (2, 8, 4, *few)
 

@@ -259,5 +259,5 @@ def test_a_latent_cache_of_codes_is_refused(rng: np.random.Generator) -> None:
         Ranks((1,)),
         ModelSettings(kv_cache_dtype="int8"),
     )
-    with pytest.raises(ValueError, match="latent KV cache must be bf16"):
+    with pytest.raises(ValueError, match="KV cache of latents must be bf16"):
         make_program(setup, [], Team([-1]))

@@ -73,10 +73,15 @@ def test_only_some_fields_may_be_none(kind: str, field: str) -> None:
     [
         ("linear", "widened", 1, "a bool, not int"),
         ("linear", "name", b"linear", "a str, not bytes"),
-        ("linear", "x", (0, 64), r"a place: \(offset, ld, collective\), not tuple"),
-        ("linear", "x", (0, 64, 1.0), r"a place: \(offset, ld, collective\), not tuple"),
-        ("linear", "x", [0, 64, -1], r"a place: \(offset, ld, collective\), not list"),
-        ("quantize", "out", ((0, 64), 64, 0), r"a quantized place: \(\(offset, ld, collective\), columns, group\).*"),
+        ("linear", "x", (0, 64), r"a tuple \(offset, leading dimension, collective\), not tuple"),
+        ("linear", "x", (0, 64, 1.0), r"a tuple \(offset, leading dimension, collective\), not tuple"),
+        ("linear", "x", [0, 64, -1], r"a tuple \(offset, leading dimension, collective\), not list"),
+        (
+            "quantize",
+            "out",
+            ((0, 64), 64, 0),
+            r"a tuple \(\(offset, leading dimension, collective\), columns, group\).*",
+        ),
         ("reduce", "cols", 64.0, "a 64-bit int, not float"),
         ("reduce", "cols", True, "a 64-bit int, not bool"),
         ("reduce", "cols", "64", "a 64-bit int, not str"),
@@ -102,8 +107,8 @@ def test_a_native_object_is_of_the_type_that_is_told() -> None:
     ("kind", "field", "what"),
     [
         ("linear", "activation", "unknown activation relu"),
-        ("moe_route", "scoring", "the scoring of experts must be softmax or sigmoid"),
-        ("moe_route", "group_score", "the scoring of expert groups must be max or top2"),
+        ("moe_route", "scoring", "the score function of experts must be softmax or sigmoid"),
+        ("moe_route", "group_score", "the score function of expert groups must be max or top2"),
     ],
 )
 def test_a_name_that_means_nothing_is_refused(kind: str, field: str, what: str) -> None:
@@ -160,7 +165,7 @@ def test_settings_of_a_slot_are_named(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "attention"])
 def test_an_operation_joins_none_but_what_it_can(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"can be joined only with a norm before it|attention can be joined only with"):
+    with pytest.raises(ValueError, match=r"can be fused only with the norm|attention can be fused only with"):
         program_for(kind).add(kind, operation_fields.fields()[kind] | {"joins_before": True})
 
 

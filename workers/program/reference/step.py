@@ -134,9 +134,7 @@ def _check(
     limits = setup.limits
     numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
     literal = sum(count for count, each in zip(counts, sequences, strict=True) if not each[3])
-    _require(
-        len(drafts) == len(sequences), "the number of draft counts differs from the number of sequences in the step"
-    )
+    _require(len(drafts) == len(sequences), "the step must have one number of draft tokens for each sequence")
     rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences) + sum(drafts)
     for row, guesses in zip(sequences, drafts, strict=True):
         _check_sequence(limits.pages_per_slot, slots, row)
@@ -144,9 +142,10 @@ def _check(
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
     _require(rows <= limits.max_logit_rows, "the step has more rows of logits than the model was loaded for")
-    _require(literal == len(tokens), "the number of token ids differs from the number in the step")
+    _require(literal == len(tokens), "the number of token ids does not match the sequences of the step")
     _require(
-        sum(each[5] for each in sequences) == len(targets), "the number of targets differs from the number in the step"
+        sum(each[5] for each in sequences) == len(targets),
+        "the number of target tokens does not match the sequences of the step",
     )
     slots.check_ids(tokens, more=setup.shape.extra_tokens)
     slots.check_ids(targets)
@@ -158,11 +157,11 @@ def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> No
     named = f"slot {number} of the step"
     _require(count > 0 and start >= 0, f"{named} has no new token")
     _require(
-        not from_previous or (count == 1 and slot.last_token >= 0), f"{named} has no previous sample to continue from"
+        not from_previous or (count == 1 and slot.last_token >= 0), f"{named} has no sampled token to continue from"
     )
     _require(end <= len(slot.pages) * PAGE_SIZE, f"{named} has a page table that is too short for the new tokens")
     _require(end <= pages_per_slot * PAGE_SIZE, f"{named} exceeds the context that the model was loaded for")
-    _require(0 <= num_targets <= count, f"{named} has more targets than new tokens")
+    _require(0 <= num_targets <= count, f"{named} has more target tokens than new tokens")
 
 
 def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
@@ -170,7 +169,7 @@ def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
     sampling, named = slots.at(number).sampling, f"slot {number} of the step"
     _require(
         drafts == 0 or (0 < drafts < count and end == END_SAMPLE and num_targets == 0),
-        f"{named} has draft tokens without a sample before them",
+        f"{named} has draft tokens, but no sampled token before them",
     )
     _require(
         drafts <= MAX_MASKED_DRAFTS or not sampling.masked,

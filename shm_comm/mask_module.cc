@@ -33,23 +33,23 @@ std::uint64_t board_bytes(std::uint32_t rows, std::uint32_t row_bytes) {
 }
 
 void format_descriptor(int fd, std::uint32_t rows, std::uint32_t row_bytes, std::uint64_t nonce) {
-  const Mapping mapping("mask board", fd, PROT_READ | PROT_WRITE);
+  const Mapping mapping("token masks", fd, PROT_READ | PROT_WRITE);
   if (mapping.bytes() != board_bytes(rows, row_bytes))
-    throw Error("mask board: the size of the descriptor does not match the board");
+    throw Error("token masks: the size of the descriptor does not match the masks");
   format_board(mapping.base(), {.rows = rows, .row_bytes = row_bytes}, nonce);
 }
 
 void check_row(const Board& board, std::uint32_t row) {
-  if (row >= board.rows()) throw nb::index_error("the row is out of range");
+  if (row >= board.rows()) throw nb::index_error("token masks: the row is out of range");
 }
 
 // The GIL is kept: it takes about as long as giving it up and getting it back.
 void publish(const Board& board, std::uint64_t step, std::uint32_t row, int state, std::uintptr_t bits) {
   check_row(board, row);
   if (state < static_cast<int>(State::mask) || state > static_cast<int>(State::drop))
-    throw nb::value_error("the state of a row must be 1, 2 or 3");
+    throw nb::value_error("token masks: the state of a row must be 1, 2 or 3");
   if (state == static_cast<int>(State::mask) && bits == 0)
-    throw nb::value_error("a mask needs the address of its bits");
+    throw nb::value_error("token masks: the address of the bits is missing");
   board.publish(step, row, static_cast<State>(state), reinterpret_cast<const void*>(bits));
 }
 

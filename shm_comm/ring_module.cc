@@ -103,7 +103,8 @@ void py_barrier(Ring& ring) {
 }
 
 void set_deadline_seconds(Ring& ring, double seconds) {
-  if (!(seconds > 0 && seconds <= 86400)) throw nb::value_error("the deadline must be in (0, 86400] seconds");
+  if (!(seconds > 0 && seconds <= 86400))
+    throw nb::value_error("ring: the deadline must be above 0 and at most 86400 s");
   ring.set_deadline(static_cast<std::uint64_t>(seconds * 1e9));
 }
 
@@ -139,14 +140,14 @@ void bind_ring(nb::module_& m) {
       .def(
           "part_range",
           [](const Ring& ring, int rank) {
-            const auto range = ring.part_range(checked_index(rank, ring.world(), "the rank is out of range"));
+            const auto range = ring.part_range(checked_index(rank, ring.world(), "ring: the rank is out of range"));
             return std::pair{range.offset, range.bytes};
           },
           "rank"_a)
       .def(
           "wait_ns",
           [](const Ring& ring, int lane) {
-            return ring.wait_ns(checked_index(lane, ring.lanes(), "the lane is out of range"));
+            return ring.wait_ns(checked_index(lane, ring.lanes(), "ring: the lane is out of range"));
           },
           "lane"_a)
       .def("set_deadline", &set_deadline_seconds, "seconds"_a)

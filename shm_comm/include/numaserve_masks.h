@@ -95,9 +95,9 @@ struct Layout {
   // Throws Error when a size is outside the bounds.
   void validate() const {
     if (rows < 1 || rows > kMaxRows)
-      throw Error("mask board: " + std::to_string(rows) + " rows are out of range 1..65536");
+      throw Error("token masks: " + std::to_string(rows) + " rows are out of range 1..65536");
     if (row_bytes < 4 || row_bytes > kMaxRowBytes || row_bytes % 4 != 0)
-      throw Error("mask board: " + std::to_string(row_bytes) + " bytes per row are not a multiple of 4 in 4..1048576");
+      throw Error("token masks: " + std::to_string(row_bytes) + " bytes per row are not a multiple of 4 in 4..1048576");
   }
   std::size_t row_stride() const { return sizeof(Row) + ring::round_up(row_bytes, kLine); }
   std::size_t total_bytes() const { return kPage + ring::round_up(kHalves * rows * row_stride(), kPage); }
@@ -120,18 +120,19 @@ class Board {
  public:
   // Throws Error when the mapping of `bytes` bytes is not the board meant.
   Board(void* base, std::size_t bytes, std::uint64_t nonce) : base_(static_cast<std::byte*>(base)) {
-    if (bytes < kPage) throw Error("mask board: the mapping is shorter than a page");
+    if (bytes < kPage) throw Error("token masks: the shared memory is shorter than a page");
     const Geometry geometry = *static_cast<const Geometry*>(base);
-    if (geometry.magic != kMagic) throw Error("mask board: the descriptor is not a mask board (wrong magic number)");
+    if (geometry.magic != kMagic)
+      throw Error("token masks: the descriptor is not for token masks (wrong magic number)");
     if (geometry.version != kVersion)
-      throw Error("mask board: version " + std::to_string(geometry.version) + ", but this build needs version " +
+      throw Error("token masks: version " + std::to_string(geometry.version) + ", but this build needs version " +
                   std::to_string(kVersion) + "; front end and workers must come from one installation");
     layout_ = {.rows = geometry.rows, .row_bytes = geometry.row_bytes};
     layout_.validate();
     if (layout_.total_bytes() != bytes || geometry.total_bytes != bytes)
-      throw Error("mask board: the header implies " + std::to_string(layout_.total_bytes()) +
-                  " bytes, but the board has " + std::to_string(bytes));
-    if (geometry.nonce != nonce) throw Error("mask board: stale nonce; this board belongs to another group");
+      throw Error("token masks: the header implies " + std::to_string(layout_.total_bytes()) +
+                  " bytes, but the shared memory has " + std::to_string(bytes));
+    if (geometry.nonce != nonce) throw Error("token masks: the shared memory belongs to another launch (wrong nonce)");
     generation_ = nonce & 0xffff;
   }
   Board(const Board&) = delete;

@@ -94,7 +94,7 @@ class Ring {
   // world size. Throws Error when the segment is not the one meant or the rank is taken.
   Ring(void* base, std::size_t bytes, int rank, std::uint64_t nonce, int world = 0)
       : header_(static_cast<Header*>(base)), layout_(read_layout(base, bytes)), rank_(rank) {
-    if (header_->geometry.nonce != nonce) throw Error("ring: stale nonce; this segment belongs to another group");
+    if (header_->geometry.nonce != nonce) throw Error("ring: the segment belongs to another launch (wrong nonce)");
     if (world != 0 && static_cast<std::uint32_t>(world) != layout_.world) {
       throw Error("ring: the segment is for " + std::to_string(layout_.world) + " ranks, but " + std::to_string(world) +
                   " were expected");

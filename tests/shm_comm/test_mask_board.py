@@ -183,16 +183,16 @@ def test_what_is_published_after_the_board_is_closed_harms_nobody(board):
 
 
 def test_the_owner_cannot_say_what_there_is_not(board):
-    with pytest.raises(IndexError, match="the row is out of range"):
+    with pytest.raises(IndexError, match="token masks: the row is out of range"):
         board.publish(0, ROWS, MaskState.FREE)
-    with pytest.raises(ValueError, match="the state of a row must be 1, 2 or 3"):
+    with pytest.raises(ValueError, match="token masks: the state of a row must be 1, 2 or 3"):
         board.publish(0, 0, 0)
-    with pytest.raises(ValueError, match="a mask needs the address of its bits"):
+    with pytest.raises(ValueError, match="token masks: the address of the bits is missing"):
         board.publish(0, 0, MaskState.MASK)
 
 
 def test_a_worker_of_another_group_is_refused(board):
-    with pytest.raises(RingError, match="stale nonce"):
+    with pytest.raises(RingError, match="wrong nonce"):
         Board(board.fd, board.nonce ^ 1)
 
 
@@ -202,9 +202,9 @@ def test_a_worker_of_another_group_is_refused(board):
         (MAGIC, struct.pack("=Q", 1), "wrong magic"),
         (VERSION, struct.pack("=I", 2), "version 2, but this build needs version 1"),
         (HEADER_ROWS, struct.pack("=I", 2**31), "rows"),
-        (HEADER_ROWS, struct.pack("=I", 100), "the board has"),
+        (HEADER_ROWS, struct.pack("=I", 100), "the shared memory has"),
         (ROW_BYTES, struct.pack("=I", 3), "not a multiple of 4"),
-        (ROW_BYTES, struct.pack("=I", 4096), "the board has"),
+        (ROW_BYTES, struct.pack("=I", 4096), "the shared memory has"),
     ],
 )
 def test_a_header_that_lies_is_refused(board, offset, value, complaint):
@@ -215,7 +215,7 @@ def test_a_header_that_lies_is_refused(board, offset, value, complaint):
 
 @pytest.mark.parametrize(("rows", "vocabulary"), [(0, 10), (65537, 10), (1, 0), (1, 1 << 24)])
 def test_impossible_sizes_are_refused(rows, vocabulary):
-    with pytest.raises(RingError, match="mask board"):
+    with pytest.raises(RingError, match="token masks"):
         create_mask_board(rows, vocabulary)
 
 

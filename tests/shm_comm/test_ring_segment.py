@@ -74,7 +74,7 @@ def test_impossible_sizes_are_refused(sizes, complaint):
 
 
 def test_a_worker_of_another_group_is_refused(segment):
-    with pytest.raises(RingError, match="stale nonce"):
+    with pytest.raises(RingError, match="wrong nonce"):
         Ring(segment.fd, 0, segment.nonce ^ 1)
 
 

@@ -47,7 +47,7 @@ void check_row(const Board& board, std::uint32_t row) {
 void publish(const Board& board, std::uint64_t step, std::uint32_t row, int state, std::uintptr_t bits) {
   check_row(board, row);
   if (state < static_cast<int>(State::mask) || state > static_cast<int>(State::drop))
-    throw nb::value_error("token masks: the state of a row must be 1, 2 or 3");
+    throw nb::value_error("token masks: the state must be 1 (apply the mask), 2 (no mask) or 3 (drop the sequence)");
   if (state == static_cast<int>(State::mask) && bits == 0)
     throw nb::value_error("token masks: the address of the bits is missing");
   board.publish(step, row, static_cast<State>(state), reinterpret_cast<const void*>(bits));

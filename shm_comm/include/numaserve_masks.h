@@ -95,9 +95,10 @@ struct Layout {
   // Throws Error when a size is outside the bounds.
   void validate() const {
     if (rows < 1 || rows > kMaxRows)
-      throw Error("token masks: " + std::to_string(rows) + " rows are out of range 1..65536");
+      throw Error("token masks: " + std::to_string(rows) + " rows are not between 1 and 65536");
     if (row_bytes < 4 || row_bytes > kMaxRowBytes || row_bytes % 4 != 0)
-      throw Error("token masks: " + std::to_string(row_bytes) + " bytes per row are not a multiple of 4 in 4..1048576");
+      throw Error("token masks: " + std::to_string(row_bytes) +
+                  " bytes per row are not a multiple of 4 from 4 to 1048576");
   }
   std::size_t row_stride() const { return sizeof(Row) + ring::round_up(row_bytes, kLine); }
   std::size_t total_bytes() const { return kPage + ring::round_up(kHalves * rows * row_stride(), kPage); }

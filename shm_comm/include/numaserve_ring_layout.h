@@ -109,11 +109,12 @@ struct Layout {
   // Throws Error when a size is outside the bounds; without this check the products below could overflow.
   void validate() const {
     if (world < 1 || world > kMaxWorld)
-      throw Error("ring: world size " + std::to_string(world) + " is out of range 1..64");
+      throw Error("ring: the number of ranks is " + std::to_string(world) + "; it must be 1 to 64");
     if (lanes < 1 || lanes > kMaxLanes)
-      throw Error("ring: " + std::to_string(lanes) + " lanes are out of range 1..1024");
+      throw Error("ring: the number of lanes is " + std::to_string(lanes) + "; it must be 1 to 1024");
     if (slot_bytes < kPage || slot_bytes > kMaxSlotBytes || slot_bytes % kPage != 0) {
-      throw Error("ring: slot size " + std::to_string(slot_bytes) + " is not a multiple of 4096 in 4 KiB..1 GiB");
+      throw Error("ring: the slot size is " + std::to_string(slot_bytes) +
+                  " bytes; it must be a multiple of 4096 up to 1 GiB");
     }
   }
   std::size_t control_bytes() const { return round_up(sizeof(RankLine) + lanes * sizeof(LaneLines), kPage); }

@@ -143,5 +143,5 @@ def test_every_rank_refuses_a_masked_sequence_where_there_is_no_board(model: Pat
         without.send(plan(0, MASKED_SLOT))
         failures = without.receive_failures()
         assert [failure.rank for failure in failures] == list(range(tp))
-        assert all("needs a mask board" in failure.message for failure in failures)
+        assert all("receives no token masks" in failure.message for failure in failures)
         assert not without.run(plan(1, FREE_SLOT)).seqs[0].dropped

@@ -28,5 +28,7 @@ def test_a_collective_that_does_not_fit_the_ring_is_refused() -> None:
     part = Tensor(32, 32, 4, collective=True)
     gathered = GatherColumns(message=part, out=Tensor(32, 64, 4), bounds=(0, 32, 64))
     embed = GatherColumns(message=Tensor(32, 32, 4), out=part, bounds=(0, 32, 64))
-    with pytest.raises(ValueError, match="a collective of 4096 bytes does not fit in a ring slot of 4095 bytes"):
+    with pytest.raises(
+        ValueError, match="a message of 4096 bytes to other ranks does not fit in a ring slot of 4095 bytes"
+    ):
         make_program(setup, [embed, gathered], Team([-1]), Ring())  # type: ignore[arg-type]

@@ -256,7 +256,7 @@ def test_a_writer_whose_file_was_removed_leaves_that_of_the_next_one_alone(path:
         assert not part.exists()
         part.write_bytes(b"begun")
 
-    with pytest.raises(CacheError, match="removed to make room"):
+    with pytest.raises(CacheError, match="another process removed the file"):
         write(path, key("a"), random_matrices(), between=lose_it)
     assert names(path) == {part.name, key("b").file_name}
     assert part.read_bytes() == b"begun"

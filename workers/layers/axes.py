@@ -86,7 +86,7 @@ def apportion(count: int, shares: Sequence[int], minimum: int = 0) -> list[int]:
     """Divide `count` indivisible things in proportion to `shares` (largest remainder, the lower rank first), each part
     at least `minimum` where `count` allows it."""
     if not shares or min(shares) <= 0:
-        raise ValueError("shares must be positive")
+        raise ValueError("each rank needs at least one core")
     if count < minimum * len(shares):
         minimum = 0
     total = sum(shares)

@@ -96,14 +96,14 @@ def _pools(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankC
     fraction, everyone = options.mem_fraction_static, tuple(range(len(ranks)))
     remark, raised = f" ({fraction:.0%} of the free memory)", "raise --mem-fraction-static"
     has_idle_nodes = len({each.node for each in ranks}) < len(topology.nodes)
-    spread = (f"use all nodes with --tp {len(topology.nodes)}",) if has_idle_nodes else ()
+    spread = (f"set --tp {len(topology.nodes)} to use all NUMA nodes",) if has_idle_nodes else ()
     pools = [
         _Pool(
             f"on node {node.id}",
             int(node.free_bytes * fraction),
             members,
             remark,
-            ("free memory on it", *spread, raised),
+            (f"free memory of node {node.id}", *spread, raised),
         )
         for node in topology.nodes
         if (members := tuple(rank for rank, each in enumerate(ranks) if each.node == node.id))
@@ -148,8 +148,8 @@ def _pages_that_fit(
     wanted = int(options.kv_cache_gib * GIB) // total
     if wanted > most:
         raise OperatorError(
-            f"--kv-cache-gib {options.kv_cache_gib:g} does not fit next to the weights: lower it to at most"
-            f" {most * total / GIB:.2f}, or raise --mem-fraction-static"
+            f"--kv-cache-gib {options.kv_cache_gib:g} does not fit in memory together with the weights: lower it to"
+            f" at most {most * total / GIB:.2f}, or raise --mem-fraction-static"
         )
     return wanted
 
@@ -161,7 +161,7 @@ def _choose_context(
     wanted = options.context_length or model.max_position
     if wanted > model.max_position:
         raise OperatorError(
-            f"--context-length {wanted} exceeds the model's limit: lower it to at most {model.max_position}"
+            f"--context-length {wanted} exceeds the model's limit of {model.max_position} tokens: lower the option"
         )
     holds = max(pages - 1, 0) * PAGE_SIZE
     if wanted <= holds:

@@ -78,12 +78,13 @@ def _within_quota(topology: Topology, tp: int | None) -> tuple[list[Node], tuple
         for node, share in zip(chosen, _shares(threads, [len(node.cpus) for node in chosen]), strict=True)
     ]
     if quota < 1:
-        consequence = "with less than one core the kernel pauses the server in every period, so raise the quota"
+        consequence = "with less than one core, Linux pauses the server many times per second; raise the quota"
     else:
-        consequence = "more threads would exhaust the quota early and pause for the rest of each period"
+        consequence = "with more threads, Linux would pause the server many times per second"
     where = ", ".join(str(node.id) for node in kept)
     used = sum(len(node.cpus) for node in kept)
-    note = f"the CPU quota of {quota:.4g} of {topology.cores} cores allows {used} on node {where}: {consequence}"
+    allowed = f"allows {used} worker threads on node {where}"
+    note = f"the CPU quota of {quota:.4g} of {topology.cores} cores {allowed}: {consequence}"
     return kept, (note,)
 
 

@@ -10,8 +10,8 @@ TORCH_BYTES = 1 << 30  # the library, and what its functions make for themselves
 _FP32 = 4
 
 NOTE = (
-    "--backend reference runs the model in torch: answers are close to those of the kernels but not bit-identical,"
-    " and take much longer than the estimate for the kernels"
+    "--backend reference runs the model in torch: responses differ slightly from responses of the kernels,"
+    " and take much longer than the estimate, which is for the kernels"
 )
 
 

@@ -161,19 +161,17 @@ def readings_of(plan: StepPlan) -> list[Reading]:
 
 def _reading(plan: StepPlan, index: int, lacking: list[int]) -> Reading:
     if not 0 <= index < len(plan.seqs):
-        raise ValueError(f"draft work names sequence {index}, but the plan has {len(plan.seqs)} sequences")
+        raise ValueError(f"the step asks for draft tokens of sequence {index}, but has only {len(plan.seqs)} sequences")
     seq = plan.seqs[index]
     guesses = seq.tokens.count(TO_BE_DRAFTED)
     known = seq.tokens[: len(seq.tokens) - guesses]
     if TO_BE_DRAFTED in known or guesses not in (0, plan.drafts_of_each[index]):
-        raise ValueError(
-            "the draft model must make either all draft tokens of a sequence or none, after its known tokens"
-        )
+        raise ValueError("the draft model must generate all draft tokens of a sequence or none, after the known tokens")
     if plan.drafts_of_each[index] and not guesses:
         known = known[: len(known) - plan.drafts_of_each[index]]  # of another drafter, may be rejected
     tokens = lacking + known
     if not tokens:
-        raise ValueError("draft work has no tokens to read for a sequence")
+        raise ValueError("the step asks for draft tokens of a sequence that has no tokens to continue")
     return Reading(index, seq.slot, seq.start - len(lacking), tokens, guesses)
 
 

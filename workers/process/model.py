@@ -213,7 +213,7 @@ class RankModel:
     def _begin(self, slot: int, init: SlotInit) -> None:
         # Every rank must refuse it, and only the first one has the board.
         if init.sampling.masked and self._launch.mask_fd < 0:
-            raise ValueError("a masked sequence needs a mask board, and this launch has none")
+            raise ValueError("the step has a constrained sequence, but this worker receives no token masks")
         self._program.init_slot(slot, slot_settings(init))
 
     def _results(self, plan: StepPlan, rows: list[NativeRow]) -> list[SeqResult]:

@@ -63,7 +63,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         Raises `ValueError` for columns that do not fill whole cache lines.
         """
         if any(x.cols % PAD for x, *_ in parts):
-            raise ValueError(f"norms that share an output must have multiples of {PAD} columns")
+            raise ValueError(f"norms that write to one output must have a multiple of {PAD} columns")
         bounds = list(accumulate((x.cols for x, *_ in parts), initial=0))
         out = Operand(self.limits.max_step_tokens, bounds[-1], 2)
         for (x, weight, eps), (first, end) in zip(parts, pairwise(bounds), strict=True):
@@ -73,7 +73,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
     def columns(self, x: Operand, chosen: range) -> Operand:
         """Some columns of `x`, which are not copied. Raises `ValueError` unless they begin at a cache line."""
         if chosen.start % PAD:
-            raise ValueError(f"columns of an operand must begin at a multiple of {PAD}, not at {chosen.start}")
+            raise ValueError(f"the first column of a part of a matrix must be a multiple of {PAD}, not {chosen.start}")
         return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=chosen.start)
 
     def summed(self, partial: Partial) -> Residual:

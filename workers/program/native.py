@@ -38,7 +38,8 @@ def make_program(
     for buffer in places.places:
         if buffer.collective and ring is not None and buffer.nbytes > ring.slot_bytes:
             raise ValueError(
-                f"a collective of {buffer.nbytes} bytes does not fit in a ring slot of {ring.slot_bytes} bytes"
+                f"a message of {buffer.nbytes} bytes to other ranks does not fit in a ring slot of "
+                f"{ring.slot_bytes} bytes"
             )
     program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes})
     nodes = _Nodes(places, weights)

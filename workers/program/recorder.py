@@ -89,7 +89,7 @@ class Recorder:
         """Raises `ValueError` where `gate_up` leaves columns unwritten that `down` reads, if only to multiply zeros."""
         if gate_up.n != 2 * padded(down.k):
             raise ValueError(
-                f"gate_up for {down.k} columns must have {2 * padded(down.k)} padded rows, not {gate_up.n}"
+                f"the gate_up weight of {down.k} columns must have {2 * padded(down.k)} padded rows, not {gate_up.n}"
             )
 
     def _partial(self) -> Partial:

@@ -50,7 +50,7 @@ class GGUFFile(GGUFReader):
     def data(self, mapped: npt.NDArray[np.uint8]) -> None:
         base: object = mapped.base
         if not isinstance(base, mmap.mmap):
-            raise TypeError("the gguf package no longer maps files into memory")
+            raise TypeError("this version of the gguf package does not map files into memory")
         self.mapped = MappedFile(base)
 
     def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:

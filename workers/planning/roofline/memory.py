@@ -106,10 +106,10 @@ def remedies(
         node.needed - node.usable
         for node in node_memory(options, model, topology, ranks, partition=partition, context=context)
     ]
-    yield f"{format_bytes(max(short))} more memory on the node that lacks most"
+    yield f"{format_bytes(max(short))} more memory on the node with the largest shortage"
     idle = {node.id for node in topology.nodes} - {rank.node for rank in ranks}
     if idle and options.backend == "native":
-        yield f"--tp {len(topology.nodes)}, because {len(idle)} of the nodes are not used"
+        yield f"--tp {len(topology.nodes)}, which also uses the idle nodes (number of idle nodes: {len(idle)})"
 
 
 def _halves(value: int) -> Iterator[int]:

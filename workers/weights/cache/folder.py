@@ -136,7 +136,7 @@ class CacheFolder:
                 with self._locked():
                     # Another group's writer may have removed it to make room, and a third have begun one of that name.
                     if not self._is_at(fd, part):
-                        raise CacheError(f"{self._path / part}: removed to make room for other packed weights")
+                        raise CacheError(f"{self._path / part}: another process removed the file to free disk space")
                     os.rename(part, key.file_name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except BaseException:
             with contextlib.suppress(OSError), self._locked():

@@ -62,7 +62,7 @@ def test_the_widest_quantization_that_fits_is_proposed(options: DeploymentOption
 def test_what_the_narrowest_weights_lack_is_said_where_none_fit() -> None:
     said = complaint(OPTIONS, machine(8, free_gib=16))
     found = re.search(
-        r"; ([\d.]+) GiB more is needed, or ([\d.]+) GiB more with --quantization int4: free memory on it", said
+        r"; ([\d.]+) GiB more is needed, or ([\d.]+) GiB more with --quantization int4: free memory of node 0", said
     )
     assert found is not None
     fraction = OPTIONS.mem_fraction_static
@@ -77,11 +77,11 @@ def test_a_checkpoint_that_cannot_be_quantized_gets_no_such_advice() -> None:
     stored = {"layers.0.mlp.down_proj": Stored("gptq", "int4", 128, bits=4)}
     said = complaint(OPTIONS, machine(8, free_gib=64), replace(LARGE, stored=stored))
     assert "--quantization" not in said
-    assert said.endswith("free memory on it, raise --mem-fraction-static or use a smaller model")
+    assert said.endswith("free memory of node 0, raise --mem-fraction-static or use a smaller model")
 
 
 def test_idle_nodes_are_a_remedy_and_the_pool_that_lacks_most_is_named() -> None:
-    assert "use all nodes with --tp 2" in complaint(replace(OPTIONS, tp=1), machine(8, 8, free_gib=60))
+    assert "set --tp 2 to use all NUMA nodes" in complaint(replace(OPTIONS, tp=1), machine(8, 8, free_gib=60))
     assert "--tp" not in complaint(OPTIONS, machine(8, 8, free_gib=60))
     assert "on node 1: weights" in complaint(replace(OPTIONS, tp=2), machine(2, 8, free_gib=60))
 

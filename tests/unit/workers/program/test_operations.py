@@ -170,7 +170,7 @@ def test_a_divided_sequence_is_read_once_for_all_its_new_tokens() -> None:
 def test_gates_that_leave_columns_of_a_product_unwritten_are_refused() -> None:
     b = ALONE.builder(RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]))
     x = b.rms_norm(b.embed(**ALONE.embedding()), VectorShape(), EPS)
-    with pytest.raises(ValueError, match="gate_up for 48 columns must have 128 padded rows, not 96"):
+    with pytest.raises(ValueError, match="the gate_up weight of 48 columns must have 128 padded rows, not 96"):
         b.gated_mlp(x, MatrixShape(96, HIDDEN), MatrixShape(HIDDEN, 48), "silu")
     with pytest.raises(ValueError, match="not 96"):
         b.experts(

@@ -37,7 +37,7 @@ def read_group(fields: Fields, key: str) -> int:
     if group == -1:
         return ROW
     if (group % 32 and group != _SMALL_GROUP) or group == 0:
-        supported = f"{_SMALL_GROUP}, multiples of 32, or -1 for whole rows"
+        supported = f"{_SMALL_GROUP}, multiples of 32, or -1 for one group per row"
         raise fields.error(f"{key}={group} is not supported; supported values: {supported}")
     return group
 

@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> str:
     match options.command:
         case "check":
             check(prefix, options.etc, options.var)
-            return f"{prefix} is usable for an installation"
+            return f"{prefix} can be used as the PREFIX of an installation"
         case "install":
             version = install(prefix, options.etc, options.var, options.wheel, options.locks)
             return f"Installed version {version}. {_RESTART}"

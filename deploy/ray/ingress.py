@@ -60,7 +60,9 @@ class Ingress:
                 async for part in self._replicas.ask.remote(call):
                     if isinstance(part, Head):
                         if headed and part.status != 200:
-                            raise ReplicaGone(f"A replica rejected the rest of the response with status {part.status}.")
+                            raise ReplicaGone(
+                                f"No replica continued the response after a failure (status {part.status})."
+                            )
                         if headed:
                             continue
                         resumable = resumable if part.status == 200 else None

@@ -25,26 +25,22 @@ class Settings(BaseModel):
         default=0.8, gt=0, le=1, description="Target fraction of a replica's KV cache in use"
     )
     max_requests: int = Field(default=256, ge=1, description="Maximum number of concurrent requests per replica")
-    upscale_delay_s: float = Field(
-        default=10.0, ge=0, description="Seconds that more replicas must be needed before they start"
-    )
-    downscale_delay_s: float = Field(
-        default=300.0, ge=0, description="Seconds that fewer replicas must be needed before one stops"
-    )
+    upscale_delay_s: float = Field(default=10.0, ge=0, description="Seconds of high load before more replicas start")
+    downscale_delay_s: float = Field(default=300.0, ge=0, description="Seconds of low load before a replica stops")
     look_back_s: float = Field(default=15.0, gt=0, description="Seconds over which load is averaged")
     start_seconds: float = Field(default=1800.0, gt=0, description="Maximum seconds for a server to load its model")
     drain_seconds: float = Field(
-        default=60.0, gt=0, description="Seconds that requests have to finish when their replica stops"
+        default=60.0, gt=0, description="Seconds for running requests to finish when their replica stops"
     )
     unready_seconds: float = Field(
         default=300.0,
         gt=0,
-        description="Maximum seconds that a server may be unready, such as during a restart of its workers",
+        description="Maximum seconds for a server to become ready again, such as after a restart of its workers",
     )
     retry_seconds: float = Field(
         default=60.0,
         ge=0,
-        description="Maximum seconds without output during which a request is retried on other replicas after failures",
+        description="Seconds without output after which a failed request is no longer retried on other replicas",
     )
     ingress_replicas: int = Field(
         default=1, ge=1, description="Number of ingress processes between clients and replicas"

@@ -36,5 +36,5 @@ def tls_of(url: str, ca_file: Path | None) -> ssl.SSLContext | None:
 def advice(error: BaseException) -> str:
     """Return what to do where a server does not answer, to end the message with."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return ": name the certificate of the server's authority with --ca-file"
+        return ". Name a file with the certificate of the server's authority with --ca-file"
     return ". Check that the server is running"

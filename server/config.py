@@ -34,7 +34,7 @@ class ServeConfig(BaseModel):
     backend: Backend = Field(
         "native",
         description="Backend that runs the model: `native` (the kernels) or `reference` (torch: slow, one rank, "
-        "any processor). `reference` needs numaserve[reference].",
+        "any processor). `reference` needs the package `torch`.",
     )
     task: Task = Field(
         "generate",
@@ -43,7 +43,7 @@ class ServeConfig(BaseModel):
         "answers yes.",
     )
     settings: ModelSettings = Field(
-        DEFAULT_SETTINGS, description="Settings of the model. Each setting is a key of its own, listed in `KEYS`."
+        DEFAULT_SETTINGS, description="Settings of the model, each with an option of its own."
     )
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 takes any free port.")
@@ -151,7 +151,10 @@ class ServeConfig(BaseModel):
     threads_per_worker: int | None = Field(
         None, ge=1, le=1024, description="Maximum number of cores per rank. Default: every core of the rank."
     )
-    reserve_core: bool = Field(False, description="Reserve one core of the first node for the front end.")
+    reserve_core: bool = Field(
+        False,
+        description="Reserve one core of the first node for the front end, the process that answers HTTP requests.",
+    )
     keep_alive_seconds: int = Field(
         120,
         ge=1,
@@ -172,8 +175,8 @@ class ServeConfig(BaseModel):
         5000,
         ge=1,
         le=600_000,
-        description="Milliseconds that a constrained request waits for the mask of its next token. A request that "
-        "waits longer ends with an error. Other requests do not wait.",
+        description="Milliseconds that a constrained request waits until its allowed next tokens are computed. A "
+        "request that waits longer ends with an error. Other requests do not wait.",
     )
     request_timeout: float | None = Field(
         None,
@@ -249,8 +252,8 @@ class ServeConfig(BaseModel):
     otlp_endpoint: NonBlank | None = Field(
         None,
         description="URL of an OpenTelemetry collector that receives the spans of each request over OTLP/HTTP, "
-        "such as http://127.0.0.1:4318. It needs numaserve[otel]. Default: "
-        "OTEL_EXPORTER_OTLP_ENDPOINT, if set.",
+        "such as http://127.0.0.1:4318. It needs the packages `opentelemetry-sdk` and "
+        "`opentelemetry-exporter-otlp-proto-http`. Default: OTEL_EXPORTER_OTLP_ENDPOINT, if set.",
     )
     ui: bool = Field(True, description="Serve GET /ui, a page to chat with the model and monitor the machine.")
     tokenizer_info: bool = Field(
@@ -288,7 +291,7 @@ class ServeConfig(BaseModel):
     @classmethod
     def _names_what_there_is(cls, value: Speculative | None, info: ValidationInfo) -> Speculative | None:
         if value is not None and "draft_model" in value and info.data.get("draft_model") is None:
-            raise ValueError("needs a draft model: set 'draft_model' too")
+            raise ValueError("needs a draft model: set the option 'draft_model' too")
         if value is not None and "mtp" in value and info.data.get("draft_model") is not None:
             raise ValueError("cannot be combined with 'draft_model': leave out 'mtp' or 'draft_model'")
         return value

@@ -33,7 +33,7 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> Problem:
     if kind == "unknown_field":
         param = _inside(location, first["ctx"]["name"][:64])
         meant = first["ctx"]["meant"]
-        hint = f"did you mean '{meant}'?" if meant else "this server refuses unknown fields."
+        hint = f"did you mean '{meant}'?" if meant else "this server accepts no unknown fields. Remove the field."
         return Problem(f"Unknown field: {param}; {hint}", param, "unknown_parameter")
     if location is None:
         return NOT_AN_OBJECT

@@ -80,7 +80,10 @@ class neutral:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [None, *self._values], "description": "Not supported; the accepted values have no effect."}
+        return {
+            "enum": [None, *self._values],
+            "description": "Not supported. The server accepts only the listed values, which have no effect.",
+        }
 
     def _check(self, value: object) -> object:
         if value is None or any(type(value) is type(item) and value == item for item in self._values):

@@ -31,7 +31,9 @@ def info_router(context: ApiContext) -> APIRouter:
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
         """Return the configuration, the workers and live counters; with `profile=1` also the cost of steps."""
         if ceilings and not profile:
-            raise bad_request("'ceilings' is part of the profile. Set 'profile=1' too.", "ceilings", CONFLICT)
+            raise bad_request(
+                "'ceilings' has an effect only with 'profile=1'. Set 'profile=1' too.", "ceilings", CONFLICT
+            )
         ranks = await context.engine.profile(ceilings=ceilings) if profile else []
         figures = {"profile": [_figures(rank) for rank in ranks]} if profile else {}
         return json_response(_server_info(context) | figures)

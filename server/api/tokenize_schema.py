@@ -19,7 +19,7 @@ class TokenizeRequest(Strict):
     model: ShortText | None = None
     """Name of the served model; any other name returns status 404."""
     prompt: Text | None = None
-    """String to tokenize; required unless `messages` is set."""
+    """Text to tokenize; required unless `messages` is set."""
     messages: Messages | None = None
     """Conversation to tokenize, rendered as by the chat endpoint."""
     add_special_tokens: bool = True

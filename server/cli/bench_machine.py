@@ -50,7 +50,7 @@ def bench_kernels(
     cases = kernels.sweep_cases(format or [], sizes) if sweep else kernels.make_cases(op or [], format or [], sizes)
     with MachineReport("kernels", json) as report:
         team, cores = kernels.enter_node(threads)
-        report.console.print(f"{isa}, {team.size} threads; times are per operation", highlight=False)
+        report.console.print(f"{isa}, {team.size} threads; each time is the time of one operation", highlight=False)
 
         def rows() -> Rows:
             for index, case in enumerate(cases):
@@ -87,7 +87,7 @@ def bench_ring(
     with MachineReport("ring", json) as report:
         if gloo and find_spec("torch") is None:
             report.console.print(
-                "skipping torch.distributed, because torch is not installed: pip install 'numaserve[reference]'",
+                "skipping torch.distributed, because torch is not installed: run `pip install torch`",
                 markup=False,
             )
             gloo = False

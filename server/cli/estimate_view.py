@@ -76,8 +76,8 @@ def _totals(estimate: Estimate) -> list[str]:
     if decode is None:
         return [f"last prompt answered after {first}, lower bound {least}", f"{prefill} tokens/s"]
     return [
-        f"TTFT {first}, lower bound {least}",
-        f"TPOT {_ms(decode.seconds)}, lower bound {_ms(decode.bound_s)}: a rank reads "
+        f"time to first token (TTFT) {first}, lower bound {least}",
+        f"time per output token (TPOT) {_ms(decode.seconds)}, lower bound {_ms(decode.bound_s)}: a rank reads "
         f"{decode.nbytes / 1000000000.0:.2f} GB per token",
         f"{estimate.output_tokens_s:.1f} tokens/s in decoding, {prefill} tokens/s in prefill",
     ]

@@ -107,4 +107,4 @@ def _last_words(log: IO[str], model: str) -> str:
     mistakes = [
         line.removeprefix("numaserve: ").removeprefix(f"{model}: ") for line in lines if line.startswith("numaserve: ")
     ]
-    return (mistakes or lines or [f"the server of {model} did not start"])[-1]
+    return (mistakes or lines or [f"the server for model {model} did not start"])[-1]

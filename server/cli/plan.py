@@ -39,7 +39,8 @@ def plan(
     ] = None,
     *,
     shape: Annotated[
-        str | None, typer.Option(help="Plan for a shape of `numaserve bench offline` instead of a model.")
+        str | None,
+        typer.Option(help="Plan for a shape of `numaserve bench offline --shape` instead of MODEL."),
     ] = None,
     host: Annotated[
         str,

@@ -12,7 +12,7 @@ from rich.console import Console
 def ring_stat(
     pid: Annotated[int, typer.Argument(metavar="PID", help="Process id of the server or of one of its workers.")],
 ) -> None:
-    """Show the state of the shared-memory ring between running workers: epochs, waits and the abort word."""
+    """Show the state of the shared-memory ring between running workers: epochs, waits and the reason of an abort."""
     try:
         Console().print(render(pid))
     except RingError as error:

@@ -29,7 +29,7 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
     for node, capacity in plan.capacity.items():
         taken = sum(each.memory.get(node, 0) for each in plan.placed.values() if each.stays)
         console.print(
-            f"node {node}: the models loaded at the start use {format_bytes(taken)} of {format_bytes(capacity)}"
+            f"node {node}: models that are loaded at the start use {format_bytes(taken)} of {format_bytes(capacity)}"
         )
     check_together(plan, models.max_loaded)
 

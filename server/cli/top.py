@@ -25,7 +25,7 @@ def top(
     ] = (_URL),
     *,
     seconds: Annotated[float, typer.Option(min=0.05, help="Seconds between two updates.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one view over --seconds and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one view, measured over --seconds, and exit.")] = False,
     model: Annotated[str | None, typer.Option(help="Name of the model to show. Default: the first model.")] = None,
     api_key_file: ApiKeyFile = None,
     ca_file: CaFile = None,

@@ -85,7 +85,7 @@ class WorkerGroupChannel:
     def _send_frame(self, rank: int, frame: bytes) -> None:
         pending = self._pending[rank]
         if len(pending) >= MAX_PENDING_FRAMES:
-            logger.error("worker %d does not read its socket; dropped a frame", rank)
+            logger.error("worker %d does not read its messages; dropped a message to it", rank)
             return
         pending.append(frame)
         self._flush(rank)
@@ -119,14 +119,14 @@ class WorkerGroupChannel:
         frames = self._sockets[rank].recv_multipart(zmq.NOBLOCK)
         try:
             if len(frames) != 1:
-                raise ProtocolError(f"received {len(frames)} frames instead of 1")
+                raise ProtocolError(f"it has {len(frames)} frames instead of 1")
             message = decode_from_worker(frames[0])
             if message.rank != rank:
-                raise ProtocolError(f"received a message of rank {message.rank}")
+                raise ProtocolError(f"the message names rank {message.rank}")
         except ProtocolError as error:
             self.garbage_frames += 1
             if self.garbage_frames <= _LOGGED_GARBAGE:
-                logger.warning("dropped a frame on the socket of worker %d: %s", rank, error)
+                logger.warning("dropped an invalid message from worker %d: %s", rank, error)
             return
         self._on_message(message)
 

@@ -122,7 +122,7 @@ class Engine:
             raise NotReady(f"The server is {self.state}. Retry later.")
         if not self._supervisor.can_mask and any(request.matcher for request in requests):
             raise NotReady(
-                "The server cannot constrain requests: its workers have no mask board. Send the request "
+                "This server cannot constrain responses: its workers receive no token masks. Send the request "
                 "without a constraint."
             )
         now = self._clock()

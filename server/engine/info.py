@@ -44,7 +44,8 @@ def loading_line(ready: Collection[Ready]) -> str:
     origins = " and the ".join(sorted({each.weights_from for each in ready}))
     seconds = max(each.weights_ns for each in ready) / 1e9
     return (
-        f"{sum(each.weight_bytes for each in ready) / 2**20:.0f} MiB of weights from the {origins} in {seconds:.2f} s"
+        f"loaded {sum(each.weight_bytes for each in ready) / 2**20:.0f} MiB of weights from the {origins} "
+        f"in {seconds:.2f} s"
     )
 
 

@@ -33,7 +33,7 @@ class Room:
             message = f"The server is full: {live} requests are running or queued (limit {capacity})."
         elif self._backlog.seconds > max_queued_s:
             message = (
-                f"The queue is full: the waiting requests need {self._backlog.seconds:.0f} s of work as predicted "
+                f"The queue is full: the predicted work of the waiting requests is {self._backlog.seconds:.0f} s "
                 f"(limit {max_queued_s:g} s)."
             )
         else:

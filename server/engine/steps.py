@@ -126,7 +126,7 @@ class StepLoop:
         step = next((step for step in self._in_flight if step.plan.step_id == message.step_id), None)
         if step is None or message.rank not in step.waiting_for:
             logger.warning(
-                "worker %d returned a result for step %d, which was not pending", message.rank, message.step_id
+                "worker %d returned a result for step %d, which was not in progress", message.rank, message.step_id
             )
             return
         step.waiting_for.discard(message.rank)
@@ -216,6 +216,4 @@ class StepLoop:
     def _stalled(self) -> None:
         missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []
         ranks = ", ".join(map(str, missing))
-        self._hooks.broken(
-            Death("stall", f"worker {ranks} returned no result of a step for {self._watch.deadline_s:g} s")
-        )
+        self._hooks.broken(Death("stall", f"worker {ranks} returned no step result for {self._watch.deadline_s:g} s"))

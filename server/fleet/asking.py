@@ -44,11 +44,11 @@ async def first_that_knows(sessions: Iterable[aiohttp.ClientSession], question: 
             else:
                 missing = answer
     if silent:
-        raise not_ready("A model process that may have this object did not answer. Retry later.")
+        raise not_ready("A model process that may have the requested object did not answer. Retry later.")
     if missing is None:
         raise ApiError(
             404,
-            "No loaded model has this object. Check the id, or load the model that created it.",
+            "No loaded model has an object with this id. Check the id, or load the model that created the object.",
             code="not_found",
             refusal=None,
         )

@@ -261,7 +261,7 @@ class Fleet:
             _log.info("model %s was unloaded", name)
             self._residency.ended(name, again=False)
         elif model.is_hopeless(self._loop.time()):
-            _log.error("model %s failed: its process is not started again", name)
+            _log.error("model %s failed too often; its process will not be started again", name)
             self._residency.ended(name, again=False)
             self._waiting.refuse(name, not_loadable(name))
         else:

@@ -78,7 +78,7 @@ class Place(BaseModel):
         description="Time of loading. `start`: when the server starts. `request`: when the first request "
         "names the model.",
     )
-    pinned: bool = Field(False, description="Never unload the model to make room for others.")
+    pinned: bool = Field(False, description="Never unload the model to free memory or cores for other models.")
     idle_unload_s: float | None = Field(
         None,
         gt=0,

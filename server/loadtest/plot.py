@@ -28,7 +28,7 @@ def check_plot(path: Path) -> None:
     if not path.parent.is_dir():
         raise OperatorError(f"--plot {path}: the folder {path.parent} does not exist: create it, or name another file")
     if importlib.util.find_spec("matplotlib") is None:
-        raise OperatorError("--plot needs matplotlib, which is not installed: pip install 'numaserve[bench]'")
+        raise OperatorError("--plot needs matplotlib, which is not installed: run `pip install matplotlib`")
 
 
 def write_plot(path: Path, title: str, rates: Sequence[float | None], summaries: Sequence[Summary]) -> None:
@@ -65,7 +65,7 @@ def _draw_panel(axes: Axes, name: str, rates: Sequence[float | None], summaries:
         axes.plot(x, y, marker="o", label=quantile)
     for rate, throughput, latency in points:
         axes.annotate(rate_text(rate), (throughput, latency.median), textcoords="offset points", xytext=(4, -11))
-    axes.set(xlabel="output tokens/s (labels: requested requests/s)", ylabel="ms", title=TITLES[name])
+    axes.set(xlabel="output tokens/s (number at a point: request rate)", ylabel="ms", title=TITLES[name])
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

@@ -170,7 +170,7 @@ def _guesses(told: Speculation) -> list[tuple[str, str]]:
     per_step, acceptance = told.tokens_per_step, told.acceptance
     fraction = "" if acceptance is None else f" ({acceptance:.0%})"
     return [
-        ("tokens per step and sequence", "-" if per_step is None else number(per_step)),
+        ("output tokens per step and sequence", "-" if per_step is None else number(per_step)),
         ("draft tokens accepted", f"{told.accepted:,} of {told.verified:,}{fraction}"),
     ]
 

@@ -123,18 +123,18 @@ class RequestFamilies:
             Counter,
             "numaserve_dropped_sequences_total",
             "Sequences that ended because their constraint failed, allowed no token or missed --mask-deadline-ms. "
-            "They also count as outcome error.",
+            "numaserve_request_outcomes_total also counts these sequences, with reason error.",
         )
         self.late_masks = series.one(
             Counter,
             "numaserve_late_masks_total",
-            "Masks of constrained sequences that were late for their step. The sequences are sampled again in a "
-            "later step.",
+            "Masks of constrained sequences that were not ready when a step needed them. The sequences are sampled "
+            "again in a later step.",
         )
         self.mask = series.one(
             Histogram,
             "numaserve_mask_seconds",
-            "Time for the constraint work between two tokens: accept a token and compute the mask of the next token.",
+            "Time to apply a constraint between two tokens: accept a token and compute the tokens allowed next.",
             buckets=_STAGE,
         )
 
@@ -211,7 +211,7 @@ class WorkerFamilies:
         self.restarts = series.each(
             Counter,
             "numaserve_worker_restarts_total",
-            "Restarts of all workers, by the reason that the previous workers died.",
+            "Restarts of all workers, by the reason why the previous workers died.",
             "reason",
             DEATH_REASONS,
         )

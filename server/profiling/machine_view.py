@@ -89,7 +89,10 @@ def _pages(now: Overview, width: int) -> Text:
 def _prefixes(now: Overview) -> Text:
     found = now.prefix_hit_tokens / now.prefix_query_tokens if now.prefix_query_tokens else 0.0
     branches = f"{len(now.prefixes.branches)}{'' if now.prefixes.complete else ' or more'}"
-    return _line("Prefixes", f"{found:.0%} of prompt tokens cached; {now.prefixes.pages:,} pages, branches: {branches}")
+    return _line(
+        "Prefixes",
+        f"{found:.0%} of prompt tokens found in the cache; {now.prefixes.pages:,} pages, branches: {branches}",
+    )
 
 
 def _nodes(workers: Sequence[WorkerState], rates: Rates | None, width: int, lines: int | None) -> Group:

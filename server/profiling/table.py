@@ -40,13 +40,13 @@ def ceilings_view(ceilings: Ceilings | None) -> Text:
     """The ceilings that "of ceiling" is a fraction of."""
     if ceilings is None:
         return Text(
-            "\n ceilings: not measured, because requests were running (retry when the server is idle) or the "
-            "backend is reference"
+            "\n ceilings (limits of cores and memory): not measured, because requests were running or the backend is "
+            "reference. With the backend native, retry when the server is idle."
         )
     threads = f"{ceilings.threads} thread{'s' if ceilings.threads > 1 else ''}, {ceilings.isa}"
     peaks = ", ".join(f"{format} {flops / 1e12:.3g} TFLOP/s" for format, flops in ceilings.flops_s.items())
     read = f"{ceilings.read_bytes_s / 1e9:.3g} GB/s" if ceilings.read_bytes_s else _SMALL
-    return Text(f"\n ceilings of the rank ({threads}): memory reads {read}, {peaks}")
+    return Text(f"\n ceilings (limits of cores and memory) of the rank with {threads}: memory reads {read}, {peaks}")
 
 
 def _cells(cost: OperationFigures) -> list[str]:
@@ -66,4 +66,4 @@ def _cells(cost: OperationFigures) -> list[str]:
 
 def _waiting(step: OperationFigures) -> str:
     part = step.wait_ms / step.ms if step.ms else 0.0
-    return f"{step.ms:.4g} ms per step, {step.wait_ms:.3f} ms ({part:.1%}) of them waiting for other ranks"
+    return f"{step.ms:.4g} ms per step, including {step.wait_ms:.3f} ms ({part:.1%}) of waiting for other ranks"

@@ -87,7 +87,7 @@ class RadixTree:
         already, it has another page with the same content, and `page` remains the caller's.
         """
         if parent.locks == 0 or len(key) != self.page_size:
-            raise ValueError("only a full page can be inserted, below a node that the caller has locked")
+            raise ValueError("prefix tree: only a full page can be inserted, and only below a locked node")
         child = parent.children.get(key)
         if child is None:
             child = parent.children[key] = Node(parent, parent.scope, key, page)
@@ -127,7 +127,7 @@ class RadixTree:
             node, _ = self._evictable.popitem(last=False)
             parent = node.parent
             if parent is None or node.children:
-                raise SchedulerIntegrityError("a node cannot be evicted before its children")
+                raise SchedulerIntegrityError("prefix tree: a node cannot be evicted before its children")
             del parent.children[node.key]
             self._num_pages -= 1
             pages.append(node.page)
@@ -205,7 +205,7 @@ class RadixTree:
         if node.parent is not None:
             del self._evictable[node]
         elif self._roots.setdefault(node.scope, node) is not node:
-            raise ValueError("the tree has changed since this node was matched")
+            raise ValueError("prefix tree: the node was removed after the prompt had matched it")
 
     def _drop_empty_root(self, root: Node) -> None:
         # Salts come from clients: a root that holds nothing must not stay, or the dictionary would grow for ever.

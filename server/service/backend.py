@@ -15,7 +15,5 @@ def check_backend(backend: Backend) -> str | None:
     if backend == "native":
         return instruction_set()
     if find_spec("torch") is None:
-        raise OperatorError(
-            "--backend reference needs torch, which is not installed: pip install 'numaserve[reference]'"
-        )
+        raise OperatorError("--backend reference needs torch, which is not installed: run `pip install torch`")
     return None

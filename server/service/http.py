@@ -32,7 +32,7 @@ class HttpServer(AppServer):
         try:
             self._context.prepare()
         except Exception as error:
-            _log.warning("requests with constraints cannot be served: %s", error)
+            _log.warning("this server cannot serve requests with constraints: %s", error)
 
     def stop(self) -> None:
         """Stop; requests that wait to be decoded or tokenized are refused."""

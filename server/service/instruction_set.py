@@ -16,5 +16,5 @@ def instruction_set() -> str:
     """
     done = subprocess.run(_COMMAND, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise OperatorError((done.stderr.strip().splitlines() or ["the kernels cannot be loaded"])[-1])
+        raise OperatorError((done.stderr.strip().splitlines() or ["numaserve's compute kernels cannot be loaded"])[-1])
     return done.stdout.strip()

@@ -52,7 +52,7 @@ def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
         raise OperatorError(
             f"cannot publish KV events at {config.kv_events}: {error.strerror or error}. Choose another address"
         ) from None
-    _log.info("publishing KV events at %s, topic %s", ", replay at ".join(publisher.endpoints), topic)
+    _log.info("publishing KV events at %s with topic %s", ", replay at ".join(publisher.endpoints), topic)
     return KVFeed(KVEventLog(model), publisher)
 
 

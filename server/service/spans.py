@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _NEEDED = "opentelemetry.exporter.otlp.proto.http"
+_INSTALL = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 
 _log = logging.getLogger(__name__)
 
@@ -32,13 +33,11 @@ def open_spans(config: ServeConfig, model: str) -> Spans | None:
         raise OperatorError(f"--otlp-endpoint {endpoint} is not an HTTP URL: use a URL like http://127.0.0.1:4318")
     if not _is_installed():
         if endpoint is not None:
-            raise OperatorError(
-                "--otlp-endpoint needs OpenTelemetry, which is not installed: pip install 'numaserve[otel]'"
-            )
+            raise OperatorError(f"--otlp-endpoint needs OpenTelemetry, which is not installed: run `{_INSTALL}`")
         # The environment's may be meant for all programs of a host.
         _log.warning(
             "no traces are sent: OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry is not installed "
-            "(pip install 'numaserve[otel]')"
+            f"(to install it, run `{_INSTALL}`)"
         )
         return None
     from numaserve.server.tracing.spans import Spans  # noqa: PLC0415 half a second

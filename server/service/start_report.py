@@ -56,7 +56,7 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
         ("machine", machine),
         *((f"node {node}", _on_node(own)) for node, own in sorted(nodes.items())),
         ("weights", formats),
-        ("context", f"{deployment.context_length} tokens, at most {config.max_running_requests} running sequences"),
+        ("context", f"{deployment.context_length} tokens, at most {config.max_running_requests} sequences at a time"),
         ("KV cache", f"{deployment.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
         ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
     ]

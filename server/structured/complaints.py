@@ -23,12 +23,12 @@ _KEYWORDS = (
 )
 # llguidance proposes options of its own there.
 _IN_OTHER_WORDS = {
-    "oneOf": "the alternatives are not provably exclusive; use anyOf",
-    "$ref": "only references within the schema are supported, and no circular ones that add keywords",
+    "oneOf": "the server cannot prove that at most one alternative matches; use anyOf",
+    "$ref": "a reference must point into the schema itself, and circular references must not add keywords",
 }
 _TOO_FAR = (
-    "the constraint has too many repetitions or alternatives with a common prefix; allow fewer repetitions, or any "
-    "number of repetitions"
+    "the constraint has too many repetitions, or too many alternatives with a common prefix; lower the limits of the "
+    "repetitions, or remove them"
 )
 # What is said of a complaint that has this in it.
 _SAID = {

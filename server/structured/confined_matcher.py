@@ -52,7 +52,7 @@ class MatcherProcesses:
             if answer == UNKNOWN:
                 answer = worker.ask(msgspec.json.encode(whole))
         except (WorkFailed, WorkerUnavailable) as error:
-            raise ConstraintFailed(f"The output cannot continue under its grammar: {error}.") from None
+            raise ConstraintFailed(f"The constraint allows no continuation of the output: {error}.") from None
         return b85decode(answer)
 
     def close(self) -> None:
@@ -114,12 +114,12 @@ class ConfinedMatcher:
 
     def fork(self) -> NoReturn:
         """Raise `ConstraintFailed`: nothing looks ahead here."""
-        raise ConstraintFailed("A slow constraint does not support lookahead.")
+        raise ConstraintFailed("Draft tokens are not supported for a constraint that is slow to compute.")
 
     def would_accept(self, tokens: Sequence[int]) -> int:
         """Raise `ConstraintFailed`: nothing looks ahead here."""
-        raise ConstraintFailed("A slow constraint does not support lookahead.")
+        raise ConstraintFailed("Draft tokens are not supported for a constraint that is slow to compute.")
 
     def forced(self) -> Sequence[int]:
         """Raise `ConstraintFailed`: nothing looks ahead here."""
-        raise ConstraintFailed("A slow constraint does not support lookahead.")
+        raise ConstraintFailed("Draft tokens are not supported for a constraint that is slow to compute.")

@@ -86,15 +86,15 @@ class GrammarMatcher:
         """A copy at this place. Copies share the states of their lexer, and with them its limits and failures: those
         that look ahead are copies of one that no answer depends on."""
         if self._make is None:
-            raise ConstraintFailed("This matcher does not support lookahead.")
+            raise ConstraintFailed("The constraint no longer supports draft tokens after a failure.")
         if self._ahead is None:
             self._ahead = self._make()
         tokens, self._not_ahead = self._not_ahead, []
         if not self._ahead.consume_tokens(tokens) or self._ahead.is_error():
             self._make = None  # for good: what it has seen stays in its lexer
-            raise ConstraintFailed("The lookahead matcher has failed.")
+            raise ConstraintFailed("The constraint failed while it checked draft tokens.")
         return self._ahead.deep_copy()
 
     def _failure(self) -> ConstraintFailed:
         reason = self._matcher.get_error().partition("\n")[0] or "the token is not allowed"
-        return ConstraintFailed(f"The output cannot continue under its grammar: {reason}.")
+        return ConstraintFailed(f"The constraint allows no continuation of the output: {reason}.")

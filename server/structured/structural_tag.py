@@ -120,7 +120,7 @@ class _Writer:
         if form.get("excludes"):
             _refuse("excludes", "is not supported")
         if not last:
-            _refuse("any_text", "is supported only where nothing follows, or as the content of a tag with an end")
+            _refuse("any_text", "is supported only at the end of the format, or as the content of a tag with an end")
         return self._rule(_ANY)
 
     def _sequence(self, form: dict[str, Any], last: bool) -> str:
@@ -149,7 +149,7 @@ class _Writer:
         if form.get("excludes"):
             _refuse("excludes", "is not supported")
         if not last:
-            _refuse("triggered_tags", "is supported only where nothing follows")
+            _refuse("triggered_tags", "is supported only at the end of the format")
         branches = self._one_of(self._branches(_each(form, "triggers", str), _each(form, "tags", dict)))
         once, needed = form.get("stop_after_first") is True, form.get("at_least_one") is True
         if once:

@@ -111,7 +111,7 @@ class _AfterThought:
     def _think(self, token: int) -> None:
         if self._left == 0 and self._closing:
             if token != self._closing.pop(0):
-                raise ConstraintFailed("The reasoning reached its limit and was not closed.")
+                raise ConstraintFailed("The reasoning reached its token limit, and the model did not end it.")
         elif self._left:
             self._left -= 1
         before, found, after = (self._tail + self._thought.token_bytes(token)).partition(self._end)
@@ -121,11 +121,13 @@ class _AfterThought:
         self._is_thinking = False
         # The token may go on after the marker. Space there is part of neither; an answer's text cannot be taken back.
         if self._answer is not None and after.strip():
-            raise ConstraintFailed("The output begins inside the token that ends the reasoning.")
+            raise ConstraintFailed(
+                "The token that ends the reasoning also contains text of the response. This text cannot be constrained."
+            )
 
 
 def _allow(token: int, address: int, nbytes: int) -> None:
     if token >= 8 * nbytes:
-        raise ConstraintFailed("The model has no token for the marker of its reasoning.")
+        raise ConstraintFailed("The model's vocabulary has no token for the marker that ends the reasoning.")
     byte = ctypes.c_uint8.from_address(address + token // 8)
     byte.value |= 1 << token % 8

@@ -43,7 +43,7 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
             mask_seconds = max(mask_seconds, _answer_for_trial(tokenizer, each, constraint))
         if mask_seconds > settings.limits.mask_seconds:
             raise GrammarTooSlow(
-                f"computing which tokens may come next takes {mask_seconds:.2g} s of processor time (limit "
+                f"computing the allowed next tokens takes {mask_seconds:.2g} s of processor time (limit "
                 f"{settings.limits.mask_seconds:g} s); shorten the strings of the constraint or make "
                 "the constraint less ambiguous"
             )

@@ -124,7 +124,7 @@ def _byte_level(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
 def _merges_of(metadata: _Metadata) -> list[str]:
     merges = metadata.array(Keys.Tokenizer.MERGES, str)
     if not all(" " in merge for merge in merges):
-        raise metadata.error("a merge has only one part")
+        raise metadata.error("a merge rule of the vocabulary has only one part")
     return merges
 
 

@@ -145,7 +145,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, _Value]]:
         else:
             raise ValueError(f"a field has the unsupported wire type {wire}")
         if at + length > len(message):
-            raise ValueError("a field extends past the end")
+            raise ValueError("a field extends past the end of the file")
         yield number, message[at : at + length]
         at += length
 

@@ -30,8 +30,8 @@ MISTAKES = {
     "Invalid value for 'options.temperature': Input should be less than or equal to 2.",
     "Invalid value for 'top_p': Input should be less than or equal to 1.",
     "Invalid value for 'background': this field is not supported; omit it or use null, false.",
-    "'response_format' cannot be served: the constraint's $ref cannot be enforced: only references within the schema "
-    "are supported, and no circular ones that add keywords.",
+    "'response_format' cannot be served: the constraint's $ref cannot be enforced: a reference must point into the "
+    "schema itself, and circular references must not add keywords.",
 }
 # What clients ask of servers of several kinds, and do without.
 ROUTES_OF_OTHERS = {

@@ -62,7 +62,7 @@ def test_a_server_of_an_own_authority_is_believed_by_its_file_alone(
     status, _, err = run(capsys, command, server.url)
     assert status == 2
     assert err.count("\n") == 1 and "certificate verify failed" in err
-    assert err.endswith(": name the certificate of the server's authority with --ca-file\n")
+    assert err.endswith(". Name a file with the certificate of the server's authority with --ca-file\n")
     status, _, err = run(capsys, command, server.url, "--ca-file", str(files.trust))
     assert "certificate" not in err
     assert (status, err) == (0, "") if command not in ANSWERED else ANSWERED[command] in err

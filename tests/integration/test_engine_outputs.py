@@ -133,7 +133,7 @@ async def test_work_that_would_wait_too_long_is_refused_until_what_waits_has_beg
     async with running_engine(Options(running=1, queued_s=1e-9, faults=("--terms", "--step-ms", "5"))) as engine:
         await generate(engine, [11], 40)  # the engine learns what steps take
         stream = engine.admit([_request([12]), _request([13])])
-        with pytest.raises(QueueFull, match="the waiting requests need") as refused:
+        with pytest.raises(QueueFull, match="the predicted work of the waiting requests") as refused:
             engine.admit([_request([14])])
         assert refused.value.retry_after >= 1
         chunks = [chunk async for chunk in stream]

@@ -393,6 +393,6 @@ async def test_a_request_without_a_matcher_waits_for_no_mask() -> None:
 async def test_without_a_board_constrained_requests_are_refused_and_others_served() -> None:
     async with running_engine(Options()) as engine:
         engine._supervisor._spec = replace(engine._supervisor._spec, board_factory=None)
-        with pytest.raises(NotReady, match="no mask board"):
+        with pytest.raises(NotReady, match="no token masks"):
             engine.admit([GenerationRequest("id", PROMPT, GREEDY, 3, matcher=matcher)])
         assert tokens_of(await generate(engine, PROMPT, 3)) == expected_tokens(PROMPT, GREEDY, 3)

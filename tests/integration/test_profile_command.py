@@ -34,7 +34,7 @@ def test_a_stream_of_its_own_is_shown_by_phase(capsys: pytest.CaptureFixture[str
     table, _, data = capsys.readouterr().out.partition("[{")
     assert "prefill, rank 0: 2 steps" in table  # 64 tokens, then 36
     assert "decode, rank 0: " in table
-    assert "0.005 ms (10.0%) of them waiting for other ranks" in table
+    assert "0.005 ms (10.0%) of waiting for other ranks" in table
     phases: list[dict[str, Any]] = json.loads("[{" + data)
     assert [(phase["name"], phase["rank"]) for phase in phases] == [
         ("prefill", 0),

@@ -77,12 +77,12 @@ def test_what_cannot_be_is_told_before_a_weight_is_read(
     with pytest.raises(OperatorError, match="use a URL"):
         open_spans(load_config({"model": "demo", "otlp_endpoint": "collector:4317"}), "m")
     monkeypatch.setattr(service_spans, "_NEEDED", "opentelemetry.not_installed.at_all")
-    with pytest.raises(OperatorError, match=r"pip install 'numaserve\[otel\]'"):
+    with pytest.raises(OperatorError, match="run `pip install opentelemetry-sdk"):
         open_spans(load_config({"model": "demo", "otlp_endpoint": collector.endpoint}), "m")
     # An environment that is for all programs of a host is no reason not to serve.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
     assert open_spans(load_config({"model": "demo"}), "m") is None
-    assert "OpenTelemetry is not installed (pip install 'numaserve[otel]')" in caplog.text
+    assert "OpenTelemetry is not installed (to install it, run `pip install opentelemetry-sdk " in caplog.text
 
 
 def test_a_request_to_a_server_is_in_the_trace_of_its_client(collector: OtlpCollector, serve: Serve) -> None:

@@ -46,7 +46,7 @@ def test_a_terminal_shows_nodes_ranks_cores_formats_and_sizes(caplog: pytest.Log
     assert rows["node 0"].startswith("rank 0 on cores 0-3: weights 1")
     assert rows["node 1"].startswith("rank 1 on cores 4-7: weights ")
     assert rows["weights"] == "256 MiB in bf16"
-    assert rows["context"] == "8192 tokens, at most 64 running sequences"
+    assert rows["context"] == "8192 tokens, at most 64 sequences at a time"
     assert rows["KV cache"].endswith(" tokens, 1024 MiB in bf16")
     assert rows["speculation"] == "suffix"
 

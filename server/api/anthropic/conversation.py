@@ -33,8 +33,8 @@ class InputMessage(Strict):
     role: Literal["user", "assistant", "system"]
     """Author of the message. `system` gives instructions in the middle of the conversation."""
     content: Content
-    """String or list of blocks. Every role can send `text`; the user also `document`, `search_result` and
-    `tool_result`; the assistant also `thinking` and `tool_use`."""
+    """Content of the message, as a string or a list of blocks. Every role can send `text`; the user also `document`,
+    `search_result` and    `tool_result`; the assistant also `thinking` and `tool_use`."""
 
     @model_validator(mode="after")
     def _blocks_fit_the_role(self) -> InputMessage:

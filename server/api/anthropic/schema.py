@@ -76,11 +76,11 @@ class CountTokensRequest(Strict):
     begins with `x-anthropic-billing-header:`. This header changes with each conversation and would prevent matches in
     the prefix cache."""
     thinking: Thinking | None = None
-    """Switch for thinking before the response, for models that support it; disabled unless set."""
+    """Settings of the thinking before the response, for models that can think; disabled unless set."""
     tools: Tools | None = None
     """Functions that the model can call."""
     tool_choice: ToolChoice | None = None
-    """Tools that the response calls; `auto` unless set."""
+    """Rule that allows, requires or forbids tool calls; `auto` unless set."""
     output_config: OutputConfig | None = None
     """Settings of the response."""
     output_format: AnswerFormat | None = None

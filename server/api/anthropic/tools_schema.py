@@ -49,7 +49,7 @@ class ClientTool(Strict):
     """A tool that Anthropic defines and the client runs: bash, text editor or memory."""
 
     type: Annotated[str, StringConstraints(max_length=64)]
-    """`bash_…`, `text_editor_…` or `memory_…`, followed by a version date."""
+    """Kind of the tool with a version date: `bash_…`, `text_editor_…` or `memory_…`."""
     name: ToolName
     """Name that Anthropic defines for the tool."""
     max_characters: Unused = None
@@ -65,7 +65,7 @@ class ClientTool(Strict):
 
 
 class ToolChoice(Strict):
-    """The choice of the tools that a response calls."""
+    """The rule that allows, requires or forbids tool calls."""
 
     type: Literal["auto", "any", "tool", "none"]
     """`auto`: the model decides. `any`: at least one call. `tool`: a call of the tool in `name`. `none`: no call."""

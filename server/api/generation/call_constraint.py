@@ -76,8 +76,8 @@ def _form(answer: Constrained) -> dict[str, Any]:
             return {"type": "or", "elements": texts}
         case _:
             message = (
-                f"'{answer.param}' holds a {'grammar' if kind == 'lark' else 'structural tag'}. This model, or a "
-                "request with tools, supports only a JSON schema, a regular expression or a list of choices."
+                f"'{answer.param}' is a {'grammar' if kind == 'lark' else 'structural tag'}, which this model, or a "
+                "request with tools, does not support. Use a JSON schema, a regular expression or a list of choices."
             )
             raise bad_request(message, answer.param, CONFLICT)
 

@@ -27,7 +27,7 @@ class OllamaEmbedRequest(Strict):
     model: ShortText
     """Name of the served model, with or without `:latest`; any other name returns status 404."""
     input: Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max_length=MAX_PROMPTS)]
-    """String or list of strings."""
+    """Text to embed, or a list of texts."""
     dimensions: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Number of leading dimensions to return of each embedding; all unless set."""
 
@@ -48,7 +48,7 @@ class OllamaEmbeddingsRequest(Strict):
     model: ShortText
     """Name of the served model, with or without `:latest`; any other name returns status 404."""
     prompt: Text
-    """String to embed; truncated if it exceeds the context length."""
+    """Text to embed; truncated if it exceeds the context length."""
     keep_alive: Unused = None
     options: Unused = None
 

@@ -60,7 +60,8 @@ class Options(Strict):
     """Penalty for tokens of the prompt and the output: divides their positive logits and multiplies their other
     logits."""
     repeat_last_n: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
-    """Penalties always apply to the whole text; with a penalty only -1 is allowed."""
+    """Number of last tokens that penalties apply to. Penalties always apply to the whole text: -1 is the only value
+    allowed together with a penalty."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
     """Value subtracted from the logit of every generated token."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None

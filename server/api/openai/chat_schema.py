@@ -47,7 +47,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
     top_logprobs: TopLogprobs | None = None
     """Number of most likely tokens to return at each position; needs `logprobs`."""
     chat_template_kwargs: TemplateArguments | None = None
-    """Values for variables of the model's chat template that the server does not set, such as `enable_thinking`."""
+    """Additional variables for the model's chat template, such as `enable_thinking`."""
 
     tools: Tools | None = None
     """Functions that the model can call; the server ignores tools of other types."""

@@ -55,7 +55,7 @@ class CompletionRequest(ConstraintFields, SamplingFields):
         return 16 * limits.context_length
 
     prompt: Prompts
-    """String, list of token ids, or a list of either."""
+    """Prompt as a string or a list of token ids; several prompts as a list of either."""
     echo: bool | None = None
     """Begin the response with the prompt."""
     logprobs: TopLogprobs | None = None

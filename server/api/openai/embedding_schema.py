@@ -23,7 +23,8 @@ class EmbeddingRequest(Strict):
     model: ShortText | None = None
     """Name of the served model; any other name returns status 404."""
     input: Prompts
-    """String, list of token ids, or a list of either. The tokenizer adds its special tokens to strings only."""
+    """Input as a string or a list of token ids; several inputs as a list of either. The
+    tokenizer adds its special tokens to strings only."""
     dimensions: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Number of leading dimensions to return of each embedding; all unless set."""
     encoding_format: Literal["float", "base64"] | None = None

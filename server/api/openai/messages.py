@@ -62,7 +62,7 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     """Author of the message; `developer` is OpenAI's newer name for `system`."""
     content: Content | None = None
-    """String or list of text parts; null is allowed only for the assistant."""
+    """Text of the message, as a string or a list of text parts; null is allowed only for the assistant."""
     name: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Name of the author, for chat templates that render it."""
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None

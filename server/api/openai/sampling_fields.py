@@ -31,7 +31,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 
 class StreamOptions(Strict):
-    """The additions to a stream alongside its text."""
+    """The token counts that a stream contains in addition to the text."""
 
     include_usage: bool | None = None
     """Send the token usage in a separate chunk at the end."""
@@ -58,8 +58,8 @@ class SamplingFields(Strict):
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     """Seed of the random numbers; random unless set. Choice i of `n` uses `seed` + i."""
     stop: StopStrings | None = None
-    """String or list of strings that end the response. A stop string can span tokens and is not part of the
-    response."""
+    """Stop string, or a list of stop strings. Each ends the response and is not part of it. A stop string can span
+    tokens."""
     logit_bias: LogitBias | None = None
     """Map from token ids to numbers that are added to the tokens' logits."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
@@ -69,7 +69,7 @@ class SamplingFields(Strict):
     stream: bool | None = None
     """Stream the response as server-sent events."""
     stream_options: StreamOptions | None = None
-    """Settings of a stream; need `stream`."""
+    """Settings of a stream; allowed only with `stream`: true."""
 
     # Extensions, with the names vLLM and SGLang use.
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None

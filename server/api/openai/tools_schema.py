@@ -62,7 +62,7 @@ class AllowedTools(Strict):
 
 
 class AllowedToolsChoice(Strict):
-    """The choice of some tools by name; the prompt still contains all tools."""
+    """A list of tool names that the response can call; the prompt still contains all tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools

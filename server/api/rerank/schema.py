@@ -52,7 +52,7 @@ class RerankRequest(_Judged):
     query: Text
     """Query to rank the documents by."""
     documents: Documents
-    """Strings, or objects with a field `text`."""
+    """Documents to rank: strings, or objects with a field `text`."""
     top_n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Number of best results to return; all unless set."""
     return_documents: bool | None = None

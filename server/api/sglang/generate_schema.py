@@ -57,9 +57,9 @@ class SGLangGenerateRequest(Strict):
         return 16 * limits.context_length
 
     text: _Texts | None = None
-    """String or list of strings; required unless `input_ids` is set."""
+    """Prompt, or a list of prompts; required unless `input_ids` is set."""
     input_ids: _InputIds | None = None
-    """List of token ids, or a list of such lists."""
+    """Prompt as a list of token ids, or several prompts as a list of such lists."""
     sampling_params: SamplingParameters | None = None
     """Sampling parameters and stop conditions for all prompts."""
     model: ShortText | None = None

@@ -24,7 +24,7 @@ _FOR_MODELS = {
 # Code, markup, regular expressions, types of content, and options with their values.
 _CODE = re.compile(
     r"#include|<!DOCTYPE|</\w+>|<\|\w+\|>|\(\?[:=!<P]|\[\^|\\[bdswS]|\.\*|\w\|[\w^\[\\]|^[\w-]+ '[\w-]+'$"
-    r"|\b\w+/\w+; charset|^[\w-]+: \w+/\w+$|^--[\w-]+ \S+$"
+    r"|\b\w+/\w+; charset|^[\w-]+: \w+/\w+$|^--[\w-]+ \S+$|\{task\."
 )
 
 

@@ -166,6 +166,6 @@ def test_as_many_models_are_loaded_at_once_as_the_option_says(
     assert "max-loaded is 1, and 2 models are loaded at the start" in mistake(capsys, *several)
     status, out, err = run(capsys, *several, "--max-loaded", "2")
     assert (status, err) == (0, "")
-    assert "the models loaded at the start use " in out
+    assert "models that are loaded at the start use " in out
     for command in ("serve", "topology"):
         assert "--max-loaded needs --models" in mistake(capsys, command, model, "--max-loaded", "2")

@@ -164,5 +164,5 @@ def test_a_missing_matplotlib_is_told_with_the_extra_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(OperatorError, match=r"pip install 'numaserve\[bench\]'"):
+    with pytest.raises(OperatorError, match=r"run `pip install matplotlib`"):
         check_plot(tmp_path / "x.png")

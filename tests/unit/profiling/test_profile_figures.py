@@ -88,6 +88,6 @@ def test_the_table_has_a_row_for_each_operation_and_a_line_for_each_other_rank()
     assert ["linear", "int8", "2", "4.000", "40.0%", "2", "0.5", "0.001", "0.2", "50.0%", "read"] in lines
     assert ["reduce", "2", "2.000", "20.0%", "1.500"] in lines
     assert ["whole", "step", "5", "10.000", "100.0%", "1.500", "3", "0.3", "0.0025", "0.2", "30.0%", "read"] in lines
-    assert "rank 1: 10 ms per step, 1.500 ms (15.0%) of them waiting for other ranks" in captured.get()
+    assert "rank 1: 10 ms per step, including 1.500 ms (15.0%) of waiting for other ranks" in captured.get()
     assert "reads 1 GB/s, bf16 0.001 TFLOP/s, int8 0.002 TFLOP/s" in captured.get()
     assert "not measured" in captured.get()

@@ -85,7 +85,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "speculative": ["off", "suffix"]}, "speculative \"['off', 'suffix']\" contains 'off'"),
         (
             {"model": "demo", "speculative": "draft_model"},
-            "speculative 'draft_model' needs a draft model: set 'draft_model' too",
+            "speculative 'draft_model' needs a draft model: set the option 'draft_model' too",
         ),
         (
             {"model": "demo", "draft_quantization": "int8"},

@@ -12,7 +12,7 @@ from numaserve.server.tokenizer import load_tokenizer
 
 from tests.support.tokenizer_builders import demo_gguf
 
-_TOO_FAR = "the constraint has too many repetitions or alternatives with a common prefix"
+_TOO_FAR = "the constraint has too many repetitions, or too many alternatives with a common prefix"
 # Their least common multiple has sixteen digits, and llguidance looks for a remainder of it.
 _MULTIPLES = Constraint(
     "json_schema", json.dumps({"allOf": [{"type": "integer", "multipleOf": n} for n in (9973, 9967, 9949, 9941)]})

@@ -136,7 +136,7 @@ def test_a_thought_that_ends_by_itself_is_not_closed(tokenizer: Tokenizer) -> No
 
 
 def test_a_token_that_does_not_close_a_long_thought_fails(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConstraintFailed, match="reached its limit and was not closed"):
+    with pytest.raises(ConstraintFailed, match="reached its token limit, and the model did not end it"):
         closing_thought(_closing(tokenizer, 0))().accept(3)
 
 
@@ -144,7 +144,7 @@ def test_a_token_that_does_not_close_a_long_thought_fails(tokenizer: Tokenizer) 
 def test_text_in_the_token_that_ends_the_thought(answer: MatcherFactory, after: bytes, fails: bool) -> None:
     matcher = after_thought(answer, Thought("</t>", lambda _: b"</t>" + after))()
     if fails:
-        with pytest.raises(ConstraintFailed, match="inside the token"):
+        with pytest.raises(ConstraintFailed, match="The token that ends the reasoning also contains"):
             matcher.accept(0)
     else:
         matcher.accept(0)

@@ -76,8 +76,8 @@ class InputTokensRequest(Strict):
     model: ShortText | None = None
     """Name of the served model; any other name returns status 404."""
     input: Input
-    """String or list of items: messages, `function_call`, `function_call_output`, `reasoning`, and `item_reference` to
-    an item of a stored response."""
+    """Input as a string or a list of items: messages, `function_call`, `function_call_output`, `reasoning`, and
+    `item_reference` to an item of a stored response."""
     instructions: Text | None = None
     """Instructions for this response only; they precede the conversation."""
     previous_response_id: ShortText | None = None

@@ -63,7 +63,7 @@ class NamedResponseTool(NamedFunction):
 
 
 class AllowedResponseTools(Strict):
-    """The choice of some functions by name; the prompt still contains all functions."""
+    """A list of function names that the response can call; the prompt still contains all functions."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]

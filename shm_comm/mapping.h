@@ -26,9 +26,9 @@ class Mapping {
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
       throw Error(what + ": descriptor " + std::to_string(fd) + " is not a sealed memfd");
     bytes_ = static_cast<std::size_t>(status.st_size);
-    if (bytes_ < kPage) throw Error(what + ": the segment is shorter than a page");
+    if (bytes_ < kPage) throw Error(what + ": the shared memory is shorter than a page");
     base_ = mmap(nullptr, bytes_, protection, MAP_SHARED, fd, 0);
-    if (base_ == MAP_FAILED) fail("cannot map the segment");
+    if (base_ == MAP_FAILED) fail("cannot map the shared memory");
   }
   Mapping(Mapping&& other) noexcept
       : base_(std::exchange(other.base_, MAP_FAILED)), bytes_(std::exchange(other.bytes_, 0)) {}

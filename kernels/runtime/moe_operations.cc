@@ -75,7 +75,8 @@ void add(Program& p, const MoeRoute& f) {
 void add(Program& p, const MoeExperts& f) {
   if (!f.weights.empty())
     require_size(f.bias, static_cast<int64_t>(f.weights.size()) * f.weights.front()->padded_n(), f.name);
-  require(f.activation != Activation::kSwigluOai || f.limit > 0.0f, f.name, "the activation limit must be above 0");
+  require(f.activation != Activation::kSwigluOai || f.limit > 0.0f, f.name,
+          "the limit of the activation function must be above 0");
   require(f.counts.ld > static_cast<int64_t>(f.weights.size()), f.name,
           "the matrix of token counts needs a column for each expert");
   for (const PackedMatrix* weight : f.weights) {

@@ -16,7 +16,7 @@ export function treeOf(prefixes) {
   const deepest = Math.max(...placed.map(({ begin, pages }) => begin + pages));
   const scale = WIDTH / deepest;
   const branches = count(prefixes.branches.length, "branch", "branches");
-  const label = `${count(prefixes.pages, "page", "pages")} in ${branches}, at most ${deepest} pages deep`;
+  const label = `${count(prefixes.pages, "page", "pages")} in ${branches}; the longest prefix has ${count(deepest, "page", "pages")}`;
   const rects = placed.filter(({ row }) => row < rows).map(({ begin, pages, row, used }) => {
     const box = { x: begin * scale, y: row * ROW, width: Math.max(2, pages * scale), height: ROW - 1, rx: 2 };
     const said = `${count(pages, "page", "pages")}${used ? ", in use" : ""}`;

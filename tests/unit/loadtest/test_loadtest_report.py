@@ -99,7 +99,7 @@ def test_a_record_has_the_names_of_other_clients_and_is_strict_json(tmp_path: Pa
 def test_guesses_are_shown_and_written_where_the_server_tells_of_them() -> None:
     guessed = summarize(OUTCOMES, 2.0, {}, Speculation(generated=3000, accepted=1200, rejected=300))
     text, record = shown(summary_view(SETTING, guessed)), json_record(SETTING, guessed, [])
-    assert re.search(r"tokens per step and sequence +1\.67\b", text)
+    assert re.search(r"output tokens per step and sequence +1\.67\b", text)
     assert re.search(r"draft tokens accepted +1,200 of 1,500 \(80%\)", text)
     assert (record["accept_length"], record["spec_decode_acceptance_rate"]) == (pytest.approx(5 / 3), 80.0)
     assert (record["spec_decode_draft_tokens"], record["spec_decode_accepted_tokens"]) == (1500, 1200)

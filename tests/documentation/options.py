@@ -56,7 +56,10 @@ def commands(*group: str) -> str:
     """The table of the commands of `group`, and of the groups in it."""
     rows = []
     for name, command in _command(*group).commands.items():
-        arguments = [each.metavar or each.name.upper() for each in command.params if not each.opts[0].startswith("--")]
+        shown = [
+            each for each in command.params if not each.opts[0].startswith("--") and not getattr(each, "hidden", False)
+        ]
+        arguments = [each.metavar or each.name.upper() for each in shown]
         inner = getattr(command, "commands", {})
         spelt = " ".join(["numaserve", *group, name, *arguments])
         rows.append((code(spelt) + (": " + code(*inner) if inner else ""), _sentence(command.help)))

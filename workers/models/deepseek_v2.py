@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and its kin: multi-head latent attention, experts chosen by softmax."""
+"""DeepSeek-V2, and models of its architecture: multi-head latent attention, experts chosen by softmax."""
 
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields

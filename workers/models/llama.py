@@ -1,4 +1,4 @@
-"""Llama 2, 3 and 3.x, and what shares their architecture (SmolLM2, TinyLlama, Yi)."""
+"""Llama 2, 3 and 3.x, and models of their architecture (SmolLM2, TinyLlama, Yi)."""
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.fields import Fields

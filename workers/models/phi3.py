@@ -1,4 +1,4 @@
-"""Phi-3, and Phi-4-mini, which shares the architecture: fused qkv and gate-up projections, longrope."""
+"""Phi-3 and Phi-4-mini: fused qkv and gate-up projections, longrope."""
 
 from numaserve.workers.layers.attention import AttentionNames
 from numaserve.workers.layers.block import Block

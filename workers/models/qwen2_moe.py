@@ -1,4 +1,4 @@
-"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, and one more that every token goes to, through a gate."""
+"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, and a gated shared expert for every token."""
 
 from functools import partial
 

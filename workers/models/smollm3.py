@@ -1,4 +1,4 @@
-"""SmolLM3: Llama with layers that are not rotated, every fourth where `no_rope_layers` does not say which."""
+"""SmolLM3: Llama with some layers without rope: every fourth, unless `no_rope_layers` names others."""
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.fields import Fields

@@ -40,13 +40,13 @@ def ceilings_view(ceilings: Ceilings | None) -> Text:
     """The ceilings that "of ceiling" is a fraction of."""
     if ceilings is None:
         return Text(
-            "\n ceilings (limits of cores and memory): not measured, because requests were running or the backend is "
-            "reference. With the backend native, retry when the server is idle."
+            "\n ceilings: not measured, because requests were running or the backend is reference. With the backend "
+            "native, retry when the server is idle."
         )
     threads = f"{ceilings.threads} thread{'s' if ceilings.threads > 1 else ''}, {ceilings.isa}"
     peaks = ", ".join(f"{format} {flops / 1e12:.3g} TFLOP/s" for format, flops in ceilings.flops_s.items())
     read = f"{ceilings.read_bytes_s / 1e9:.3g} GB/s" if ceilings.read_bytes_s else _SMALL
-    return Text(f"\n ceilings (limits of cores and memory) of the rank with {threads}: memory reads {read}, {peaks}")
+    return Text(f"\n ceilings, as measured ({threads}): memory reads {read}, {peaks}")
 
 
 def _cells(cost: OperationFigures) -> list[str]:

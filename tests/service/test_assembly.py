@@ -52,5 +52,5 @@ def test_a_tokenizer_that_no_grammar_takes_ends_no_server(
     monkeypatch.setattr(Vocabulary, "load", load)
     context = make_context(FakeEngine())
     HttpServer(context, []).prepare()
-    assert caplog.messages == ["requests with constraints cannot be served: no tokens"]
+    assert caplog.messages == ["this server cannot serve requests with constraints: no tokens"]
     context.close()

@@ -116,7 +116,7 @@ def test_topology_tells_a_cpu_quota_and_what_is_left(
     status, out, _ = run(capsys, "topology")
     assert status == 0
     assert "CPU quota           3.5 of 8 cores\n" in out
-    assert "note: the CPU quota of 3.5 of 8 cores allows 3 on node 0" in out
+    assert "note: the CPU quota of 3.5 of 8 cores allows 3 worker threads on node 0" in out
 
 
 @pytest.mark.parametrize("command", [["serve", "none.gguf", "--port", "0"], ["topology"]])
@@ -132,7 +132,7 @@ def test_an_unknown_instruction_set_is_told_before_the_model_is_looked_for(
     [
         (["--tp", "64", "--threads-per-worker", "1"], "--tp 64 needs 64 cores"),
         (["--kv-cache-gib", "16000"], "--kv-cache-gib 16000 does not fit"),
-        (["--context-length", "8192"], "exceeds the model's limit: lower it to at most 4096"),
+        (["--context-length", "8192"], "exceeds the model's limit of 4096 tokens: lower the option"),
         (
             ["--expert-parallel"],
             "--expert-parallel needs a model with experts, and this model has none: leave the option out",

@@ -91,7 +91,7 @@ def cpu_quota_is_kept() -> str:
     finally:
         settings("quota")
     assert [len(each) for each in cores] == [2], f"ranks have {cores}"
-    assert "the CPU quota of 2.5 of 5 cores allows 2 on node 0" in log
+    assert "the CPU quota of 2.5 of 5 cores allows 2 worker threads on node 0" in log
     periods, throttled = (after[name] - before[name] for name in ("nr_periods", "nr_throttled"))
     return f"one rank on cores {cores[0]}; {throttled} of {periods} periods ran out"
 

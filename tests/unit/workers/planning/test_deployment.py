@@ -204,7 +204,7 @@ def test_a_cache_too_small_for_any_useful_context_is_refused() -> None:
 
 
 def test_a_context_beyond_the_model_is_refused() -> None:
-    with pytest.raises(OperatorError, match="lower it to at most 8192"):
+    with pytest.raises(OperatorError, match="limit of 8192 tokens: lower the option"):
         make_deployment(replace(OPTIONS, context_length=9000), SMALL, machine(4))
 
 

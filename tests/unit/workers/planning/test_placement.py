@@ -124,7 +124,7 @@ def test_servers_of_one_quota_each_take_nodes_with_free_memory() -> None:
 def test_a_quota_below_the_cores_is_told() -> None:
     (note,) = place_ranks(machine(4, 4, cpu_quota=3.5), None, None, False).notes
     assert note.startswith(
-        "the CPU quota of 3.5 of 8 cores allows 3 on node 0: more threads would exhaust the quota early"
+        "the CPU quota of 3.5 of 8 cores allows 3 worker threads on node 0: with more threads, Linux would pause"
     )
     assert place_ranks(machine(4, 4, cpu_quota=8), None, None, False).notes == ()
 

@@ -27,8 +27,8 @@ def test_an_operation_is_added_from_its_fields(kind: str) -> None:
     if kind in operation_fields.NEEDS_RING:
         with pytest.raises(
             ValueError,
-            match=f"^{kind}: (the (columns|token ids) of the ranks do not cover|the operation needs context parallelism, "
-            "but context parallelism is off)",
+            match=f"^{kind}: (the (columns|token ids) of the ranks do not cover|the operation needs context "
+            "parallelism, but context parallelism is off)",
         ):
             program.add(kind, fields)
     else:

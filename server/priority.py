@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-_BACKGROUND = 5  # niceness: about a fourth of a core that is busy
+_BACKGROUND = 5  # more niceness than the server's: about a fourth of a core that is busy
 _LOWEST = 19
 _TRIES = 5
 _PAUSE_S = 0.1  # the kernel takes a new niceness of a session ten times a second, from all users together
@@ -14,7 +14,7 @@ _PAUSE_S = 0.1  # the kernel takes a new niceness of a session ten times a secon
 
 def run_in_background(pid: int) -> None:
     """Let a process, which leads a session of its own, have a small part of a core that workers want."""
-    os.setpriority(os.PRIO_PROCESS, pid, _BACKGROUND)
+    os.setpriority(os.PRIO_PROCESS, pid, min(_LOWEST, os.getpriority(os.PRIO_PROCESS, 0) + _BACKGROUND))
     _lower_session(pid, _BACKGROUND)
 
 

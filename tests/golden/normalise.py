@@ -1,0 +1,64 @@
+"""Replaces what differs between two records of the same tree: ids, times, ports, processes and versions.
+
+The text of an answer is edited, not its values: the order of keys, omitted fields and the form of numbers stay.
+"""
+
+import re
+
+_NUMBER = r"-?[0-9][0-9.eE+-]*"
+_IDS = re.compile(r"\b(cmpl|chatcmpl|req|resp|msg|rs|fc|call|toolu|embd|rerank|score)([-_])[0-9a-zA-Z]{8,}\b")
+_HEX = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{32}\b")
+_TIMES = re.compile(
+    rf'("(?:created|created_at|completed_at|[a-z_]*_duration|[a-z0-9_]*latency|duration|ttft|started_at|modified_at'
+    rf"|uptime_seconds|weights_seconds|[a-z_]*_seconds|response_sent_to_client_ts|[a-z_]*_time)\"):\s?"
+    rf'(?:{_NUMBER}|"[^"]*")'
+)
+_PROCESS = re.compile(rf'("(?:pid|port|steps|cpu_percent|rss_bytes|size_vram)"):\s?{_NUMBER}')
+_ADDRESS = re.compile(r"127\.0\.0\.1:[0-9]+")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]+)?")
+_VERSION = re.compile(r'("version"):\s?"[^"]*"')
+_PRINT = re.compile(r"numaserve-[0-9][0-9a-zA-Z.+_-]*")
+_CPUS = re.compile(r'("cpus"):\s?\[[0-9, ]*\]')
+_DIGEST = re.compile(r'("digest"):\s?"[^"]*"')
+
+
+def normalise(text: str, *, folders: dict[str, str], loose: tuple[str, ...] = ()) -> str:
+    """Return `text` with placeholders; `folders` maps paths to names, and `loose` are patterns of whole values."""
+    for path, name in folders.items():
+        text = text.replace(path, name)
+    text = _IDS.sub(r"\1\2ID", text)
+    text = _HEX.sub("HEX", text)
+    text = _TIMES.sub(r"\1:TIME", text)
+    text = _PROCESS.sub(r"\1:NUMBER", text)
+    text = _ADDRESS.sub("ADDRESS", text)
+    text = _DATE.sub("DATE", text)
+    text = _VERSION.sub(r'\1:"VERSION"', text)
+    text = _PRINT.sub("numaserve-VERSION", text)
+    text = _CPUS.sub(r"\1:CPUS", text)
+    text = _DIGEST.sub(r'\1:"DIGEST"', text)
+    for pattern in loose:
+        text = re.sub(pattern, "LOOSE", text)
+    return text
+
+
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?P<labels>\{.*\})? (?P<value>\S+)$")
+_COUNTED = re.compile(
+    r"^numaserve_(?:prompt_tokens_total|generation_tokens_total|requests_total|request_[a-z_]*tokens_(?:count|sum|bucket)"
+    r"|prefix_[a-z_]*_total|requests_over_limit_total|context_length|kv_pages[a-z_]*|retractions_total"
+    r"|http_requests_total|kv_cache_[a-z_]*|num_pages|running_requests|waiting_requests|info)$"
+)
+
+
+def without_numbers(text: str) -> str:
+    """Return `text` with its keys and names alone."""
+    return re.sub(rf"(?<![\w.\"]){_NUMBER}\b", "N", text)
+
+
+def normalise_metrics(text: str) -> str:
+    """Return the metrics with the values of counters that the requests determine alone."""
+    lines = []
+    for line in text.splitlines():
+        sample = _SAMPLE.match(line)
+        is_timed = sample is not None and not _COUNTED.match(sample["name"])
+        lines.append(f"{sample['name']}{sample['labels'] or ''} VALUE" if sample and is_timed else line)
+    return "\n".join(lines)

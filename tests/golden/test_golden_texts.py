@@ -1,0 +1,46 @@
+"""What records leave out, and how their differences are shown."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.golden.cases import Entry
+from tests.golden.compare import differences
+from tests.golden.normalise import normalise, normalise_metrics, without_numbers
+from tests.golden.recording import write
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"id":"chatcmpl-d66703e7ae584a3d","created":1795733517}', '{"id":"chatcmpl-ID","created":TIME}'),
+        ('{"logprob":-3.25,"tokens":[5,6]}', '{"logprob":-3.25,"tokens":[5,6]}'),
+        ('{"url":"http://127.0.0.1:4711/v1"}', '{"url":"http://ADDRESS/v1"}'),
+        ('{"root":"/a/b/models/x"}', '{"root":"MODELS/x"}'),
+        ('{"created_at":"2026-11-26T22:51:56.7Z","eval_duration":12}', '{"created_at":TIME,"eval_duration":TIME}'),
+    ],
+)
+def test_ids_times_and_places_are_left_out_and_nothing_else(text: str, expected: str) -> None:
+    assert normalise(text, folders={"/a/b/models": "MODELS"}) == expected
+
+
+def test_metrics_keep_names_labels_and_what_requests_determine() -> None:
+    text = '# HELP x A text.\nnumaserve_prompt_tokens_total{model_name="m"} 7.0\nnumaserve_seconds_sum 1.5'
+    expected = '# HELP x A text.\nnumaserve_prompt_tokens_total{model_name="m"} 7.0\nnumaserve_seconds_sum VALUE'
+    assert normalise_metrics(text) == expected
+
+
+def test_names_with_digits_are_no_numbers() -> None:
+    assert without_numbers('{"a1":-1.5e3,"b":[2],"c":"v2"}') == '{"a1":N,"b":[N],"c":"v2"}'
+
+
+def test_differences_are_shown_with_the_request_and_what_surrounds_them(tmp_path: Path) -> None:
+    for name, body in (("a", '{"x":1,"y":null}'), ("b", '{"x":1}')):
+        write([Entry("case", "GET /x", 200, {}, body), Entry(name, "", 0, {}, "")], tmp_path / name)
+    found = [*differences(tmp_path / "a", tmp_path / "b")]
+    assert len(found) == 3
+    (shown,) = [text for text in found if text.startswith("case")]
+    assert "GET /x" in shown
+    assert "from character 6 of 16 and 7" in shown
+    write([Entry("case", "GET /x", 200, {}, "same")], tmp_path / "c")
+    assert [*differences(tmp_path / "c", tmp_path / "c")] == []

@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import logging
 import sys
 import tempfile
 import time
@@ -17,6 +18,8 @@ _SHOWN = 20
 
 def main() -> int:
     """Record a tree, or compare two records."""
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     commands = parser.add_subparsers(required=True)
     record = commands.add_parser("record", help="Record what a tree answers")
@@ -33,12 +36,10 @@ def main() -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    from tests.golden.checkpoint_folder import write_checkpoints  # imports torch
-
     works = [work for work in WORKS if arguments.only in work.name]
     with tempfile.TemporaryDirectory() as folder:
         models = (arguments.models or Path(folder)).resolve()
-        write_checkpoints(checkpoints_of(works), models)
+        _write_missing(checkpoints_of(works), models)
         root = arguments.root.resolve()
         check_root(root)
         begin = time.monotonic()
@@ -48,6 +49,14 @@ def _record(arguments: argparse.Namespace) -> int:
     commands, seconds = len(works) - servers, time.monotonic() - begin
     print(f"{len(entries)} cases of {servers} servers and {commands} commands in {seconds:.0f} s")
     return 0
+
+
+def _write_missing(names: set[str], models: Path) -> None:
+    missing = {name for name in names - {"demo"} if not (models / name).exists()}
+    if missing:
+        from tests.golden.checkpoint_folder import write_checkpoints  # imports torch, which takes seconds
+
+        write_checkpoints(missing, models)
 
 
 def _compare(arguments: argparse.Namespace) -> int:

@@ -3,19 +3,19 @@
 import re
 from collections.abc import Iterable
 
-from tests.golden import errors, surfaces
-from tests.golden.cases import Command, Served
+from tests.golden import errors, families, surfaces
+from tests.golden.cases import NOTHING, Command, Served
 
 Work = Served | Command
 _NAMED = re.compile(r"\{models\}/([\w.-]+)")
-WORKS: tuple[Work, ...] = (*surfaces.SERVERS, *errors.SERVERS)
+WORKS: tuple[Work, ...] = (*surfaces.SERVERS, *errors.SERVERS, *families.SERVERS)
 
 
 def checkpoints_of(works: Iterable[Work]) -> set[str]:
     """Return the names of the checkpoints that `works` read."""
     works = [*works]
     served = [work for work in works if isinstance(work, Served)]
-    drafts = {
-        each.removeprefix("{models}/") for work in served for each in work.options if each.startswith("{models}/")
-    }
-    return {work.model for work in served} | drafts
+    texts = [text for work in served for text in (*work.options, *work.files.values())]
+    texts += [text for work in works if isinstance(work, Command) for text in work.arguments]
+    named = {name for text in texts for name in _NAMED.findall(text)}
+    return ({work.model for work in served} | named) - {"", NOTHING}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Body = dict[str, Any] | list[Any] | str | bytes | None
+NOTHING = "nothing"  # the name of a checkpoint that is not there
 GREEDY = {"temperature": 0}
 
 

@@ -40,7 +40,7 @@ def _text(name: str, **changes: Any) -> Case:
 
 _OPEN = (
     *_of_all("another model", {"model": "other"}),
-    *_of_all("misspelt field", {"modell": "x", "streem": True}),
+    *_of_all("misspelt field", {"modelx": "x", "stream_": True}),
     *_of_all("priority as a text", {"priority": "high"}),
     *(Case(f"no JSON {path}", path, b"{") for path in _BODIES),
     *(Case(f"nothing {path}", path, b"") for path in _BODIES),

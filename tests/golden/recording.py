@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,6 +39,7 @@ _HEADERS = (
 )
 _ROUTES = {"/metrics": normalise_metrics, "/machine": without_numbers}
 _PATIENCE_S = 120
+_log = logging.getLogger(__name__)
 
 
 class Recording:
@@ -44,6 +47,7 @@ class Recording:
 
     def __init__(self, root: Path, models: Path) -> None:
         self._root, self._models = root, models
+        self._bytecode = Path()
         self._entries: dict[int, list[Entry]] = {}
         self._failures: list[Exception] = []
 
@@ -52,14 +56,19 @@ class Recording:
         pending: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
         for item in enumerate(works):
             pending.put(item)
+        with tempfile.TemporaryDirectory(prefix="ng-") as folder:
+            self._bytecode = Path(folder)
+            self._run_lanes(pending)
+        if self._failures:
+            raise ExceptionGroup("the record is incomplete", self._failures)
+        return [entry for index in range(len(works)) for entry in self._entries[index]]
+
+    def _run_lanes(self, pending: queue.SimpleQueue[tuple[int, Work]]) -> None:
         lanes = [threading.Thread(target=self._work_off, args=(pending, cpus)) for cpus in _lanes()]
         for each in lanes:
             each.start()
         for each in lanes:
             each.join()
-        if self._failures:
-            raise ExceptionGroup("the record is incomplete", self._failures)
-        return [entry for index in range(len(works)) for entry in self._entries[index]]
 
     def _work_off(self, pending: queue.SimpleQueue[tuple[int, Work]], cpus: set[int]) -> None:
         while True:
@@ -67,11 +76,14 @@ class Recording:
                 index, work = pending.get_nowait()
             except queue.Empty:
                 return
+            begin = time.monotonic()
             try:
                 self._entries[index] = self._command(work) if isinstance(work, Command) else self._served(work, cpus)
             except Exception as error:
                 error.add_note(work.name)
                 self._failures.append(error)
+                _log.error("%s: %s", work.name, error)
+            _log.info("%s: %.1f s", work.name, time.monotonic() - begin)
 
     def _command(self, command: Command) -> list[Entry]:
         with tempfile.TemporaryDirectory(prefix="ng-") as name:
@@ -83,7 +95,7 @@ class Recording:
                 text=True,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                env=environment_of(self._root, folder),
+                env=environment_of(self._root, folder, self._bytecode),
                 check=False,
                 timeout=_PATIENCE_S,
             )
@@ -93,7 +105,7 @@ class Recording:
     def _served(self, served: Served, cpus: set[int]) -> list[Entry]:
         cpus = cpus if served.ranks == 1 and served.model else os.sched_getaffinity(0)
         with (
-            ServerProcess(served, self._root, self._models, cpus) as server,
+            ServerProcess(served, self._root, self._models, self._bytecode, cpus) as server,
             httpx.Client(base_url=server.url, timeout=_PATIENCE_S) as client,
         ):
             folders = self._folders(server.folder)
@@ -161,7 +173,7 @@ def check_root(root: Path) -> None:
     """Raise `RuntimeError` unless a process with `root` in front imports the tree there."""
     with tempfile.TemporaryDirectory(prefix="ng-") as name:
         code = "import importlib.util as u; print(u.find_spec('numaserve.server').origin)"
-        environment = environment_of(root, Path(name))
+        environment = environment_of(root, Path(name), Path(name))
         found = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=name, env=environment).strip()
     if not found.startswith(f"{root}{os.sep}"):
         raise RuntimeError(f"the tree at {root} is not imported, but {found}")

@@ -17,13 +17,14 @@ _PATIENCE_S = 120
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
-def environment_of(root: Path, folder: Path) -> dict[str, str]:
-    """Return the environment of a process that imports the tree at `root` and writes into `folder` alone."""
+def environment_of(root: Path, folder: Path, bytecode: Path) -> dict[str, str]:
+    """Return the environment of a process that imports the tree at `root` and writes into `folder` alone, and into
+    `bytecode`, which processes share: to compile the modules takes most of the time of a start."""
     kept = {key: os.environ[key] for key in _KEPT if key in os.environ}
     paths = [str(root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return kept | {
         "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(bytecode),
         "TMPDIR": str(folder),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "SSL_CERT_DIR": str(folder),  # a client that is made reads no certificates
@@ -36,7 +37,7 @@ def environment_of(root: Path, folder: Path) -> dict[str, str]:
 class ServerProcess:
     """A running server. Its folder, which is its temporary directory too, is removed at the end."""
 
-    def __init__(self, served: Served, root: Path, models: Path, cpus: set[int]) -> None:
+    def __init__(self, served: Served, root: Path, models: Path, bytecode: Path, cpus: set[int]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ng-"))  # short: socket paths have a limit
         self.frames: EventFrames | None = None
         self._models = models
@@ -52,7 +53,7 @@ class ServerProcess:
                 stderr=log,
                 text=True,
                 cwd=self.folder,
-                env=environment_of(root, self.folder),
+                env=environment_of(root, self.folder, bytecode),
             )
         try:
             assert self._process.stdout is not None

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable
 
-from tests.golden import errors, families, surfaces
+from tests.golden import errors, families, formats, surfaces
 from tests.golden.cases import NOTHING, Command, Served
 
 Work = Served | Command
 _NAMED = re.compile(r"\{models\}/([\w.-]+)")
-WORKS: tuple[Work, ...] = (*surfaces.SERVERS, *errors.SERVERS, *families.SERVERS)
+WORKS: tuple[Work, ...] = (*surfaces.SERVERS, *errors.SERVERS, *families.SERVERS, *formats.SERVERS)
 
 
 def checkpoints_of(works: Iterable[Work]) -> set[str]:

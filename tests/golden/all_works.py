@@ -3,12 +3,38 @@
 import re
 from collections.abc import Iterable
 
-from tests.golden import errors, families, formats, surfaces
+from tests.golden import (
+    caches,
+    commands,
+    constraints,
+    demo,
+    errors,
+    families,
+    formats,
+    pooled,
+    several,
+    speculation,
+    surfaces,
+    tools,
+)
 from tests.golden.cases import NOTHING, Command, Served
 
 Work = Served | Command
 _NAMED = re.compile(r"\{models\}/([\w.-]+)")
-WORKS: tuple[Work, ...] = (*surfaces.SERVERS, *errors.SERVERS, *families.SERVERS, *formats.SERVERS)
+WORKS: tuple[Work, ...] = (
+    *surfaces.SERVERS,
+    *errors.SERVERS,
+    *several.SERVERS,
+    *caches.SERVERS,
+    *demo.SERVERS,
+    *constraints.SERVERS,
+    *speculation.SERVERS,
+    *pooled.SERVERS,
+    *tools.SERVERS,
+    *families.SERVERS,
+    *formats.SERVERS,
+    *commands.ALL,
+)
 
 
 def checkpoints_of(works: Iterable[Work]) -> set[str]:

@@ -16,7 +16,7 @@ _TIMES = re.compile(
 _PROCESS = re.compile(rf'("(?:pid|port|steps|cpu_percent|rss_bytes|size_vram)"):\s?{_NUMBER}')
 _ADDRESS = re.compile(r"127\.0\.0\.1:[0-9]+")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]+)?")
-_VERSION = re.compile(r'("version"):\s?"[^"]*"')
+_VERSION = re.compile(r'("version":\s?|\bversion=)"[^"]*"')
 _PRINT = re.compile(r"numaserve-[0-9][0-9a-zA-Z.+_-]*")
 _CPUS = re.compile(r'("cpus"):\s?\[[0-9, ]*\]')
 _DIGEST = re.compile(r'("digest"):\s?"[^"]*"')
@@ -32,7 +32,7 @@ def normalise(text: str, *, folders: dict[str, str], loose: tuple[str, ...] = ()
     text = _PROCESS.sub(r"\1:NUMBER", text)
     text = _ADDRESS.sub("ADDRESS", text)
     text = _DATE.sub("DATE", text)
-    text = _VERSION.sub(r'\1:"VERSION"', text)
+    text = _VERSION.sub(r'\1"VERSION"', text)
     text = _PRINT.sub("numaserve-VERSION", text)
     text = _CPUS.sub(r"\1:CPUS", text)
     text = _DIGEST.sub(r'\1:"DIGEST"', text)
@@ -42,10 +42,9 @@ def normalise(text: str, *, folders: dict[str, str], loose: tuple[str, ...] = ()
 
 
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?P<labels>\{.*\})? (?P<value>\S+)$")
-_COUNTED = re.compile(
-    r"^numaserve_(?:prompt_tokens_total|generation_tokens_total|requests_total|request_[a-z_]*tokens_(?:count|sum|bucket)"
-    r"|prefix_[a-z_]*_total|requests_over_limit_total|context_length|kv_pages[a-z_]*|retractions_total"
-    r"|http_requests_total|kv_cache_[a-z_]*|num_pages|running_requests|waiting_requests|info)$"
+# Metrics whose values depend on time, on the division of work into steps, or on the memory of the machine.
+_TIMED = re.compile(
+    r"^process_|_seconds_(?:sum|bucket)$|_bytes$|numaserve_step_|inter_token|draft_tokens|late_masks|mask_seconds|misplaced"
 )
 
 
@@ -55,10 +54,10 @@ def without_numbers(text: str) -> str:
 
 
 def normalise_metrics(text: str) -> str:
-    """Return the metrics with the values of counters that the requests determine alone."""
+    """Return the metrics with the values that the requests alone determine."""
     lines = []
     for line in text.splitlines():
         sample = _SAMPLE.match(line)
-        is_timed = sample is not None and not _COUNTED.match(sample["name"])
+        is_timed = sample is not None and _TIMED.search(sample["name"])
         lines.append(f"{sample['name']}{sample['labels'] or ''} VALUE" if sample and is_timed else line)
     return "\n".join(lines)

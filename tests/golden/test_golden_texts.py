@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.cases import Entry
+from tests.golden.all_works import WORKS
+from tests.golden.cases import Entry, Served
 from tests.golden.compare import differences
 from tests.golden.normalise import normalise, normalise_metrics, without_numbers
 from tests.golden.recording import write
@@ -28,6 +29,12 @@ def test_metrics_keep_names_labels_and_what_requests_determine() -> None:
     text = '# HELP x A text.\nnumaserve_prompt_tokens_total{model_name="m"} 7.0\nnumaserve_seconds_sum 1.5'
     expected = '# HELP x A text.\nnumaserve_prompt_tokens_total{model_name="m"} 7.0\nnumaserve_seconds_sum VALUE'
     assert normalise_metrics(text) == expected
+
+
+def test_no_two_cases_have_the_same_name() -> None:
+    names = [f"{work.name}: {case.name}" for work in WORKS if isinstance(work, Served) for case in work.cases]
+    names += [work.name for work in WORKS]
+    assert len({*names}) == len(names)
 
 
 def test_names_with_digits_are_no_numbers() -> None:

@@ -1,0 +1,34 @@
+"""The tree answers what the tree before the reorganisation of issue 43 answered, byte by byte."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.golden.all_works import WORKS, checkpoints_of
+from tests.golden.compare import differences
+from tests.golden.recording import Recording, check_root, write
+from tests.golden.trees import has_commit, installed_root, root_of_commit
+
+REFERENCE = "b93827400f239bd93bbf79fa4c9e9e910eb49428"
+_SHOWN = 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_tree_answers_as_the_reference_does(tmp_path: Path) -> None:
+    from tests.golden.checkpoint_folder import write_checkpoints  # imports torch
+
+    installed = installed_root()
+    if installed is None:
+        pytest.skip("numaserve is not installed with its native modules: make install-test")
+    if not has_commit(REFERENCE):
+        pytest.skip(f"the checkout has no history: git fetch --unshallow, or clone the commit {REFERENCE}")
+    models, reference = tmp_path / "models", tmp_path / "reference"
+    reference.mkdir()
+    write_checkpoints(checkpoints_of(WORKS), models)
+    records = {"reference": root_of_commit(REFERENCE, installed, reference), "tree": installed}
+    for name, root in records.items():
+        check_root(root)
+        write(Recording(root, models).run(WORKS), tmp_path / name)
+    found = [*differences(tmp_path / "reference", tmp_path / "tree")]
+    assert not found, "\n".join([f"{len(found)} cases differ", *found[:_SHOWN]])

@@ -26,7 +26,7 @@ def main() -> int:
     record.add_argument("--root", type=Path, required=True, help="Folder with the package `numaserve` of the tree")
     record.add_argument("--models", type=Path, help="Folder of checkpoints; missing ones are written")
     record.add_argument("--out", type=Path, required=True, help="File to write")
-    record.add_argument("--only", default="", help="Only servers and commands whose name has this text")
+    record.add_argument("--only", nargs="*", default=[""], help="Only servers and commands with a name that begins so")
     record.set_defaults(run=_record)
     compare = commands.add_parser("compare", help="Print the first differences of two records")
     compare.add_argument("records", type=Path, nargs=2)
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    works = [work for work in WORKS if arguments.only in work.name]
+    works = [work for work in WORKS if work.name.startswith(tuple(arguments.only))]
     with tempfile.TemporaryDirectory() as folder:
         models = (arguments.models or Path(folder)).resolve()
         _write_missing(checkpoints_of(works), models)

@@ -13,8 +13,7 @@ class Case:
     """A request. A `str` or `bytes` body is sent as it is, another one as JSON.
 
     `take` maps a name to a pattern; the first group of its first match in the answer replaces `{{name}}` in the paths
-    and bodies of later requests of the same server. `beside` is the body of a stream of completions that runs while the
-    server answers.
+    and bodies of later requests of the same server.
     """
 
     name: str
@@ -23,7 +22,6 @@ class Case:
     method: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     take: dict[str, str] = field(default_factory=dict)
-    beside: dict[str, Any] | None = None
 
     @property
     def verb(self) -> str:

@@ -7,10 +7,11 @@ _COMMANDS = (
     *("bench", "bench kernels", "bench ring", "bench offline", "bench load", "bench serve", "bench compare"),
     *("cache", "cache list", "cache clear"),
 )
+_SHORT = ("--input-len", "128", "--output-len", "64")
 _PLANS = {
-    "of a shape": ("--shape", "llama-3.1-8b", "--host", "2x6980p"),
-    "of a checkpoint": ("{models}/family-qwen3_moe", "--host", "6972p", "--tp", "2", "--batch-size", "4"),
-    "of latents": ("{models}/family-deepseek_v3", "--host", "2x8592+", "--quantization", "int8"),
+    "of a shape": ("--shape", "llama-8b", "--host", "2x6980p"),
+    "of a checkpoint": ("{models}/family-qwen3_moe", "--host", "6972p", "--tp", "2", "--batch-size", "4", *_SHORT),
+    "of latents": ("{models}/family-deepseek_v3", "--host", "2x8592+", "--quantization", "int8", *_SHORT),
 }
 ALL = (
     *(Command(f"help {name}", (*name.split(), "--help")) for name in _COMMANDS),

@@ -121,11 +121,7 @@ _GUARDED = (
     Case("server", "/server_info", headers=_BEARER),
     Case("document", "/openapi.json", headers=_BEARER),
 )
-_BUSY = {"prompt": "a", "n": 2, "max_tokens": 400, "ignore_eos": True}
 _FULL = (
-    *_of_all("full queue", {}, beside=_BUSY),
-    Case("flush while busy", "/flush_cache", method="POST", beside=_BUSY),
-    Case("reset while busy", "/reset_prefix_cache", method="POST", beside=_BUSY),
     Case("more choices than the queue holds", _TEXT, {"prompt": "a", "n": 8, "max_tokens": 2}),
     Case("more choices than the queue holds, chat", _CHAT, {"messages": _HI, "n": 8, "max_tokens": 2}),
     Case("more prompts than the queue holds", "/generate", {"text": ["a"] * 8}),
@@ -136,7 +132,6 @@ _FULL = (
     Case("strict, Anthropic", "/v1/messages", {**_BODIES["/v1/messages"], "foo": 1}),
     Case("strict, Ollama", "/api/chat", {**_BODIES["/api/chat"], "foo": 1}),
     Case("under a prefix", "/llm/v1/models"),
-    Case("metrics", "/metrics"),
 )
 _SECONDS = ("Retry after [0-9]+ s",)
 SERVERS = (

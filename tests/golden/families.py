@@ -8,7 +8,8 @@ FAMILIES = (
     *("llama-tied", "llama-untied", "llama3-rope", "llama-linear-rope", "llama-yarn", "mistral", "ministral3"),
     *("qwen2", "qwen3", "gemma2", "gemma3", "smollm3", "smollm3-sliding", "granite", "granite4", "granite4-rope"),
     *("ernie4_5", "hunyuan", "phi3", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "gpt_oss"),
-    *("deepseek_v2", "deepseek_v3", "gemma3-nested-tied", "mistral3-nested-untied"),
+    *("deepseek_v2", "deepseek_v3", "gemma3-nested-tied", "gemma3-nested-untied", "mistral3-nested-tied"),
+    "mistral3-nested-untied",
 )
 _ON_TWO_RANKS = ("llama-tied", "gemma3", "qwen2_moe", "gpt_oss", "deepseek_v3")
 _WITH_WHOLE_EXPERTS = ("qwen3_moe", "deepseek_v2")

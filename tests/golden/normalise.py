@@ -3,10 +3,14 @@
 The text of an answer is edited, not its values: the order of keys, omitted fields and the form of numbers stay.
 """
 
+import itertools
 import re
+from collections.abc import Iterator
 
 _NUMBER = r"-?[0-9][0-9.eE+-]*"
-_IDS = re.compile(r"\b(cmpl|chatcmpl|req|resp|msg|rs|fc|call|toolu|embd|rerank|score)([-_])[0-9a-zA-Z]{8,}\b")
+_IDS = re.compile(
+    r"\b(cmpl|chatcmpl|req|resp|msg|rs|fc|call|toolu|embd|rerank|score)([-_])[0-9a-zA-Z]{8,}(?![0-9a-zA-Z])"
+)
 _HEX = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{32}\b")
 _TIMES = re.compile(
     rf'("(?:created|created_at|completed_at|[a-z_]*_duration|[a-z0-9_]*latency|duration|ttft|started_at|modified_at'
@@ -60,4 +64,11 @@ def normalise_metrics(text: str) -> str:
         sample = _SAMPLE.match(line)
         is_timed = sample is not None and _TIMED.search(sample["name"])
         lines.append(f"{sample['name']}{sample['labels'] or ''} VALUE" if sample and is_timed else line)
-    return "\n".join(lines)
+    return "\n".join(_in_order_of_ranks(lines))
+
+
+def _in_order_of_ranks(lines: list[str]) -> Iterator[str]:
+    """Yield the samples of ranks in their order: the server has that of their answers."""
+    for is_of_rank, group in itertools.groupby(lines, lambda line: 'rank="' in line):
+        samples = [*group]
+        yield from sorted(samples) if is_of_rank else samples

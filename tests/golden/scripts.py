@@ -1,5 +1,9 @@
 # ruff: noqa: RUF001 DeepSeek's tokens have wide bars
-"""The texts that scripted models write, a format of tool calls or of reasoning each, cut into tokens at `¦`."""
+"""The texts that scripted models write, a format of tool calls or of reasoning each, cut into tokens at `¦`.
+
+`Ċ` is a second token for a line break, as the token after one depends on the token alone. A chunk from `<` to `>` would
+be a special token for the library of constraints; such marks are cut in two.
+"""
 
 from dataclasses import dataclass
 
@@ -54,7 +58,7 @@ SCRIPTS: dict[str, Script] = {
     ),
     "cohere": Script(
         f"<|START_THINKING|>¦{_THOUGHT}¦<|END_THINKING|>¦<|START_ACTION|>¦"
-        f'[{{"tool_call_id": "0", "tool_name": "weather", "parameters": ¦{_ARGUMENTS}¦}}]¦<|END_ACTION|>',
+        f'[{{"tool_name": "weather", "parameters": ¦{_ARGUMENTS}¦}}]¦<|END_ACTION|>',
         "<|START_RESPONSE|>¦Yes, ¦it rains.¦<|END_RESPONSE|>",
         "<|START_THINKING|>¦<|END_THINKING|>¦<|START_ACTION|>¦<|END_ACTION|>¦<|START_RESPONSE|>¦<|END_RESPONSE|>",
         options=_parsers("cohere", "cohere"),
@@ -73,7 +77,7 @@ SCRIPTS: dict[str, Script] = {
     "deepseek_r1": Script(
         f"{_THOUGHT}¦\n¦</think>¦\n\nIt ¦rains.",
         special="<think>¦</think>",
-        options=_parsers("none", "deepseek_r1"),
+        options=_parsers("hermes", "deepseek_r1"),
     ),
     "functiongemma": Script(
         "<start_function_call>¦call:weather{¦days:¦2¦}¦<end_function_call>",
@@ -86,12 +90,12 @@ SCRIPTS: dict[str, Script] = {
         options=_parsers("gemma4", "gemma4"),
     ),
     "glm45": Script(
-        "<tool_call>¦weather\n¦<arg_key>¦city¦</arg_key>¦\n¦<arg_value>¦Köln¦</arg_value>¦\n\n¦</tool_call>",
+        "<tool_call>¦weather\n¦<arg_key>¦city¦</arg_key>¦\n¦<arg_value>¦Köln¦</arg_value>¦Ċ¦</tool_call>",
         special="<tool_call>¦</tool_call>¦<arg_key>¦</arg_key>¦<arg_value>¦</arg_value>",
         options=_parsers("glm45"),
     ),
     "granite3": Script(
-        f"<think>¦{_THOUGHT}¦</think>¦<response>¦I look.¦</response>¦<|tool_call|>¦"
+        f"<think>¦{_THOUGHT}¦</think>¦<respon¦se>¦I look.¦</response>\n¦<|tool_call|>¦"
         f'[{{"name": "weather", "arguments": ¦{_ARGUMENTS}¦}}]',
         special="<|tool_call|>¦<tool_call>",
         options=_parsers("granite3", "granite3"),
@@ -105,7 +109,7 @@ SCRIPTS: dict[str, Script] = {
     ),
     "hunyuan": Script(
         f"<think>¦{_THOUGHT}¦</think>¦<answer>\n¦It rains.¦\n</answer>",
-        options=_parsers("none", "hunyuan"),
+        options=_parsers("hermes", "hunyuan"),
     ),
     "kimi_k2": Script(
         "<think>¦The weather¦ tool.¦<|tool_calls_section_begin|>¦<|tool_call_begin|>¦functions.weather:0¦"
@@ -124,7 +128,7 @@ SCRIPTS: dict[str, Script] = {
         options=_parsers("llama3_json"),
     ),
     "minimax_m2": Script(
-        '<minimax:tool_call>¦\n<invoke name="weather">\n¦<parameter name="city">¦Köln</parameter>\n¦</invoke>\n¦'
+        '<minimax:tool_call>¦\n<invoke name="weather">\n¦<parameter name=¦"city">¦Köln</parameter>\n¦</invoke>\n¦'
         "</minimax:tool_call>",
         special="<minimax:tool_call>¦</minimax:tool_call>",
         options=_parsers("minimax_m2"),
@@ -161,7 +165,7 @@ SCRIPTS: dict[str, Script] = {
         options=_parsers("qwen3_coder"),
     ),
     "seed_oss": Script(
-        f"<seed:think>¦{_THOUGHT}¦</seed:think>¦<seed:tool_call>¦\n<function=weather>\n¦<parameter=city>¦Köln</parameter>\n"
+        f"<seed:think>¦{_THOUGHT}¦</seed:think>¦<seed:tool_call>¦\n<function=weather>\n¦<parameter=¦city>¦Köln</parameter>\n"
         "¦</function>\n¦</seed:tool_call>",
         special="<seed:tool_call>¦</seed:tool_call>¦<seed:think>¦</seed:think>",
         options=_parsers("seed_oss", "seed_oss"),

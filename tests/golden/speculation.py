@@ -16,8 +16,13 @@ _EDITED = {
     "chat_template_kwargs": {"enable_thinking": False},
     **GREEDY,
 }
-# What is accepted depends on the cost of steps.
-_COUNTS = (r'"(?:accepted|rejected)_prediction_tokens":[0-9]+', r'"prefix_hit_tokens":[0-9]+')
+# What is accepted depends on the cost of steps, and what is cached depends on what is accepted.
+_PAGES = r"(?m)^(?:numaserve_(?:kv|prefix)_|vllm:(?:kv|prefix|gpu)_).* \S+$"
+_COUNTS = (
+    r'"(?:accepted|rejected)_prediction_tokens":[0-9]+',
+    r'"(?:prefix_hit_tokens|pages_free|pages_cached)":[0-9]+',
+    _PAGES,
+)
 
 
 def _text(name: str, **fields: Any) -> Case:

@@ -8,7 +8,6 @@ from tests.golden.scripts import SCRIPTS, Script
 _PARAMETERS = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    "required": ["city"],
 }
 _FUNCTION = {"name": "weather", "description": "Tells the weather.", "parameters": _PARAMETERS}
 _TOOLS = [{"type": "function", "function": _FUNCTION}]

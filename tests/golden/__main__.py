@@ -61,7 +61,7 @@ def _write_missing(names: set[str], models: Path) -> None:
 
 def _compare(arguments: argparse.Namespace) -> int:
     found = [*itertools.islice(differences(*arguments.records), _SHOWN + 1)]
-    print(*found[:_SHOWN], sep="\n")
+    print(*found[:_SHOWN] or ["no difference"], sep="\n")
     if len(found) > _SHOWN:
         print("and more")
     return int(bool(found))

@@ -101,9 +101,9 @@ SCRIPTS: dict[str, Script] = {
         options=_parsers("granite3", "granite3"),
     ),
     "harmony": Script(
-        f"<|channel|>¦analysis¦<|message|>¦{_THOUGHT}¦<|end|>¦<|start|>¦assistant¦"
-        f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>¦{_ARGUMENTS}¦<|call|>",
-        "<|channel|>final<|message|>¦Yes, ¦it rains.¦<|return|>",
+        f"<|channel|>¦commentary to=functions.weather ¦<|constrain|>¦json¦<|message|>¦{_ARGUMENTS}¦<|call|>",
+        f"<|channel|>ana¦lysis<|message|>¦{_THOUGHT}¦<|end|><|start|>assis¦tant<|channel|>fin¦al<|message|>¦Yes, ¦"
+        "it rains.¦<|return|>",
         "<|channel|>¦<|message|>¦<|end|>¦<|start|>¦<|constrain|>¦<|call|>¦<|return|>",
         options=_parsers("harmony", "gpt_oss"),
     ),

@@ -23,12 +23,12 @@ def test_the_tree_answers_as_the_reference_does(tmp_path: Path) -> None:
         pytest.skip("numaserve is not installed with its native modules: make install-test")
     if not has_commit(REFERENCE):
         pytest.skip(f"the checkout has no history: git fetch --unshallow, or clone the commit {REFERENCE}")
-    models, reference = tmp_path / "models", tmp_path / "reference"
+    models, reference = tmp_path / "models", tmp_path / "checkout"
     reference.mkdir()
     write_checkpoints(checkpoints_of(WORKS), models)
     records = {"reference": root_of_commit(REFERENCE, installed, reference), "tree": installed}
     for name, root in records.items():
         check_root(root)
-        write(Recording(root, models).run(WORKS), tmp_path / name)
-    found = [*differences(tmp_path / "reference", tmp_path / "tree")]
+        write(Recording(root, models).run(WORKS), tmp_path / f"{name}.jsonl")
+    found = [*differences(tmp_path / "reference.jsonl", tmp_path / "tree.jsonl")]
     assert not found, "\n".join([f"{len(found)} cases differ", *found[:_SHOWN]])

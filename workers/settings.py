@@ -69,8 +69,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     context_parallel_from: Annotated[
         int | None,
         Option(
-            "Context length, per new token of a step, above which ranks divide the reading of a DeepSeek sequence's "
-            "latents. Below this length, every rank reads all latents. Default: automatic.",
+            "Minimum context length for dividing the latents of a DeepSeek sequence among the ranks. For N new tokens "
+            "in one step, the minimum is N times as long. Below it, every rank reads all latents. Default: automatic.",
             at_least=1,
             packed=False,
         ),

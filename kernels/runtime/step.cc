@@ -85,7 +85,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   require(literal == static_cast<int64_t>(tokens_in.size()),
           "the number of token ids does not match the sequences of the step");
   require(wanted_targets == static_cast<int64_t>(targets.size()),
-          "the number of target tokens does not match the sequences of the step");
+          "the number of tokens to score does not match the sequences of the step");
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
 }

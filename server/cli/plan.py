@@ -45,7 +45,8 @@ def plan(
     host: Annotated[
         str,
         typer.Option(
-            help="Host to plan for: `this`, a shipped host such as 2x6980p, or a .yaml file that describes a host."
+            help="Host to plan for: `this`, a host that numaserve describes such as 2x6980p, or a .yaml file that "
+            "describes a host."
         ),
     ] = THIS,
     input_len: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 1024,

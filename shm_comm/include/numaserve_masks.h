@@ -95,7 +95,7 @@ struct Layout {
   // Throws Error when a size is outside the bounds.
   void validate() const {
     if (rows < 1 || rows > kMaxRows)
-      throw Error("token masks: " + std::to_string(rows) + " rows are not between 1 and 65536");
+      throw Error("token masks: the number of rows is " + std::to_string(rows) + "; it must be from 1 to 65536");
     if (row_bytes < 4 || row_bytes > kMaxRowBytes || row_bytes % 4 != 0)
       throw Error("token masks: " + std::to_string(row_bytes) +
                   " bytes per row are not a multiple of 4 from 4 to 1048576");

@@ -79,7 +79,7 @@ class ModelDetails(BaseModel):
 
 
 class ListedModel(BaseModel):
-    """A model name that requests can use. `digest` is the digest of the model's path; `size` is the memory in bytes."""
+    """A model name for requests. `digest` is the digest of the model's path; `size` is the model's memory in bytes."""
 
     name: str
     model: str

@@ -145,7 +145,7 @@ def _check(
     _require(literal == len(tokens), "the number of token ids does not match the sequences of the step")
     _require(
         sum(each[5] for each in sequences) == len(targets),
-        "the number of target tokens does not match the sequences of the step",
+        "the number of tokens to score does not match the sequences of the step",
     )
     slots.check_ids(tokens, more=setup.shape.extra_tokens)
     slots.check_ids(targets)

@@ -9,7 +9,7 @@ from tests.golden.compare import differences
 from tests.golden.recording import Recording, check_root, write
 from tests.golden.trees import has_commit, installed_root, root_of_commit
 
-REFERENCE = "b93827400f239bd93bbf79fa4c9e9e910eb49428"
+REFERENCE = "b974bc6f81e9ee9644e65b32fd44aec70b677548"
 _SHOWN = 20
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 MAX_TOOL_CALLS = 128
 
 
-class CalledFunction(Strict):
+class OllamaCalledFunction(Strict):
     """The function that the model called."""
 
     name: ShortText
@@ -24,10 +24,10 @@ class CalledFunction(Strict):
     index: Unused = None
 
 
-class ToolCall(Strict):
+class OllamaToolCall(Strict):
     """A tool call of an earlier response."""
 
-    function: CalledFunction
+    function: OllamaCalledFunction
     id: Unused = None
     type: Unused = None
 
@@ -43,7 +43,7 @@ class OllamaMessage(Strict):
     """Author of the message."""
     content: Text | None = None
     """Text of the message."""
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
+    tool_calls: Annotated[list[OllamaToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
     """Tool calls of the assistant, for chat templates that render them."""
     tool_name: ShortText | None = None
     """Name of the tool that returned this result."""

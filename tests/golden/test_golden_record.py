@@ -9,7 +9,7 @@ from tests.golden.compare import differences
 from tests.golden.recording import Recording, check_root, write
 from tests.golden.trees import has_commit, installed_root, root_of_commit
 
-REFERENCE = "b974bc6f81e9ee9644e65b32fd44aec70b677548"
+REFERENCE = "6d170feac61811850ff3d0b5a7d2dabcd3eb07c4"
 _SHOWN = 20
 
 

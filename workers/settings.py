@@ -1,7 +1,8 @@
 """Settings that a model is served with. Each setting is defined here, and named again only where it acts.
 
 A field with an `Option` is an option of that name: a key of the configuration, and an option of the commands that plan,
-measure or serve a model, with the field's type and default (server/model_options.py, server/cli/config_options.py).
+measure or serve a model, with the field's type and default (server/config/model_options.py,
+server/cli/config_options.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
-from numaserve.server.unix_session import open_session
+from numaserve.server.client.unix_session import open_session
 
 logger = logging.getLogger("ray.serve")
 

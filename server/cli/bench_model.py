@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint

@@ -9,8 +9,8 @@ import typer
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.conversation import Conversation
 from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
-from numaserve.server.config_file import read_config_file
-from numaserve.server.remote import RemoteServer
+from numaserve.server.client.remote import RemoteServer
+from numaserve.server.config.file import read_config_file
 from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 from rich.console import Console

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from numaserve.server.cli.shared_options import option, with_options
-from numaserve.server.config import KEYS
-from numaserve.server.config_file import ALIASES
+from numaserve.server.config.file import ALIASES
+from numaserve.server.config.serve import KEYS
 from numaserve.workers.settings import MODEL_OPTIONS
 
 _Command = Callable[..., None]

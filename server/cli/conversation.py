@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
-from numaserve.server.remote import RemoteServer
+from numaserve.server.client.remote import RemoteServer
 
 Show = Callable[[str, bool], None]  # a piece of an answer, and whether it is of its thought
 

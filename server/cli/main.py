@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import typer
 from numaserve.server.cli.completion import PROGRAM, prepare_completion
 from numaserve.server.cli.version_option import with_version
-from numaserve.server.standard_streams import open_standard_streams
+from numaserve.server.common.standard_streams import open_standard_streams
 from numaserve.workers.errors import OperatorError
 
 EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help

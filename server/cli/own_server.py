@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from numaserve.server.client.remote import RemoteServer
 from numaserve.server.fleet.member import Membership
 from numaserve.server.fleet.process import MEMBER_COMMAND, start_member
-from numaserve.server.remote import RemoteServer
 from numaserve.workers.errors import OperatorError
 
 _URL = "http://localhost"  # of which only the path counts: requests go through the socket

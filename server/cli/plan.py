@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
-from numaserve.server.config import Task, load_config
+from numaserve.server.config.serve import Task, load_config
 from numaserve.server.loadtest.report import JsonLines
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.config_options import takes_keys
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
-from numaserve.server.config import KEYS, load_config
-from numaserve.server.config_file import read_config_file
+from numaserve.server.config.file import read_config_file
+from numaserve.server.config.serve import KEYS, load_config
 from numaserve.workers.errors import OperatorError
 
 

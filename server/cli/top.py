@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import typer
 from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
+from numaserve.server.client.remote import RemoteServer
 from numaserve.server.profiling.machine import Machine, Rates, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
-from numaserve.server.remote import RemoteServer
 from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 from rich.console import Console, Group

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.server.service.model_argument import served_name

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import typer
-from numaserve.server.version import built_commit, installed_version
+from numaserve.server.common.version import built_commit, installed_version
 from numaserve.workers.errors import OperatorError
 
 

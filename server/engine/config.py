@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from numaserve.server.option_types import DrafterName
+from numaserve.server.config.option_types import DrafterName
 from numaserve.workers.settings import ActivationDtype
 
 

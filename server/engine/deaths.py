@@ -1,6 +1,6 @@
 """Which deaths of the workers may go on for ever."""
 
-from numaserve.server.death import Cause
+from numaserve.server.common.death import Cause
 from numaserve.server.scheduler.suspects import Finding
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from numaserve.server.death import Cause, Death
+from numaserve.server.common.death import Cause, Death
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.deadlines import StepDeadlines

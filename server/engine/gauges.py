@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from numaserve.server.config.option_types import DrafterName
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.option_types import DrafterName
 from numaserve.server.scheduler.scheduler import Scheduler
 
 

@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.constraint import MaskState, TokenMatcher
-from numaserve.server.patience import PatientTimer
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.supervisor.memory import MaskBoard

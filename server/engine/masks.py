@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
+from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.engine.masked_sequence import Guesses, MaskedSequence
 from numaserve.server.engine.matcher_budget import MatcherBudget
 from numaserve.server.engine.matcher_threads import MatcherThreads
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.patience import PatientTimer
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow

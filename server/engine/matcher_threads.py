@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from numaserve.server.common.patience import Patience
 from numaserve.server.engine.slow_work import SlowWork
-from numaserve.server.patience import Patience
 from numaserve.server.scheduler.client import Client
 
 logger = logging.getLogger(__name__)

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable
 
+from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.patience import PatientTimer
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.types import NotReady
-from numaserve.server.patience import PatientTimer
 from numaserve.workers.protocol import ProfileRequest, RankProfile
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 import logging
 
-from numaserve.server.death import Cause, Death, DeathReason
+from numaserve.server.common.death import Cause, Death, DeathReason
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.deaths import Deaths
 from numaserve.server.engine.outage import Outage

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
-from numaserve.server.death import Death
+from numaserve.server.common.death import Death
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.deadlines import StepDeadlines
 from numaserve.server.engine.timing import StepTimes

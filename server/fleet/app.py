@@ -1,18 +1,18 @@
 """The layers around the front door: those of a server of one model, but for what only that can decide."""
 
-from numaserve.server.api.auth import OPEN_PATHS
-from numaserve.server.api.browser_rules import BrowserRules
-from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.middleware.body_limit import BodyLimit
-from numaserve.server.api.middleware.browsers import Browsers
-from numaserve.server.api.middleware.header_limit import HeaderLimit
-from numaserve.server.api.middleware.paths import Paths
-from numaserve.server.api.middleware.request_scope import RequestScope
-from numaserve.server.api.middleware.request_timeout import RequestTimeout
-from numaserve.server.api.middleware.require_key import RequireKey
-from numaserve.server.api.middleware.root_path import StripRootPath
-from numaserve.server.api.ui_files import ui_files
+from numaserve.server.app.middleware.body_limit import BodyLimit
+from numaserve.server.app.middleware.browsers import Browsers
+from numaserve.server.app.middleware.header_limit import HeaderLimit
+from numaserve.server.app.middleware.paths import Paths
+from numaserve.server.app.middleware.request_scope import RequestScope
+from numaserve.server.app.middleware.request_timeout import RequestTimeout
+from numaserve.server.app.middleware.require_key import RequireKey
+from numaserve.server.app.middleware.root_path import StripRootPath
 from numaserve.server.fleet.front_door import FrontDoor
+from numaserve.server.http.auth.keys import OPEN_PATHS
+from numaserve.server.http.browser_rules import BrowserRules
+from numaserve.server.http.limits import ApiLimits
+from numaserve.server.http.ui_files import ui_files
 from starlette.types import ASGIApp
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 from fastapi.responses import Response
-from numaserve.server.api.errors import ApiError, not_ready
-from numaserve.server.api.streaming import json_response
+from numaserve.server.common.patience import patiently
 from numaserve.server.fleet.passing import Headers, requested
-from numaserve.server.patience import patiently
+from numaserve.server.http.errors import ApiError, not_ready
+from numaserve.server.surfaces.streaming import json_response
 from starlette.types import Scope
 
 ASK_S = 10.0  # for a server, which answers these within milliseconds unless it hangs

@@ -3,8 +3,8 @@
 from typing import TypeVar
 
 import msgspec
-from numaserve.server.api.errors import bad_request, from_problem
-from numaserve.server.api.explain import NOT_JSON
+from numaserve.server.http.errors import bad_request, from_problem
+from numaserve.server.http.explain import NOT_JSON
 
 T = TypeVar("T")
 

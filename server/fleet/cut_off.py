@@ -1,11 +1,11 @@
 """The end of a stream whose server has died: an error in the form of its surface, where one can still be read."""
 
-from numaserve.server.api.anthropic.stream import EVENTS as ANTHROPIC
-from numaserve.server.api.errors import ApiError
-from numaserve.server.api.event_stream import Framing
-from numaserve.server.api.ollama.answer import LINES
-from numaserve.server.api.openai.frame import EVENTS as OPENAI
 from numaserve.server.fleet.passing import AnswerCutOff
+from numaserve.server.http.errors import ApiError
+from numaserve.server.surfaces.anthropic.stream import EVENTS as ANTHROPIC
+from numaserve.server.surfaces.event_stream import Framing
+from numaserve.server.surfaces.ollama.answer import LINES
+from numaserve.server.surfaces.openai.frame import EVENTS as OPENAI
 
 # Not /v1/responses: its last event tells of all that came before, which nobody knows any more.
 _FRAMINGS: dict[str, Framing] = {

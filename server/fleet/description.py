@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 from typing import Any, get_args
 
 import msgspec
-from numaserve.server.api.openapi import body_errors
 from numaserve.server.fleet.residency import State
+from numaserve.server.surfaces.openapi import body_errors
 
 Document = dict[str, Any]
 

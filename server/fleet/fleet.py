@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 
 import aiohttp
-from numaserve.server.api.errors import not_ready
+from numaserve.server.common.patience import wait_patiently
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.process import ModelProcess, ProcessHooks
 from numaserve.server.fleet.residency import Residency, State
 from numaserve.server.fleet.resident import FleetOptions, Resident
 from numaserve.server.fleet.running_model import RunningModel
 from numaserve.server.fleet.waiting import WaitingRoom, not_loadable, too_late
-from numaserve.server.patience import wait_patiently
+from numaserve.server.http.errors import not_ready
 
 _log = logging.getLogger(__name__)
 

@@ -7,22 +7,22 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 from fastapi import Request
-from numaserve.server.api.access_log import record_of
-from numaserve.server.api.body.names_model import NamesModel
-from numaserve.server.api.body.process import DecodingProcess
-from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, from_engine, from_http, from_problem, model_not_found
-from numaserve.server.api.middleware.request_timeout import TIMEOUT_HEADER
-from numaserve.server.api.passed_clients import PASSED_HEADER, passed_header
-from numaserve.server.api.peers import client_at
-from numaserve.server.api.served_names import LATEST
-from numaserve.server.api.surfaces import error_of
+from numaserve.server.app.middleware.request_timeout import TIMEOUT_HEADER
 from numaserve.server.engine.types import EngineError
 from numaserve.server.fleet.asking import Ask, Question, first_that_knows, gathered, summed
 from numaserve.server.fleet.bodies import decoded
 from numaserve.server.fleet.cut_off import last_event
 from numaserve.server.fleet.own_routes import OwnRoutes
 from numaserve.server.fleet.passing import IDLE_CONNECTIONS, AnswerCutOff, Headers, pass_on
+from numaserve.server.generation.served_names import LATEST
+from numaserve.server.http.access_log import record_of
+from numaserve.server.http.auth.passed_clients import PASSED_HEADER, passed_header
+from numaserve.server.http.auth.peers import client_at
+from numaserve.server.http.body.names_model import NamesModel
+from numaserve.server.http.body.process import DecodingProcess
+from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.http.errors import ApiError, from_engine, from_http, from_problem, model_not_found
+from numaserve.server.surfaces.errors import error_of
 from starlette.types import Receive, Scope, Send
 
 _log = logging.getLogger("numaserve.api")

@@ -31,10 +31,10 @@ def main(worker_command: Sequence[str] | None = None) -> NoReturn:
     # Before anything is imported that has a thread for each core; workers and other children inherit it.
     os.sched_setaffinity(0, membership.cpus)
     threading.Thread(target=_end_with_front_door, args=(membership.lifeline_fd,), daemon=True).start()
-    from numaserve.server.config import load_config  # noqa: PLC0415
+    from numaserve.server.config.serve import load_config  # noqa: PLC0415
+    from numaserve.server.connection.unix_socket import unix_listener  # noqa: PLC0415
     from numaserve.server.service.bind import Member  # noqa: PLC0415
     from numaserve.server.service.start import run_service  # noqa: PLC0415
-    from numaserve.server.service.unix_socket import unix_listener  # noqa: PLC0415
     from numaserve.server.supervisor.process import DEFAULT_COMMAND  # noqa: PLC0415
     from numaserve.workers.errors import OperatorError  # noqa: PLC0415
 

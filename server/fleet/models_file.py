@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from numaserve.server.config import KEYS, ServeConfig, load_config
-from numaserve.server.config_errors import explain_value, unknown_key
-from numaserve.server.config_file import by_key, read_config_file
-from numaserve.server.option_types import NonBlank
+from numaserve.server.config.errors import explain_value, unknown_key
+from numaserve.server.config.file import by_key, read_config_file
+from numaserve.server.config.option_types import NonBlank
+from numaserve.server.config.serve import KEYS, ServeConfig, load_config
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.topology import parse_cpu_list
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response
-from numaserve.server.api.access_log import record_of
-from numaserve.server.api.auth import Callers
-from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, from_http, model_not_found, not_ready
-from numaserve.server.api.model_list import model_answer, models_answer
-from numaserve.server.api.ollama.greeting import OLLAMA_VERSION, greeting
-from numaserve.server.api.streaming import json_response
-from numaserve.server.api.ui_files import ui_answer, ui_files
 from numaserve.server.fleet.asking import Question, answers
 from numaserve.server.fleet.bodies import decoded
 from numaserve.server.fleet.description import described
 from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.waiting import not_loadable
+from numaserve.server.http.access_log import record_of
+from numaserve.server.http.auth.keys import Callers
+from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.http.errors import ApiError, from_http, model_not_found, not_ready
+from numaserve.server.http.ui_files import ui_answer, ui_files
+from numaserve.server.surfaces.model_list import model_answer, models_answer
+from numaserve.server.surfaces.ollama.greeting import OLLAMA_VERSION, greeting
+from numaserve.server.surfaces.streaming import json_response
 
 Handler = Callable[[Request], Awaitable[Response]]
 _ONE_MODEL = "/v1/models/"

@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager
 from urllib.parse import quote
 
 import aiohttp
-from numaserve.server.api.errors import ApiError, not_ready
-from numaserve.server.api.middleware.request_timeout import TIMEOUT_HEADER
-from numaserve.server.api.passed_clients import PASSED_HEADER
+from numaserve.server.app.middleware.request_timeout import TIMEOUT_HEADER
+from numaserve.server.http.auth.passed_clients import PASSED_HEADER
+from numaserve.server.http.errors import ApiError, not_ready
 from starlette.types import Scope, Send
 from yarl import URL
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, cast
 
 import msgspec
+from numaserve.server.common.patience import PatientTimer
+from numaserve.server.connection.listen import BACKLOG
 from numaserve.server.fleet.member import Membership
-from numaserve.server.patience import PatientTimer
-from numaserve.server.service.listen import BACKLOG
 
 MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.fleet.member")
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})

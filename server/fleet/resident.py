@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from numaserve.server.config import LogFormat, LogLevel
+from numaserve.server.config.serve import LogFormat, LogLevel
 from numaserve.server.fleet.member import Membership
 from numaserve.server.fleet.models_file import ModelSpec
 from numaserve.server.fleet.process import MEMBER_COMMAND

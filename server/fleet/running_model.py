@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+from numaserve.server.client.unix_session import open_session
+from numaserve.server.common.patience import PatientTimer
 from numaserve.server.fleet.member import EXIT_MISTAKE
 from numaserve.server.fleet.process import ModelProcess
 from numaserve.server.fleet.resident import Resident
-from numaserve.server.patience import PatientTimer
 from numaserve.server.supervisor.policy import RestartPolicy
-from numaserve.server.unix_session import open_session
 
 
 @dataclass

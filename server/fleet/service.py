@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import uvloop
-from numaserve.server.api.browser_rules import BrowserRules
-from numaserve.server.config import ServeConfig
+from numaserve.server.common.version import installed_version
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.connection.app_server import AppServer
+from numaserve.server.connection.bounds import ConnectionLimits
+from numaserve.server.connection.descriptors import check_descriptors
+from numaserve.server.connection.listen import Listener
 from numaserve.server.dispatch.directory import SocketDirectory
 from numaserve.server.fleet.app import with_layers
 from numaserve.server.fleet.fleet import Fleet
@@ -23,19 +27,15 @@ from numaserve.server.fleet.passing import IDLE_CONNECTIONS
 from numaserve.server.fleet.placement import Placed, Plan, plan_models
 from numaserve.server.fleet.process import DESCRIPTORS, MEMBER_COMMAND
 from numaserve.server.fleet.resident import FleetOptions
+from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.service.announce import Example, announce, example_for
-from numaserve.server.service.app_server import AppServer
 from numaserve.server.service.bind import bind_listeners, warn_of_reach
-from numaserve.server.service.connection import ConnectionLimits
-from numaserve.server.service.descriptors import check_descriptors
 from numaserve.server.service.ending import end_process
 from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.listen import Listener
 from numaserve.server.service.logs import set_up_logging
 from numaserve.server.service.stop_signals import StopSignals
 from numaserve.server.service.systemd import ServiceManager
 from numaserve.server.tokenizer import own_chat_template
-from numaserve.server.version import installed_version
 from numaserve.workers.planning.topology import read_topology
 
 EXIT_OK = 0

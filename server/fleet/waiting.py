@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import aiohttp
-from numaserve.server.api.errors import ApiError, not_ready, rate_limited
 from numaserve.server.engine.reserve import reserve_of
+from numaserve.server.http.errors import ApiError, not_ready, rate_limited
 
 MAX_WAITING = 1024
 MAX_BYTES = 64 << 20  # of their bodies

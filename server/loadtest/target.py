@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from numaserve.server.client_tls import advice, tls_of
+from numaserve.server.client.tls import advice, tls_of
 from numaserve.server.loadtest.options import Traffic
 from numaserve.server.loadtest.stream import error_text
 from numaserve.workers.errors import OperatorError

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from numaserve.server.death import DeathReason
+from numaserve.server.common.death import DeathReason
 
 EndReason = Literal["stop", "length"]  # of an answer
 FinishReason = Literal[EndReason, "abort", "error", "timeout"]  # of a request

@@ -6,7 +6,7 @@ zero.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from numaserve.server.death import DeathReason
+from numaserve.server.common.death import DeathReason
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
 from numaserve.server.metrics.labels import FinishReason, Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series

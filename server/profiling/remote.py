@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import msgspec
+from numaserve.server.client.remote import RemoteServer
 from numaserve.server.profiling.figures import RankFigures
-from numaserve.server.remote import RemoteServer
 
 
 class ModelInfo(msgspec.Struct):

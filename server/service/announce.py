@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from numaserve.server.config import Task
-from numaserve.server.service.listen import Listener
+from numaserve.server.config.serve import Task
+from numaserve.server.connection.listen import Listener
 
 _QUESTION = "Name the capital of France."
 _STATEMENT = "Paris is the capital of France."

@@ -8,28 +8,28 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numaserve.server.api.judge import Judge
-from numaserve.server.api.sampling import Sampling
-from numaserve.server.config import ServeConfig
+from numaserve.server.answers.reasoning.format import ReasoningFormat
+from numaserve.server.answers.response_template.template import ResponseTemplate
+from numaserve.server.answers.tools.format import ToolFormat
+from numaserve.server.common.version import installed_version
+from numaserve.server.config.option_types import DrafterName
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.traces import TraceSink
+from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.option_types import DrafterName
-from numaserve.server.reasoning.format import ReasoningFormat
-from numaserve.server.response_template.template import ResponseTemplate
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.bind import Member
 from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.listen import Listener
 from numaserve.server.service.model_argument import served_name
 from numaserve.server.speculation.drafters import ServerDrafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.server.tools.format import ToolFormat
-from numaserve.server.version import installed_version
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.deployment import Deployment
@@ -37,8 +37,8 @@ from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import mask_rows
 
 if TYPE_CHECKING:
+    from numaserve.server.connection.bounds import ConnectionLimits
     from numaserve.server.kv_events.feed import KVFeed
-    from numaserve.server.service.connection import ConnectionLimits
     from numaserve.server.service.http import HttpServer
 
 
@@ -144,7 +144,7 @@ def make_engine(
 def connection_limits(config: ServeConfig, member: Member | None) -> ConnectionLimits:
     """Bounds on a connection. A front door, whose own bound counts, reads a slow reader's answer in large pieces, with
     minutes between them."""
-    from numaserve.server.service.connection import ConnectionLimits  # noqa: PLC0415 the workers are loading by now
+    from numaserve.server.connection.bounds import ConnectionLimits  # noqa: PLC0415 the workers are loading by now
 
     limits = ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds)
     return limits if member is None else replace(limits, write_seconds=None)
@@ -163,9 +163,9 @@ def make_http_server(
     At listeners that the service manager keeps open it begins with `listen`, once the model is loaded: to wait is
     better for their clients than to be refused.
     """
-    from numaserve.server.api.browser_rules import BrowserRules  # noqa: PLC0415
-    from numaserve.server.api.context import ApiContext  # noqa: PLC0415 the workers are loading by now
-    from numaserve.server.api.limits import ApiLimits  # noqa: PLC0415
+    from numaserve.server.generation.context import ApiContext  # noqa: PLC0415 the workers are loading by now
+    from numaserve.server.http.browser_rules import BrowserRules  # noqa: PLC0415
+    from numaserve.server.http.limits import ApiLimits  # noqa: PLC0415
     from numaserve.server.service.http import HttpServer  # noqa: PLC0415
 
     config = checked.config

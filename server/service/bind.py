@@ -5,11 +5,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.server.config import ServeConfig
-from numaserve.server.service.activation import activated_listeners
-from numaserve.server.service.listen import Listener, bind_listener
-from numaserve.server.service.tls import find_certificate
-from numaserve.server.service.unix_socket import bind_unix_listener
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.connection.activation import activated_listeners
+from numaserve.server.connection.listen import Listener, bind_listener
+from numaserve.server.connection.tls import find_certificate
+from numaserve.server.connection.unix_socket import bind_unix_listener
 from numaserve.workers.errors import OperatorError
 
 _log = logging.getLogger(__name__)

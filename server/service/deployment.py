@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from msgspec import structs
-from numaserve.server.config import ServeConfig
+from numaserve.server.config.serve import ServeConfig
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.planning.needs import GIB

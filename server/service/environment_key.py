@@ -5,7 +5,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from numaserve.server.api.key_file import is_sendable
+from numaserve.server.http.auth.key_file import is_sendable
 from numaserve.workers.errors import OperatorError
 
 VARIABLE = "NUMASERVE_API_KEY"

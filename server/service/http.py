@@ -5,9 +5,9 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.service.app_server import AppServer
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.app.application import ApiContext, create_app
+from numaserve.server.connection.app_server import AppServer
+from numaserve.server.connection.bounds import ConnectionLimits
 
 _log = logging.getLogger(__name__)
 

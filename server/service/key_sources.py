@@ -5,11 +5,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from numaserve.server.api.auth import ApiKeys, Callers
-from numaserve.server.api.key_file import ApiKey, read_keys
-from numaserve.server.api.passed_clients import PassedClients
+from numaserve.server.common.secret_file import find_secret_file
+from numaserve.server.http.auth.key_file import ApiKey, read_keys
+from numaserve.server.http.auth.keys import ApiKeys, Callers
+from numaserve.server.http.auth.passed_clients import PassedClients
 from numaserve.server.service.environment_key import take_environment_key
-from numaserve.server.service.secret_file import find_secret_file
 
 _log = logging.getLogger(__name__)
 

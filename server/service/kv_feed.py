@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numaserve.server.config import ServeConfig
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.connection.unix_socket import NOT_FOR_OTHERS, remove_dead_socket
 from numaserve.server.dispatch.directory import MAX_SOCKET_PATH
 from numaserve.server.scheduler.kv_events import KVEventLog
-from numaserve.server.service.unix_socket import NOT_FOR_OTHERS, remove_dead_socket
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import PAGE_SIZE
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.config import LogFormat, LogLevel
+from numaserve.server.config.serve import LogFormat, LogLevel
+from numaserve.server.http.access_log import JsonFormatter
 from numaserve.workers.log_lines import log_what_nobody_caught
 
 # SGR codes of levels from a number on: red for errors, in bold if they are critical; debug is dim.

@@ -4,8 +4,8 @@ import logging
 import sys
 from collections.abc import Callable
 
+from numaserve.server.connection.tls import Certificate
 from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.tls import Certificate
 from numaserve.workers.errors import OperatorError
 
 _log = logging.getLogger(__name__)

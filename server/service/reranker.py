@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from numaserve.server.api.judge import Judge
+from numaserve.server.generation.judge import Judge
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import is_there, read_json

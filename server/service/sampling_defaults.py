@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from numaserve.configs import generation_configs
-from numaserve.server.api.openai.sampling_fields import SamplingFields
-from numaserve.server.api.sampling import Sampling
+from numaserve.server.generation.token_choice import Sampling
+from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import is_there, read_json
 from pydantic import ValidationError

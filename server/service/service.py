@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
-from numaserve.server.api.sampling import Sampling
+from numaserve.server.answers.formats import reasoning_format, response_template, tool_format
+from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.engine.traces import TraceSink
+from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.announce import announce, example_for
-from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.bind import Member
 from numaserve.server.service.chat_template_file import load_tokenizer_with
@@ -29,7 +30,6 @@ from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.draft_vocabulary import check_vocabulary
 from numaserve.server.service.ending import end_process
 from numaserve.server.service.kv_feed import open_kv_feed
-from numaserve.server.service.listen import Listener
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.logs import is_text
 from numaserve.server.service.pooling import check_pooling

@@ -7,8 +7,8 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from numaserve.server.config import ServeConfig
-from numaserve.server.version import installed_version
+from numaserve.server.common.version import installed_version
+from numaserve.server.config.serve import ServeConfig
 from numaserve.workers.errors import OperatorError
 
 if TYPE_CHECKING:

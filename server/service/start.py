@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import NoReturn
 
-from numaserve.server.config import ServeConfig
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.connection.descriptors import check_descriptors
 from numaserve.server.service.backend import check_backend
 from numaserve.server.service.bind import Member, bind_listeners, warn_of_reach
-from numaserve.server.service.descriptors import check_descriptors
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.logs import set_up_logging
 from numaserve.server.service.started import Started

@@ -5,9 +5,9 @@ On a terminal it is a block of aligned lines; in a JSON log it is one record wit
 
 import logging
 
+from numaserve.server.common.version import installed_version
 from numaserve.server.service.assembly import Checked
 from numaserve.server.service.logs import block
-from numaserve.server.version import installed_version
 from numaserve.workers.planning.deployment import RankResources
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.products import products_text

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from numaserve.server.config import ServeConfig
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.connection.listen import Listener
 from numaserve.server.service.bind import Member
 from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.listen import Listener
 from numaserve.server.service.tokenizer_check import TokenizerCheck
 
 

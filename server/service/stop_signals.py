@@ -3,9 +3,9 @@
 import asyncio
 import signal
 
+from numaserve.server.connection.tls import Certificate
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.reload import Reloader
-from numaserve.server.service.tls import Certificate
 
 
 class StopSignals:

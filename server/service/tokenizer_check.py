@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
-from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
-from numaserve.server.patience import Patience
+from numaserve.server.common.patience import Patience
+from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.tokenizer.types import TokenizerError
 
 # Bytes of a complaint in UTF-8, which follows; none where all is well. There is one answer for the tokenizer, and one

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from numaserve.server.confinement import ignore_ends_of_the_group, silence_errors
+from numaserve.server.confined.confinement import ignore_ends_of_the_group, silence_errors
 from numaserve.server.service.tokenizer_check import ANSWER_SIZE, Subject
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.tokenizer import Tokenizer

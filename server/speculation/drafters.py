@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from numaserve.server.option_types import DrafterName
+from numaserve.server.config.option_types import DrafterName
 from numaserve.server.scheduler.guesses import Drafter
 from numaserve.server.scheduler.sequence import Sequence as Scheduled
 from numaserve.server.speculation.grammar import GrammarDrafter

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import msgspec
-from numaserve.server.confined_worker import ConfinedWorker, WorkerUnavailable, WorkFailed
+from numaserve.server.confined.worker import ConfinedWorker, WorkerUnavailable, WorkFailed
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 from numaserve.server.structured.matcher_process import UNKNOWN, Piece
 from numaserve.server.structured.vocabulary import Vocabulary

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from numaserve.server.confined_work import Complaint, Work, serve
+from numaserve.server.confined.work import Complaint, Work, serve
 from numaserve.server.engine.constraint import ConstraintFailed
 from numaserve.server.structured.matcher import GrammarMatcher, mask_bytes
 from numaserve.server.structured.parser_limits import new_matcher

@@ -8,9 +8,9 @@ where that harms nobody, with the same limits, and here only when it has gone we
 from typing import NoReturn
 
 import msgspec
-from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
+from numaserve.server.common.patience import Patience
+from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.engine.types import NotReady
-from numaserve.server.patience import Patience
 from numaserve.server.structured.trial_answer import HEAD, Answer, Settings
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
-from numaserve.server.confinement import confine, ignore_ends_of_the_group
+from numaserve.server.confined.confinement import confine, ignore_ends_of_the_group
 from numaserve.server.structured.complaints import refusal
 from numaserve.server.structured.long_answers import begin_choices, counts_far, walk
 from numaserve.server.structured.parser_limits import new_matcher

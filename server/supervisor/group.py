@@ -9,9 +9,9 @@ from typing import Protocol
 
 import msgspec
 import zmq
-from numaserve.server.death import Death
+from numaserve.server.common.death import Death
+from numaserve.server.common.patience import wait_patiently
 from numaserve.server.dispatch.channel import WorkerGroupChannel
-from numaserve.server.patience import wait_patiently
 from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, RingFactory, RingSegment
 from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch

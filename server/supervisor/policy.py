@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from numaserve.server.death import Cause
+from numaserve.server.common.death import Cause
 
 MAX_FAILURES = 3
 WINDOW_S = 60.0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from numaserve.server.patience import wait_patiently
+from numaserve.server.common.patience import wait_patiently
 from numaserve.server.supervisor.error_pipe import ErrorPipe
 
 # Libraries that would start threads of their own beside the pinned team.

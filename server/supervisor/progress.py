@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numaserve.server.patience import PatientTimer
+from numaserve.server.common.patience import PatientTimer
 
 
 class ProgressWatch:

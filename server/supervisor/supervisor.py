@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from numaserve.server.death import Cause, Death, DeathReason
+from numaserve.server.common.death import Cause, Death, DeathReason
 from numaserve.server.supervisor.group import Group, GroupFactory, GroupFailed, GroupHooks, GroupSpec, WorkerGroup
 from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy

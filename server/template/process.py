@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
-from numaserve.server.confined_work import Complaint, Work, serve
+from numaserve.server.confined.work import Complaint, Work, serve
 from numaserve.server.template.environment import load_everything, make_environment
 
 

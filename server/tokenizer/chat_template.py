@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from numaserve.server.confined_worker import CPU_SECONDS, SECONDS, ConfinedWorker, WorkerUnavailable, WorkFailed
+from numaserve.server.confined.worker import CPU_SECONDS, SECONDS, ConfinedWorker, WorkerUnavailable, WorkFailed
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
 MAX_CHARS = 4_000_000  # several times the text that fits the longest context

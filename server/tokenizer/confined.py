@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 import msgspec
-from numaserve.server.confined_worker import (
+from numaserve.server.confined.worker import (
     CPU_SECONDS,
     SECONDS,
     BeyondLimits,

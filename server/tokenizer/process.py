@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import tokenizers
-from numaserve.server.confined_work import Complaint, Work, serve
-from numaserve.server.confinement import silence_errors
+from numaserve.server.confined.confinement import silence_errors
+from numaserve.server.confined.work import Complaint, Work, serve
 from numaserve.server.tokenizer.backend import decode, encode
 from numaserve.server.tokenizer.types import TokenizationError
 

@@ -3,7 +3,7 @@
 // A cgroup can be frozen, a process stopped, a machine paused. The clock goes on meanwhile, and the ranks of a group
 // are absent together: the first to come back must not blame the others for it. Whoever waits therefore looks often: a
 // gap of more than kTickNs between two looks is its own absence, does not count, and leaves the other at least a tick
-// to come back too. server/patience.py is the same for the front end.
+// to come back too. server/common/patience.py is the same for the front end.
 #pragma once
 
 #include <time.h>

@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.app.application import ApiContext, create_app
 from shared_apps import app_over
 from starlette.testclient import TestClient
 from tool_cases import CALL, Template, thinking_client

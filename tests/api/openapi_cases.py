@@ -6,8 +6,8 @@ from typing import Any
 
 import schemathesis
 from hypothesis import HealthCheck, settings
-from numaserve.server.api.app import create_app
-from numaserve.server.api.errors import ApiError
+from numaserve.server.app.application import create_app
+from numaserve.server.http.errors import ApiError
 from schemathesis.config import SchemathesisConfig
 from schemathesis.generation import GenerationMode
 from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test

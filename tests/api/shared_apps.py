@@ -9,9 +9,9 @@ from types import ModuleType
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.api.body.route import Bodies
-from numaserve.server.api.openai.responses.store import ResponseStore
+from numaserve.server.app.application import ApiContext, create_app
+from numaserve.server.http.body.route import Bodies
+from numaserve.server.surfaces.openai.responses.store import ResponseStore
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 

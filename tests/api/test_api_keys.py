@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from numaserve.server.api.auth import ApiKeys
-from numaserve.server.api.key_file import ApiKey, read_keys
+from numaserve.server.http.auth.key_file import ApiKey, read_keys
+from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.workers.errors import OperatorError
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import ApiContext
-from numaserve.server.api.middleware.body_limit import FREE_BYTES
-from numaserve.server.api.middleware.heap import HeapTrimmer
+from numaserve.server.app.application import ApiContext
+from numaserve.server.app.middleware.body_limit import FREE_BYTES
+from numaserve.server.app.middleware.heap import HeapTrimmer
 from shared_apps import app_over
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
@@ -139,7 +139,7 @@ async def test_announcing_a_body_takes_nothing_from_the_budget() -> None:
 
 
 async def test_memory_is_given_back_once_for_all_that_is_freed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.api.middleware.heap._DELAY_S", 0.01)
+    monkeypatch.setattr("numaserve.server.app.middleware.heap._DELAY_S", 0.01)
     calls: list[int] = []
     trimmer = HeapTrimmer(calls.append)
     trimmer.released(MIB)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
-from numaserve.server.api.browser_rules import BrowserRules
+from numaserve.server.app.application import create_app
+from numaserve.server.http.browser_rules import BrowserRules
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context

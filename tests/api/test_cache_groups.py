@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from model_bodies import GENERATING, POOLING
-from numaserve.server.api.auth import ApiKeys
-from numaserve.server.api.context import ApiContext
-from numaserve.server.api.judge import Judge
-from numaserve.server.api.key_file import ApiKey
-from numaserve.server.api.middleware.key_limits import FREE_PATHS
-from numaserve.server.api.passed_clients import PASSED_HEADER, PassedClients, passed_header
+from numaserve.server.app.middleware.key_limits import FREE_PATHS
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.judge import Judge
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.keys import ApiKeys
+from numaserve.server.http.auth.passed_clients import PASSED_HEADER, PassedClients, passed_header
 from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, cache_scope
 from numaserve.server.scheduler.client import Client
 from shared_apps import app_over

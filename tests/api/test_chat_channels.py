@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.tools.formats import tool_formats
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.tools.formats import tool_formats
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

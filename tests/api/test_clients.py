@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, AsyncClient
 from model_bodies import GENERATING, POOLING
-from numaserve.server.api.app import create_app
-from numaserve.server.api.auth import ApiKeys
-from numaserve.server.api.key_file import ApiKey
-from numaserve.server.api.peers import client_at
+from numaserve.server.app.application import create_app
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.keys import ApiKeys
+from numaserve.server.http.auth.peers import client_at
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.lane import Lane

@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
+from numaserve.server.app.application import create_app
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

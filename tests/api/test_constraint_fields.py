@@ -5,7 +5,7 @@ from typing import Any
 
 import psutil
 import pytest
-from numaserve.server.api.app import ApiContext
+from numaserve.server.app.application import ApiContext
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine

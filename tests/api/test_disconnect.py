@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from numaserve.server.api.app import create_app
+from numaserve.server.app.application import create_app
 from shared_apps import app_over
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context

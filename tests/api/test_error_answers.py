@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.app.application import ApiContext, create_app
 from numaserve.server.engine.types import GenerationFailed, NotReady, QueueFull, RequestTooLong
 from starlette.testclient import TestClient
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
-from numaserve.server.api.auth import OPEN_PATHS
-from numaserve.server.api.ui_files import ui_files
+from numaserve.server.app.application import create_app
+from numaserve.server.http.auth.keys import OPEN_PATHS
+from numaserve.server.http.ui_files import ui_files
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context

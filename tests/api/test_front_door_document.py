@@ -5,7 +5,7 @@ import functools
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
-from numaserve.server.api.app import create_app
+from numaserve.server.app.application import create_app
 from numaserve.server.fleet.description import described
 
 from tests.support.api_fakes import FakeEngine, make_context

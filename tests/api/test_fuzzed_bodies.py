@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numaserve.server.api.anthropic.schema import CountTokensRequest, MessagesRequest
-from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
-from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
-from numaserve.server.api.ollama.show_schema import OllamaShowRequest
-from numaserve.server.api.openai.chat_schema import ChatRequest
-from numaserve.server.api.openai.completion_schema import CompletionRequest
-from numaserve.server.api.openai.responses.schema import ResponsesRequest
-from numaserve.server.api.sglang.abort_schema import AbortRequest
-from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
-from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
+from numaserve.server.surfaces.anthropic.schema import CountTokensRequest, MessagesRequest
+from numaserve.server.surfaces.ollama.chat_schema import OllamaChatRequest
+from numaserve.server.surfaces.ollama.generate_schema import OllamaGenerateRequest
+from numaserve.server.surfaces.ollama.show_schema import OllamaShowRequest
+from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
+from numaserve.server.surfaces.openai.responses.schema import ResponsesRequest
+from numaserve.server.surfaces.sglang.abort_schema import AbortRequest
+from numaserve.server.surfaces.sglang.generate_schema import SGLangGenerateRequest
+from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
-from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.api.sglang import generate as generate_module
+from numaserve.server.app.application import ApiContext, create_app
 from numaserve.server.engine.types import GenerationFailed, QueueFull
+from numaserve.server.surfaces.sglang import generate as generate_module
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from numaserve.server.api.key_file import ApiKey, read_keys
-from numaserve.server.api.quota import KeyLimits
+from numaserve.server.http.auth.key_file import ApiKey, read_keys
+from numaserve.server.http.auth.quota import KeyLimits
 from numaserve.workers.errors import OperatorError
 
 KEY = "sk-hunter2=="

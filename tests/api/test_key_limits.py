@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
-from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.api.key_file import ApiKey
-from numaserve.server.api.middleware.key_limits import FREE_PATHS
-from numaserve.server.api.quota import KeyLimits
+from numaserve.server.app.application import ApiContext, create_app
+from numaserve.server.app.middleware.key_limits import FREE_PATHS
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.quota import KeyLimits
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, REPLY, FakeEngine, make_context, outcomes

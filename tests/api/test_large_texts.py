@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from numaserve.server.api.app import ApiContext
-from numaserve.server.api.large_json import json_pieces, pieces_response
+from numaserve.server.app.application import ApiContext
 from numaserve.server.engine.types import QueueFull
+from numaserve.server.http.large_json import json_pieces, pieces_response
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -65,7 +65,7 @@ def test_texts_of_several_contexts_are_tokenized_up_to_a_limit(
     tokens = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
     assert tokens == list(text.encode())
     assert client.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == text
-    monkeypatch.setattr("numaserve.server.api.limits._ANSWERED_TOKENS", 1000)
+    monkeypatch.setattr("numaserve.server.http.limits._ANSWERED_TOKENS", 1000)
     monkeypatch.setattr("numaserve.server.text.work.PIECE_CHARACTERS", 1000)
     for path, body in (("/tokenize", {"prompt": text}), ("/detokenize", {"tokens": [1] * 1001})):
         error = client.post(path, json=body).json()["error"]

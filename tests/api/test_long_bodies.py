@@ -10,22 +10,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.api.body.names_model import NamesModel
-from numaserve.server.api.body.need import MAX_CONTAINERS, BodyNeed, count_values
-from numaserve.server.api.body.pieces import CHARACTERS, MOST_WEIGHT, Piece, Pieces, put_together
-from numaserve.server.api.body.process import DecodingProcess
-from numaserve.server.api.body.route import INLINE_BYTES, INLINE_VALUES
-from numaserve.server.api.decode_main import MODELS
-from numaserve.server.api.errors import ApiError
-from numaserve.server.api.fields import Strict
-from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.openai.chat_schema import ChatRequest
-from numaserve.server.api.openai.completion_schema import CompletionRequest
-from numaserve.server.api.tokenize_schema import DetokenizeRequest
-from numaserve.server.child_process import ChildProcess
+from numaserve.server.app.application import ApiContext, create_app
+from numaserve.server.app.decode_main import MODELS
+from numaserve.server.confined.child_process import ChildProcess
 from numaserve.server.engine.types import NotReady
+from numaserve.server.http.body.names_model import NamesModel
+from numaserve.server.http.body.need import MAX_CONTAINERS, BodyNeed, count_values
+from numaserve.server.http.body.pieces import CHARACTERS, MOST_WEIGHT, Piece, Pieces, put_together
+from numaserve.server.http.body.process import DecodingProcess
+from numaserve.server.http.body.route import INLINE_BYTES, INLINE_VALUES
+from numaserve.server.http.errors import ApiError
+from numaserve.server.http.fields.types import Strict
+from numaserve.server.http.limits import ApiLimits
 from numaserve.server.structured.json_text import levels
+from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
+from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, VOCAB, FakeEngine, make_context

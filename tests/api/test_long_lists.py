@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
+from numaserve.server.app.application import create_app
 from openapi_cases import long_lists_within
 from starlette.testclient import TestClient
 

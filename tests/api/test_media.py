@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.judge import Judge
+from numaserve.server.generation.judge import Judge
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

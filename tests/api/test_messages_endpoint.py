@@ -3,9 +3,9 @@ import re
 from typing import Any
 
 import pytest
-from numaserve.server.api.anthropic.schema import MessagesRequest
-from numaserve.server.api.app import create_app
+from numaserve.server.app.application import create_app
 from numaserve.server.engine.types import GenerationFailed, QueueFull
+from numaserve.server.surfaces.anthropic.schema import MessagesRequest
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, MODEL, REPLY, TURN, FakeEngine, make_context

@@ -1,6 +1,6 @@
 """GET /v1/models in Anthropic's shape."""
 
-from numaserve.server.api.app import ApiContext
+from numaserve.server.app.application import ApiContext
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL

@@ -6,7 +6,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from numaserve.server.api.decode_main import MODELS
+from numaserve.server.app.decode_main import MODELS
 from starlette.testclient import TestClient
 
 from tests.support.app_routes import operations

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from httpx import Response
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.app.application import ApiContext, create_app
 from numaserve.server.engine.types import GenerationFailed, QueueFull
-from numaserve.server.tools.formats import tool_formats
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

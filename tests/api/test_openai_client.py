@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import openai
 import pytest
 import uvicorn
-from numaserve.server.api.app import create_app
-from numaserve.server.api.key_file import ApiKey
-from numaserve.server.api.quota import KeyLimits
+from numaserve.server.app.application import create_app
 from numaserve.server.engine.types import GenerationFailed
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.quota import KeyLimits
 
 from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from numaserve.server.api.auth import OPEN_PATHS
+from numaserve.server.http.auth.keys import OPEN_PATHS
 from openapi_cases import judge_requests, load_schema
 
 from tests.support.app_routes import DOCUMENTED, operations

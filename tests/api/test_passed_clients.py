@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import pytest
-from numaserve.server.api.auth import Account, ApiKeys
-from numaserve.server.api.key_file import ApiKey
-from numaserve.server.api.passed_clients import PASSED_HEADER, PassedClients, passed_header
-from numaserve.server.api.quota import KeyLimits, OverLimit
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.keys import Account, ApiKeys
+from numaserve.server.http.auth.passed_clients import PASSED_HEADER, PassedClients, passed_header
+from numaserve.server.http.auth.quota import KeyLimits, OverLimit
 from numaserve.server.scheduler.client import EVERYBODY, Client
 
 Headers = list[tuple[bytes, bytes]]

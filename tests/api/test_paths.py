@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.api.app import create_app
-from numaserve.server.api.auth import OPEN_PATHS
+from numaserve.server.app.application import create_app
+from numaserve.server.http.auth.keys import OPEN_PATHS
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context

@@ -4,8 +4,8 @@ import functools
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
-from numaserve.server.api.judge import Judge
+from numaserve.server.app.application import create_app
+from numaserve.server.generation.judge import Judge
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context

@@ -1,7 +1,7 @@
 """What is left of a key's limits, as time passes that the tests decide about."""
 
 import pytest
-from numaserve.server.api.quota import KeyLimits, OverLimit, Quota, duration
+from numaserve.server.http.auth.quota import KeyLimits, OverLimit, Quota, duration
 
 
 class Passing:

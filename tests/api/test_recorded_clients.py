@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from httpx import Response
-from numaserve.server.api.app import ApiLimits, create_app
-from numaserve.server.tools.formats import tool_formats
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.app.application import ApiLimits, create_app
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context

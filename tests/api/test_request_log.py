@@ -3,8 +3,8 @@ import logging
 from typing import Any
 
 import pytest
-from numaserve.server.api.access_log import JsonFormatter
 from numaserve.server.engine.types import GenerationFailed
+from numaserve.server.http.access_log import JsonFormatter
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

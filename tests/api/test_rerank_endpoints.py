@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from numaserve.server.api.judge import AFTER, BEFORE, DEFAULT_INSTRUCT, Judge
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from numaserve.server.generation.judge import AFTER, BEFORE, DEFAULT_INSTRUCT, Judge
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

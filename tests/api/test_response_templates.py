@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from chat_streams import joined_stream
-from numaserve.server.api.app import ApiContext
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.response_template.template import ResponseTemplate
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.response_template.template import ResponseTemplate
+from numaserve.server.app.application import ApiContext
 from shared_apps import app_over
 from starlette.testclient import TestClient
 from tool_cases import CLOCK, USER, WEATHER, Template

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
-from numaserve.server.api.body.route import INLINE_VALUES
-from numaserve.server.api.openai.responses.store import Kept, ResponseStore
+from numaserve.server.app.application import create_app
 from numaserve.server.engine.types import GenerationFailed
+from numaserve.server.http.body.route import INLINE_VALUES
+from numaserve.server.surfaces.openai.responses.store import Kept, ResponseStore
 from starlette.testclient import TestClient
 from tool_cases import ARGUMENTS, CALL, CLOCK, SECOND, WEATHER, Template
 

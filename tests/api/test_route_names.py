@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
-from numaserve.server.api import app
-from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.api.auth import OPEN_PATHS
-from numaserve.server.api.browser_rules import BrowserRules
-from numaserve.server.api.key_file import ApiKey
-from numaserve.server.api.quota import KeyLimits
-from numaserve.server.api.route_names import API_ROUTES, route_of
+from numaserve.server.app import application as app
+from numaserve.server.http.access_log import JsonFormatter
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.keys import OPEN_PATHS
+from numaserve.server.http.auth.quota import KeyLimits
+from numaserve.server.http.browser_rules import BrowserRules
+from numaserve.server.http.route_names import API_ROUTES, route_of
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context

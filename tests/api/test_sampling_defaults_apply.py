@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.openai.sampling_fields import SamplingFields
+from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
 from numaserve.workers.protocol import SamplingParams
 from shared_apps import app_over
 from starlette.testclient import TestClient

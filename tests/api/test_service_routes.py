@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.app.application import ApiContext, create_app
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.app.application import ApiContext, create_app
 from shared_apps import READ_LATER, app_over
 from starlette.testclient import TestClient
 

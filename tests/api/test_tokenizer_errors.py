@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.api.app import ApiContext
+from numaserve.server.app.application import ApiContext
+from numaserve.server.http.access_log import JsonFormatter
 from numaserve.server.tokenizer.failures import while_serving
 from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizerUnavailable
 from shared_apps import app_over

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from numaserve.server.api.app import create_app
-from numaserve.server.api.browser_rules import BrowserRules
-from numaserve.server.api.ui_files import PAGE, ui_files
+from numaserve.server.app.application import create_app
+from numaserve.server.http.browser_rules import BrowserRules
+from numaserve.server.http.ui_files import PAGE, ui_files
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.body.route import INLINE_BYTES
-from numaserve.server.api.json_data import MAX_DEPTH
+from numaserve.server.http.body.route import INLINE_BYTES
+from numaserve.server.http.fields.json_data import MAX_DEPTH
 from starlette.testclient import TestClient
 from tool_cases import WEATHER, Template, thinking_client
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.tools.formats import tool_formats
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.tools.formats import tool_formats
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

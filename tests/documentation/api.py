@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from numaserve.server.api.app import create_app
-from numaserve.server.api.context import ApiContext
-from numaserve.server.api.decode_main import MODELS
-from numaserve.server.api.fields import MAX_INT
-from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.openai.chat_schema import ChatRequest
-from numaserve.server.api.openai.completion_schema import CompletionRequest
-from numaserve.server.api.openai.constraint_fields import ConstraintFields
-from numaserve.server.api.openai.messages import Message
-from numaserve.server.api.openai.sampling_fields import SamplingFields
+from numaserve.server.app.application import create_app
+from numaserve.server.app.decode_main import MODELS
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.http.fields.types import MAX_INT
+from numaserve.server.http.limits import ApiLimits
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
+from numaserve.server.surfaces.openai.constraint_fields import ConstraintFields
+from numaserve.server.surfaces.openai.messages import Message
+from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
 from pydantic import BaseModel
 
 from tests.documentation.tables import code, table

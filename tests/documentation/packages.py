@@ -7,8 +7,8 @@ from typing import get_args
 
 import yaml
 from numaserve.configs import hosts, presets
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.tools.formats import tool_formats
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.models import registry
 from numaserve.workers.settings import KvCacheDtype, Quantization
@@ -61,13 +61,13 @@ def shapes() -> str:
 
 def tool_call_formats() -> str:
     """What `--tool-call-parser` can name."""
-    rows = ((code(name), _about(f"server.tools.formats.{name}")) for name in tool_formats())
+    rows = ((code(name), _about(f"server.answers.tools.formats.{name}")) for name in tool_formats())
     return table(("`--tool-call-parser`", "models"), rows)
 
 
 def thought_formats() -> str:
     """What `--reasoning-parser` can name."""
-    rows = ((code(name), _about(f"server.reasoning.formats.{name}")) for name in reasoning_formats())
+    rows = ((code(name), _about(f"server.answers.reasoning.formats.{name}")) for name in reasoning_formats())
     return table(("`--reasoning-parser`", "models"), rows)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numaserve.server.api.judge import probability
+from numaserve.server.generation.judge import probability
 from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
 
 from tests.support.checkpoints import VOCAB, random_model, save

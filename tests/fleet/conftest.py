@@ -13,16 +13,16 @@ import httpx
 import pytest
 import uvloop
 from fleet_door import FAKE_MEMBER, Open, Opened, resident
-from numaserve.server.api.auth import ApiKeys
-from numaserve.server.api.browser_rules import BrowserRules
-from numaserve.server.api.key_file import ApiKey
+from numaserve.server.connection.app_server import AppServer
 from numaserve.server.fleet.app import with_layers
 from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.front_door import FrontDoor
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.own_routes import OwnRoutes, Shown
 from numaserve.server.fleet.resident import FleetOptions
-from numaserve.server.service.app_server import AppServer
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.keys import ApiKeys
+from numaserve.server.http.browser_rules import BrowserRules
 
 from tests.support.coroutines import run_coroutine
 from tests.support.forked import members_and_workers_forked, prepare

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.models_file import ModelSpec, Place
 from numaserve.server.fleet.residency import Claim

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 from fleet_door import Open, Opened, kill, started
-from numaserve.server.api.key_file import ApiKey
 from numaserve.server.fleet import fleet as fleet_module
 from numaserve.server.fleet import waiting
 from numaserve.server.fleet.process import ModelProcess
 from numaserve.server.fleet.resident import Resident
+from numaserve.server.http.auth.key_file import ApiKey
 
 
 async def echoed(door: Opened, name: str) -> httpx.Response:

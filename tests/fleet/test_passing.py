@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from fake_member import BLOB
 from fleet_door import Open, Opened, kill, started
-from numaserve.server.api.key_file import ApiKey
-from numaserve.server.api.ollama.greeting import OLLAMA_VERSION
-from numaserve.server.api.passed_clients import PassedClient
-from numaserve.server.api.quota import KeyLimits
-from numaserve.server.api.ui_files import ui_files
 from numaserve.server.fleet import front_door
 from numaserve.server.fleet.passing import IDLE_CONNECTIONS
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.passed_clients import PassedClient
+from numaserve.server.http.auth.quota import KeyLimits
+from numaserve.server.http.ui_files import ui_files
 from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.server.surfaces.ollama.greeting import OLLAMA_VERSION
 
 ONE: dict[str, dict[str, Any]] = {"a": {}}
 

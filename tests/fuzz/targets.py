@@ -13,7 +13,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.service.pooling import check_pooling
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance

@@ -16,17 +16,17 @@ import msgspec
 import uvicorn
 import uvloop
 from fake_worker import VOCAB
-from numaserve.server.api.app import ApiContext, ApiLimits, create_app
+from numaserve.server.answers.formats import reasoning_format, tool_format
+from numaserve.server.app.application import ApiContext, ApiLimits, create_app
+from numaserve.server.config.option_types import DrafterName
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.option_types import DrafterName
 from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, WorkerDrafter
-from numaserve.server.service.answer_formats import reasoning_format, tool_format
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy

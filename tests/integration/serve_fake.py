@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from numaserve.server.cli.main import EXIT_MISTAKE
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.service.start import run_service
 from numaserve.workers.errors import OperatorError
 

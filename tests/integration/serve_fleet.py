@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from numaserve.server.cli.main import EXIT_MISTAKE
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.fleet.service import run_fleet
 from numaserve.workers.errors import OperatorError
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from harness import Options, serving
-from numaserve.server.service.answer_formats import tool_format
+from numaserve.server.answers.formats import tool_format
+from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.tokenizer import Tokenizer
 from numaserve.server.tokenizer.chat_template import ChatTemplate
-from numaserve.server.tools.formats import tool_formats
 from played_script import Script
 from surfaces import QUESTION, RESULT, SURFACES
 

@@ -22,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 # Reads what was given to it, and says so.
 READER = """
 import os
-from numaserve.server.service.activation import activated_listeners
+from numaserve.server.connection.activation import activated_listeners
 from numaserve.workers.errors import OperatorError
 try:
     print(*(each.place for each in activated_listeners(os.environ, None)))

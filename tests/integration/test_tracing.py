@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.engine.traces import SequenceTrace
 from numaserve.server.service import spans as service_spans
 from numaserve.server.service.spans import open_spans

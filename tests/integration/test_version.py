@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.cli.main import main
-from numaserve.server.version import built_commit, installed_version
+from numaserve.server.common.version import built_commit, installed_version
 
 ROOT = Path(__file__).resolve().parents[2]
 # Next to the interpreter, as `make test` installs it, or of the system.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.fleet.models_file import read_models_file
 
 from tests.clients.environments import python_with

@@ -3,7 +3,7 @@
 from typing import Any
 
 import yaml
-from numaserve.server.config import ServeConfig
+from numaserve.server.config.serve import ServeConfig
 from numaserve.server.metrics.metrics import Metrics
 
 from tests.documentation.parts import ROOT

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import load_model_config

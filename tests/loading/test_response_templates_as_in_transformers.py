@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numaserve.server.response_template.definition import Field, template_of
-from numaserve.server.response_template.errors import Unreadable
-from numaserve.server.response_template.reading import check_complete, regions, turn_of
+from numaserve.server.answers.response_template.definition import Field, template_of
+from numaserve.server.answers.response_template.errors import Unreadable
+from numaserve.server.answers.response_template.reading import check_complete, regions, turn_of
 from transformers.utils.chat_parsing import parse_response
 
 from tests.support.response_templates import HEADED, WRITTEN, Written

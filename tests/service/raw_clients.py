@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from numaserve.server.api.app import ApiContext
-from numaserve.server.service.connection import ConnectionLimits, LimitedProtocol
+from numaserve.server.app.application import ApiContext
+from numaserve.server.connection.bounds import ConnectionLimits, LimitedProtocol
 from numaserve.server.service.http import HttpServer
 
 from tests.support.api_fakes import REPLY, FakeEngine, make_context

@@ -5,14 +5,14 @@ import shlex
 from typing import Any
 
 import pytest
-from numaserve.server.api.fields import Strict
-from numaserve.server.api.openai.chat_schema import ChatRequest
-from numaserve.server.api.openai.completion_schema import CompletionRequest
-from numaserve.server.api.openai.embedding_schema import EmbeddingRequest
-from numaserve.server.api.rerank.schema import RerankRequest
-from numaserve.server.config import Task
+from numaserve.server.config.serve import Task
+from numaserve.server.connection.listen import bind_listener
+from numaserve.server.http.fields.types import Strict
 from numaserve.server.service.announce import announce, example_for
-from numaserve.server.service.listen import bind_listener
+from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
+from numaserve.server.surfaces.openai.embedding_schema import EmbeddingRequest
+from numaserve.server.surfaces.rerank.schema import RerankRequest
 
 MODEL = "tiny"
 

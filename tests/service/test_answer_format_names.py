@@ -1,7 +1,7 @@
 """The names of formats in options."""
 
 import pytest
-from numaserve.server.service.answer_formats import reasoning_format, tool_format
+from numaserve.server.answers.formats import reasoning_format, tool_format
 from numaserve.workers.errors import OperatorError
 
 

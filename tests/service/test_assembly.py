@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.service.assembly import connection_limits, make_engine

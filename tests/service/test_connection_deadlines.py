@@ -6,8 +6,8 @@ import time
 from typing import cast
 
 import pytest
-from numaserve.server.service.client_transport import ClientTransport
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.bounds import ConnectionLimits
+from numaserve.server.connection.client_transport import ClientTransport
 from raw_clients import BODY, CHUNKED, GET, HEAD, answer_of, exchange, is_closed, listening, pour
 
 from tests.support.api_fakes import FakeEngine, make_context

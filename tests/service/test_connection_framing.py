@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.bounds import ConnectionLimits
 from raw_clients import BODY, CHUNKED, COMPLETE, GET, POST, answer_of, exchange, is_closed, is_served, listening, pour
 
 from tests.support.api_fakes import REPLY, FakeEngine, make_context

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.bounds import ConnectionLimits
 from raw_clients import COMPLETE, GET, HEAD, answer_of, exchange, is_served, listening
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.bounds import ConnectionLimits
 from raw_clients import BODY, COMPLETE, GET, HEAD, Connection, answer_of, is_closed, is_served, listening, pour
 
 from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context

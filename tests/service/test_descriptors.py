@@ -2,7 +2,7 @@ import resource
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.service.descriptors import check_descriptors, max_connections
+from numaserve.server.connection.descriptors import check_descriptors, max_connections
 from numaserve.workers.errors import OperatorError
 
 

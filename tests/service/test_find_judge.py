@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from numaserve.server.api.judge import Judge, probability
+from numaserve.server.generation.judge import Judge, probability
 from numaserve.server.service.reranker import find_judge
 from numaserve.workers.errors import OperatorError
 

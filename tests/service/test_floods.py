@@ -4,7 +4,7 @@ import asyncio
 import tracemalloc
 
 import pytest
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.bounds import ConnectionLimits
 from raw_clients import Connect, exchange, listening, pour
 
 from tests.support.api_fakes import FakeEngine, make_context

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.bounds import ConnectionLimits
 from numaserve.server.service.http import HttpServer
 
 from tests.support.api_fakes import FakeEngine, make_context
@@ -35,7 +35,7 @@ async def a_client(server: HttpServer, listener: socket.socket) -> AsyncIterator
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.service.app_server._LAST_CHUNKS_S", 3600.0)
+    monkeypatch.setattr("numaserve.server.connection.app_server._LAST_CHUNKS_S", 3600.0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -55,7 +55,7 @@ async def _stall(client: socket.socket, server: HttpServer) -> None:
 
 
 async def test_a_client_that_does_not_read_is_cut_off_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.service.app_server._LAST_CHUNKS_S", 0.05)
+    monkeypatch.setattr("numaserve.server.connection.app_server._LAST_CHUNKS_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = HttpServer(make_context(FakeEngine()), [listener], LIMITS)
         async with a_client(server, listener) as (client, _):

@@ -1,5 +1,5 @@
 import pytest
-from numaserve.server.service.listen import bind_listener
+from numaserve.server.connection.listen import bind_listener
 from numaserve.workers.errors import OperatorError
 
 

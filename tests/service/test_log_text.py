@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.config import LogFormat
+from numaserve.server.config.serve import LogFormat
+from numaserve.server.http.access_log import JsonFormatter
 from numaserve.server.service.logs import TextFormatter, block, is_text, set_up_logging
 
 

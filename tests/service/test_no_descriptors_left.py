@@ -15,8 +15,8 @@ import pytest
 CODE = """
 import asyncio, os, resource, socket, sys
 import uvloop
-from numaserve.server.service.app_server import AppServer
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.app_server import AppServer
+from numaserve.server.connection.bounds import ConnectionLimits
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 204, "headers": []})

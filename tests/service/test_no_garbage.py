@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.connection.bounds import ConnectionLimits
 
 from tests.service.raw_clients import Connect, Connection, listening
 from tests.support.api_fakes import FakeEngine, make_context

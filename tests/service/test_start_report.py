@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from numaserve.server.api.access_log import JsonFormatter
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
+from numaserve.server.http.access_log import JsonFormatter
 from numaserve.server.service.assembly import Checked
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.logs import TextFormatter

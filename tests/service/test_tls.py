@@ -2,7 +2,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from numaserve.server.service.tls import Certificate, find_certificate
+from numaserve.server.connection.tls import Certificate, find_certificate
 from numaserve.workers.errors import OperatorError
 
 from tests.support.certificates import Files, make_certificate

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from numaserve.server.service.unix_socket import bind_unix_listener
+from numaserve.server.connection.unix_socket import bind_unix_listener
 from numaserve.workers.errors import OperatorError
 
 

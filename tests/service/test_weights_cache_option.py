@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.protocol import WeightsCache
 

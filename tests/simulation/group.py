@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from numaserve.server.death import Death
+from numaserve.server.common.death import Death
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks
 from numaserve.workers.protocol import (
     Failure,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import cast
 
-from numaserve.server.death import Death
+from numaserve.server.common.death import Death
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics

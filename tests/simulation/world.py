@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from numaserve.server.death import Death
+from numaserve.server.common.death import Death
 from numaserve.workers.protocol import StepPlan
 
 from tests.simulation.truth import Truth

@@ -12,11 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tokenizers
-from numaserve.server.api.app import ApiContext, ApiLimits
-from numaserve.server.api.auth import ApiKeys
-from numaserve.server.api.browser_rules import BrowserRules
-from numaserve.server.api.judge import Judge
-from numaserve.server.api.key_file import ApiKey
+from numaserve.server.app.application import ApiContext, ApiLimits
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.overview import Branch, Overview, Prefixes, WorkerState
 from numaserve.server.engine.types import (
@@ -28,6 +24,10 @@ from numaserve.server.engine.types import (
     Load,
     NotReady,
 )
+from numaserve.server.generation.judge import Judge
+from numaserve.server.http.auth.key_file import ApiKey
+from numaserve.server.http.auth.keys import ApiKeys
+from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
 from numaserve.server.tokenizer.types import ChatTemplateError

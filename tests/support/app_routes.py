@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from numaserve.server.api.app import create_app
+from numaserve.server.app.application import create_app
 
 from tests.support.api_fakes import FakeEngine, make_context
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from httpx import Response
-from numaserve.server.api.errors import ApiError
+from numaserve.server.http.errors import ApiError
 from starlette.exceptions import HTTPException
 
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
-from numaserve.server.reasoning.format import ReasoningFormat
-from numaserve.server.tools.answer import output_parser
-from numaserve.server.tools.format import ToolFormat
-from numaserve.server.tools.types import OutputParser, Tool
+from numaserve.server.answers.reasoning.format import ReasoningFormat
+from numaserve.server.answers.tools.answer import output_parser
+from numaserve.server.answers.tools.format import ToolFormat
+from numaserve.server.answers.tools.types import OutputParser, Tool
 
 
 @dataclass

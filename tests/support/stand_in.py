@@ -7,10 +7,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from numaserve.server.api.sampling import Sampling
-from numaserve.server.reasoning.formats import reasoning_formats
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.http import HttpServer
-from numaserve.server.tools.formats import tool_formats
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 

@@ -7,12 +7,12 @@ from itertools import takewhile
 from typing import Any
 
 from jinja2 import TemplateError
-from numaserve.server.reasoning.format import ReasoningFormat
-from numaserve.server.reasoning.formats import reasoning_format_of
+from numaserve.server.answers.reasoning.format import ReasoningFormat
+from numaserve.server.answers.reasoning.formats import reasoning_format_of
+from numaserve.server.answers.tools.format import ToolFormat
+from numaserve.server.answers.tools.formats import tool_format_of
+from numaserve.server.answers.tools.types import Tool
 from numaserve.server.template.environment import make_environment
-from numaserve.server.tools.format import ToolFormat
-from numaserve.server.tools.formats import tool_format_of
-from numaserve.server.tools.types import Tool
 
 from tests.support.model_outputs import parse
 

@@ -4,7 +4,7 @@ import random
 import tracemalloc
 from collections import Counter
 
-from numaserve.server.fair_lru import ENTRY_BYTES, FairLru
+from numaserve.server.common.fair_lru import ENTRY_BYTES, FairLru
 
 
 def test_the_least_used_entry_of_an_owner_goes_first() -> None:

@@ -16,9 +16,9 @@ _PYTHON = ("server", "workers", "kernels", "shm_comm", "deploy/installation", "d
 _CPP = ("kernels", "shm_comm")
 # Prompts and descriptions for models, and words that a random prompt is made of: nobody else reads them.
 _FOR_MODELS = {
-    "server/api/anthropic/client_tools.py",
-    "server/api/generation/plain_tools.py",
-    "server/api/judge.py",
+    "server/surfaces/anthropic/client_tools.py",
+    "server/generation/conversation/plain_tools.py",
+    "server/generation/judge.py",
     "server/loadtest/prompts.py",
 }
 # Code, markup, regular expressions, types of content, and options with their values.

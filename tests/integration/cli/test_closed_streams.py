@@ -10,7 +10,7 @@ import pytest
 CODE = """
 import logging, os, sys
 from pathlib import Path
-from numaserve.server.standard_streams import open_standard_streams
+from numaserve.server.common.standard_streams import open_standard_streams
 open_standard_streams()
 from numaserve.server.service.logs import set_up_logging
 set_up_logging("info")

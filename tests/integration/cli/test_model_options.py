@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from numaserve.server.cli.main import whole_command
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.settings import DEFAULT_SETTINGS, MODEL_OPTIONS, ModelOption, ModelSettings
 

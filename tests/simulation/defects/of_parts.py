@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import structs
-from numaserve.server.death import Cause, Death
+from numaserve.server.common.death import Cause, Death
 from numaserve.server.engine.backlog import Backlog
 from numaserve.server.engine.masked_sequence import MaskedSequence
 from numaserve.server.engine.masks import Masks

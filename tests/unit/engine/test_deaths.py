@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from numaserve.server.death import Cause
+from numaserve.server.common.death import Cause
 from numaserve.server.engine.deaths import Deaths
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.suspects import Finding

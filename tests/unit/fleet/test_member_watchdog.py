@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from numaserve.server.config import load_config
+from numaserve.server.config.serve import load_config
 from numaserve.server.fleet.models_file import ModelSpec, Place
 from numaserve.server.fleet.residency import Claim
 from numaserve.server.fleet.resident import Resident

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numaserve.server.reasoning.format import ReasoningFormat
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.tools.format import Call
-from numaserve.server.tools.formats import tool_formats
-from numaserve.server.tools.types import Tool
+from numaserve.server.answers.reasoning.format import ReasoningFormat
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.tools.format import Call
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.answers.tools.types import Tool
 
 from tests.support.model_outputs import Answer, cut, each_way_to_cut, parse
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from numaserve.server.answers.response_template.errors import BadTemplate
+from numaserve.server.answers.response_template.template import ResponseTemplate, response_template_in
+from numaserve.server.answers.response_template.types import Question, ReadAnswer
 from numaserve.server.engine.types import NotReady, QueueFull
-from numaserve.server.response_template.errors import BadTemplate
-from numaserve.server.response_template.template import ResponseTemplate, response_template_in
-from numaserve.server.response_template.types import Question, ReadAnswer
 
 from tests.support.response_templates import CATASTROPHE, CATASTROPHIC, MARKED
 

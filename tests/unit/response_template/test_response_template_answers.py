@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numaserve.server.response_template.answer import answer_of
-from numaserve.server.response_template.definition import template_of
-from numaserve.server.response_template.errors import Unreadable
-from numaserve.server.response_template.types import Question, ReadAnswer, ReadCall
+from numaserve.server.answers.response_template.answer import answer_of
+from numaserve.server.answers.response_template.definition import template_of
+from numaserve.server.answers.response_template.errors import Unreadable
+from numaserve.server.answers.response_template.types import Question, ReadAnswer, ReadCall
 
 from tests.support.model_outputs import ARGUMENTS
 from tests.support.response_templates import BARE, HEADED, LISTED, MARKED, WRITTEN, Written

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from numaserve.server.response_template.definition import template_of
-from numaserve.server.response_template.errors import BadTemplate
+from numaserve.server.answers.response_template.definition import template_of
+from numaserve.server.answers.response_template.errors import BadTemplate
 
 from tests.support.response_templates import WRITTEN, Written
 

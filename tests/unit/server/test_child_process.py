@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from numaserve.server.child_process import ChildProcess, TooLate
-from numaserve.server.patience import Patience
+from numaserve.server.common.patience import Patience
+from numaserve.server.confined.child_process import ChildProcess, TooLate
 
 ECHO = ("cat",)
 

@@ -2,8 +2,8 @@
 
 import pytest
 from jinja2 import TemplateError
-from numaserve.server.api.late_system import LateSystem, fold
-from numaserve.server.api.turns import Turn
+from numaserve.server.generation.conversation.late_system import LateSystem, fold
+from numaserve.server.generation.conversation.turns import Turn
 from numaserve.server.template.process import ClientsTemplate
 from numaserve.server.tokenizer.types import ChatTemplateError
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 import uvloop
-from numaserve.server import patience
-from numaserve.server.patience import TICK_S, Patience, PatientTimer, patiently, wait_patiently
+from numaserve.server.common import patience
+from numaserve.server.common.patience import TICK_S, Patience, PatientTimer, patiently, wait_patiently
 
 from tests.support.simulated_loop import SimulatedLoop
 
@@ -175,7 +175,7 @@ def test_an_answer_that_waits_is_read_before_the_time_is_over(
 
 WAITS = """
 import asyncio, sys, uvloop
-from numaserve.server.patience import PatientTimer
+from numaserve.server.common.patience import PatientTimer
 
 async def main():
     loop = asyncio.get_running_loop()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from numaserve.server.child_process import ChildProcess
-from numaserve.server.priority import run_when_idle
+from numaserve.server.confined.child_process import ChildProcess
+from numaserve.server.confined.priority import run_when_idle
 
 SLEEP = (sys.executable, "-S", "-c", "input()")
 AUTOGROUPS = Path("/proc/self/autogroup")

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from numaserve.configs import presets
-from numaserve.server.config import ServeConfig, load_config
+from numaserve.server.config.serve import ServeConfig, load_config
 from numaserve.workers.errors import OperatorError
 from pydantic import ValidationError
 

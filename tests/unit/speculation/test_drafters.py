@@ -1,7 +1,7 @@
 """Which drafters a sequence has."""
 
 import pytest
-from numaserve.server.option_types import DRAFTERS, drafters_meant
+from numaserve.server.config.option_types import DRAFTERS, drafters_meant
 from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.speculation.drafters import ServerDrafters

@@ -1,7 +1,7 @@
 """When the supervisor gives up."""
 
 import pytest
-from numaserve.server.death import Cause
+from numaserve.server.common.death import Cause
 from numaserve.server.supervisor.policy import RestartPolicy
 
 

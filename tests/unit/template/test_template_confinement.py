@@ -6,7 +6,7 @@ import pytest
 
 PREPARED = """
 import ctypes, mmap, os, signal, socket, subprocess, sys, threading, time
-from numaserve.server.confinement import confine
+from numaserve.server.confined.confinement import confine
 confine(1 << 30)
 try:
     {attempt}

@@ -9,15 +9,15 @@ from functools import cache
 import jsonschema_rs
 import pytest
 from llguidance import LLMatcher, LLTokenizer
+from numaserve.server.answers.tools.format import Call, ToolFormat
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.answers.tools.types import Tool
 from numaserve.server.structured.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.structural_tag import structural_tag_grammar
 from numaserve.server.structured.types import Limits
 from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.server.tokenizer import Tokenizer, load_tokenizer
-from numaserve.server.tools.format import Call, ToolFormat
-from numaserve.server.tools.formats import tool_formats
-from numaserve.server.tools.types import Tool
 
 from tests.support.masks import matches, walk
 from tests.support.model_outputs import parse

@@ -3,10 +3,10 @@
 from pkgutil import iter_modules
 
 import pytest
-from numaserve.server.reasoning import formats as reasoning_modules
-from numaserve.server.reasoning.formats import reasoning_format_of, reasoning_formats
-from numaserve.server.tools import formats as tool_modules
-from numaserve.server.tools.formats import tool_format_of, tool_formats
+from numaserve.server.answers.reasoning import formats as reasoning_modules
+from numaserve.server.answers.reasoning.formats import reasoning_format_of, reasoning_formats
+from numaserve.server.answers.tools import formats as tool_modules
+from numaserve.server.answers.tools.formats import tool_format_of, tool_formats
 
 
 def test_names_are_those_of_the_files() -> None:

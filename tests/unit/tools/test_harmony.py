@@ -1,10 +1,10 @@
 """Messages in the channels of gpt-oss."""
 
 import pytest
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.tools.answer import output_parser
-from numaserve.server.tools.formats import tool_formats
-from numaserve.server.tools.types import OutputParser, Tool
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.tools.answer import output_parser
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.answers.tools.types import OutputParser, Tool
 
 from tests.support.model_outputs import Answer, each_way_to_cut, joined
 

@@ -1,9 +1,9 @@
 """What models write that is not quite the Hermes format."""
 
 import pytest
-from numaserve.server.tools.answer import output_parser
-from numaserve.server.tools.formats import tool_format_of, tool_formats
-from numaserve.server.tools.types import Parsed, Tool, ToolCallDelta
+from numaserve.server.answers.tools.answer import output_parser
+from numaserve.server.answers.tools.formats import tool_format_of, tool_formats
+from numaserve.server.answers.tools.types import Parsed, Tool, ToolCallDelta
 
 from tests.support.model_outputs import Answer, each_way_to_cut, parse
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numaserve.server.tools.json_cutter import JsonCutter
+from numaserve.server.answers.tools.json_cutter import JsonCutter
 
 from tests.support.model_outputs import VALUES, cut
 

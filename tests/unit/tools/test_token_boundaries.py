@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numaserve.server.reasoning.formats import reasoning_formats
+from numaserve.server.answers.reasoning.formats import reasoning_formats
+from numaserve.server.answers.tools.format import Call, ToolFormat
+from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.tokenizer import Tokenizer
 from numaserve.server.tokenizer.detokenizer import IncrementalDetokenizer
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
-from numaserve.server.tools.format import Call, ToolFormat
-from numaserve.server.tools.formats import tool_formats
 
 from tests.support.model_outputs import parse
 from tests.support.tokenizer_builders import byte_level_backend, wrap

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numaserve.server.tools.format import Call, ToolFormat
-from numaserve.server.tools.formats import tool_formats
-from numaserve.server.tools.types import Tool
+from numaserve.server.answers.tools.format import Call, ToolFormat
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.answers.tools.types import Tool
 
 from tests.support.model_outputs import ARGUMENTS, Answer, cut, each_way_to_cut, parse, schema_of
 

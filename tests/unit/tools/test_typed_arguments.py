@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from numaserve.server.tools.argument_types import types_of, value_in_json
-from numaserve.server.tools.formats import tool_formats
-from numaserve.server.tools.types import Tool
+from numaserve.server.answers.tools.argument_types import types_of, value_in_json
+from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.server.answers.tools.types import Tool
 
 from tests.support.model_outputs import each_way_to_cut, parse
 

@@ -1,0 +1,11 @@
+"""DeepSeek-R1, whose answers begin with a thought, opened or not."""
+
+from numaserve.server.answers.reasoning.format import ReasoningFormat
+
+FORMAT = ReasoningFormat(
+    name="deepseek_r1",
+    start="<think>",
+    end="</think>",
+    in_template=("<｜Assistant｜><think>\\n",),
+    begins_inside=True,
+)

@@ -1,0 +1,17 @@
+"""Qwen3-Coder and Qwen3.5, Nemotron 3, Step 3.5: tags that begin with the name of what is in them."""
+
+from numaserve.server.answers.tools.tagged_format import TaggedFormat
+
+FORMAT = TaggedFormat(
+    name="qwen3_coder",
+    in_template=("<tool_call>", "<function=", "<parameter="),
+    # Models often leave the outer tag out.
+    triggers=("<tool_call>", "<function="),
+    tokens=("<tool_call>", "</tool_call>"),
+    call_begin="<tool_call>\n<function=",
+    name_end=">\n",
+    key_begin="<parameter=",
+    key_end=">\n",
+    value_end="\n</parameter>\n",
+    call_end="</function>\n</tool_call>",
+)

@@ -1,0 +1,93 @@
+"""Formats in which calls are written like those of Python: [f(a=1, b="x"), g()]."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from numaserve.server.answers.tools.call_grammar import (
+    Form,
+    const,
+    each_argument,
+    regex,
+    schema,
+    sequence,
+    tag,
+    tags,
+    takes_anything,
+)
+from numaserve.server.answers.tools.format import Call, ToolFormat
+from numaserve.server.answers.tools.literals import PYTHON, Broken, ValueReader
+from numaserve.server.answers.tools.scanner import NotACall, Scanner, Steps, markers
+from numaserve.server.answers.tools.sink import Sink
+from numaserve.server.answers.tools.types import Tool
+
+_NAME = re.compile(r"[-.0-9A-Za-z_]")
+_KEY = re.compile(r"\w")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonicFormat(ToolFormat):
+    """A list of calls with keyword arguments, whose values are literals of Python."""
+
+    separator: str = ", "
+
+    def read(self, scanner: Scanner, sink: Sink, trigger: str) -> Steps[None]:
+        """See `ToolFormat`."""
+        yield from scanner.lines("[")
+        while True:
+            yield from self._name(scanner, sink, known=not trigger)
+            try:
+                yield from self._arguments(scanner, sink)
+            except Broken:
+                yield from scanner.until(markers(*{self.end[1:]} - {""}), sink.arguments)
+                return
+            finally:
+                scanner.forget()
+            yield from scanner.space()
+            if (yield from scanner.one_of(",")) is None:
+                break
+        yield from scanner.expect("]")
+        yield from scanner.close_lines(self.end[1:])
+
+    def _name(self, scanner: Scanner, sink: Sink, known: bool) -> Steps[None]:
+        yield from scanner.space()
+        name = yield from scanner.some(_NAME)
+        if not name or (known and name not in sink.tools):
+            raise NotACall
+        yield from scanner.expect("(")
+        sink.begin_call(name)
+
+    def _arguments(self, scanner: Scanner, sink: Sink) -> Steps[None]:
+        sink.arguments("{")
+        reader = ValueReader(scanner, PYTHON, sink.arguments)
+        comma = ""
+        yield from scanner.space()
+        while (yield from scanner.one_of(")")) is None:
+            key = yield from scanner.some(_KEY)
+            yield from scanner.space()
+            written = json.dumps(key, ensure_ascii=False)
+            if (yield from scanner.one_of("=")) is None:
+                sink.arguments(comma + written[:-1] if key else "")
+                raise Broken
+            sink.arguments(f"{comma}{written}: ")
+            yield from reader.value()
+            yield from scanner.space()
+            if (yield from scanner.sees(")")) is None and (yield from scanner.one_of(",")) is None:
+                raise Broken
+            yield from scanner.space()
+            comma = ", "
+        sink.arguments("}")
+
+    def render_call(self, call: Call, number: int) -> str:
+        """See `ToolFormat`."""
+        return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
+
+    def call_form(self, tool: Tool) -> Form:
+        """See `ToolFormat`. Values are in JSON, whose words the reader takes too."""
+        any_argument = tag("", sequence(regex("[A-Za-z_][A-Za-z_0-9]*"), const("="), schema(True)), "")
+        arguments = (
+            tags([any_argument], ", ", at_least_one=False)
+            if takes_anything(tool)
+            else each_argument(tool, lambda name, of: sequence(const(f"{name}="), schema(of)), ", ")
+        )
+        return tag(f"{tool.name}(", arguments, ")")

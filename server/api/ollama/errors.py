@@ -1,8 +1,0 @@
-"""Errors in Ollama's shape: ``{"error": "..."}``."""
-
-from numaserve.server.api.errors import ApiError
-
-
-def error_body(error: ApiError, _request_id: str = "") -> dict[str, object]:
-    """The JSON object clients get, also as the last line of a stream that fails."""
-    return {"error": error.message}

@@ -1,0 +1,1 @@
+"""The application: the routes of all surfaces, and the middleware around them."""

@@ -1,0 +1,117 @@
+"""The process that decodes long bodies; `process.DecodingProcess` starts it.
+
+Each request is one line of JSON (`Job`) and the body behind it. Each answer is a `Decoded` in pieces: of each its
+length in 8 bytes, and a `Piece` in JSON, as MessagePack has no integers beyond 64 bits; at last a length of 0. The
+process ends when its input does.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+from numaserve.server.confined.confinement import confine, ignore_ends_of_the_group
+from numaserve.server.http.body.decode import BodyProblem, Decoded, decode, to_data
+from numaserve.server.http.body.names_model import NamesModel
+from numaserve.server.http.body.need import MAX_CONTAINERS
+from numaserve.server.http.body.pieces import Piece, Pieces
+from numaserve.server.http.explain import Problem
+from numaserve.server.http.fields.types import Strict
+from numaserve.server.http.fields.unknown_fields import UnknownFields
+from numaserve.server.surfaces.anthropic.schema import CountTokensRequest, MessagesRequest
+from numaserve.server.surfaces.ollama.chat_schema import OllamaChatRequest
+from numaserve.server.surfaces.ollama.embed_schema import OllamaEmbeddingsRequest, OllamaEmbedRequest
+from numaserve.server.surfaces.ollama.generate_schema import OllamaGenerateRequest
+from numaserve.server.surfaces.ollama.show_schema import OllamaPullRequest, OllamaShowRequest
+from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
+from numaserve.server.surfaces.openai.embedding_schema import EmbeddingRequest
+from numaserve.server.surfaces.openai.responses.schema import InputTokensRequest, ResponsesRequest
+from numaserve.server.surfaces.rerank.schema import RerankRequest, ScoreRequest
+from numaserve.server.surfaces.sglang.abort_schema import AbortRequest
+from numaserve.server.surfaces.sglang.generate_schema import SGLangGenerateRequest
+from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest, TokenizeRequest
+
+MODELS: dict[str, type[Strict]] = {
+    model.__name__: model
+    for model in (
+        ChatRequest,
+        CompletionRequest,
+        EmbeddingRequest,
+        RerankRequest,
+        ScoreRequest,
+        ResponsesRequest,
+        InputTokensRequest,
+        MessagesRequest,
+        CountTokensRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
+        OllamaChatRequest,
+        OllamaGenerateRequest,
+        OllamaEmbedRequest,
+        OllamaEmbeddingsRequest,
+        OllamaShowRequest,
+        OllamaPullRequest,
+        SGLangGenerateRequest,
+        AbortRequest,
+        NamesModel,
+    )
+}
+_TOO_MANY = Problem(
+    f"The request body has more than {MAX_CONTAINERS} objects and lists, the limit. Shorten the request.", None
+)
+_MEMORY_BYTES = 4 << 30  # a hundred times the longest body
+
+
+class Job(msgspec.Struct):
+    """The head of a request: the kind of body to decode, and how many bytes of it follow."""
+
+    model: str
+    refuse_unknown: bool
+    length: int
+
+
+def answer(job: Job, data: bytes) -> Decoded:
+    """Decode one body."""
+    unknown = UnknownFields(job.refuse_unknown)
+    try:
+        body = decode(MODELS[job.model], data, unknown)
+    except BodyProblem as error:
+        return Decoded(problem=error.problem)
+    except MemoryError:
+        return Decoded(problem=Problem("Decoding the request body takes too much memory. Shorten the request.", None))
+    return Decoded(to_data(body), unknown.names, unknown.count)
+
+
+def _pieces(decoded: Decoded) -> Iterator[Piece]:
+    """The pieces of an answer, unless it holds too much for the server's own process."""
+    pieces = Pieces(msgspec.to_builtins(decoded, str_keys=True))
+    if pieces.containers > MAX_CONTAINERS:
+        pieces = Pieces(msgspec.to_builtins(Decoded(problem=_TOO_MANY)))
+    return iter(pieces)
+
+
+def _decode_once() -> None:
+    """Let libraries do what they do at their first use, while files can still be opened."""
+    list(_pieces(answer(Job(ChatRequest.__name__, False, 2), b"{}")))
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    ignore_ends_of_the_group()
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    _decode_once()
+    with suppress(OSError):  # a kernel without filters; unlike a template, a body is no program
+        confine(_MEMORY_BYTES)
+    while line := source.readline():
+        job = msgspec.json.decode(line, type=Job)
+        for piece in _pieces(answer(job, source.read(job.length))):
+            encoded = msgspec.json.encode(piece)
+            sink.write(len(encoded).to_bytes(8, "little"))
+            sink.write(encoded)
+        sink.write(bytes(8))
+        sink.flush()
+
+
+if __name__ == "__main__":
+    main()

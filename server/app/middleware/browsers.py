@@ -1,0 +1,76 @@
+"""The rules for browsers, kept: foreign names and foreign pages are refused; then CORS."""
+
+from numaserve.server.http.auth.quota import RATE_HEADERS
+from numaserve.server.http.browser_rules import ANY, BrowserRules, host_name, is_local
+from numaserve.server.http.errors import ApiError
+from numaserve.server.http.fields.unknown_fields import HEADER as IGNORED_HEADER
+from numaserve.server.surfaces.errors import error_of
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_EXPOSED = ("X-Request-Id", IGNORED_HEADER, "Retry-After", *RATE_HEADERS)
+_MAX_AGE_S = 600  # for which browsers remember the answer to a preflight
+
+
+class Browsers:
+    """Refuses requests under foreign names, and those of foreign pages unless a key protects from them; then CORS."""
+
+    def __init__(self, app: ASGIApp, rules: BrowserRules, *, has_keys: bool) -> None:
+        self._rules = rules
+        self._has_keys = has_keys
+        self._app = app
+        if rules.cors_origins:
+            self._app = CORSMiddleware(
+                app,
+                allow_origins=rules.cors_origins,
+                allow_methods=["GET", "HEAD", "POST", "DELETE"],
+                allow_headers=[ANY],
+                expose_headers=_EXPOSED,
+                max_age=_MAX_AGE_S,
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or answer 403."""
+        error = self._objection(scope["headers"], scope["method"]) if scope["type"] == "http" else None
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            await error_of(scope, error)(scope, receive, send)
+
+    def _objection(self, headers: list[tuple[bytes, bytes]], method: str) -> ApiError | None:
+        hosts = _values(headers, b"host")
+        if not all(self._rules.allow_host(host) for host in hosts):
+            return _refused(
+                "The server does not accept requests for this host name. "
+                "The operator can allow the name with --allowed-host."
+            )
+        # A preflight asks about requests that may carry a key, and comes without one.
+        if self._has_keys and method != "OPTIONS":
+            return None
+        if self._is_foreign(headers, hosts):
+            return _refused(
+                "Web pages of other sites cannot use this server. The operator can allow an origin with --cors-origin."
+            )
+        return None
+
+    def _is_foreign(self, headers: list[tuple[bytes, bytes]], hosts: list[str]) -> bool:
+        origins = _values(headers, b"origin")
+        if origins and all(self._rules.allow_origin(origin) for origin in origins):
+            return False
+        sites = _values(headers, b"sec-fetch-site")
+        if sites:  # the browser's own word, which no page can forge
+            return "cross-site" in sites
+        return not all(_is_same_site(origin, hosts) for origin in origins)
+
+
+def _is_same_site(origin: str, hosts: list[str]) -> bool:
+    name = host_name(origin.partition("://")[2])  # empty for "null", which sandboxed pages send
+    return all(name == host_name(host) or (is_local(name) and is_local(host_name(host))) for host in hosts)
+
+
+def _values(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
+    return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(403, message, code="forbidden", refusal=None)

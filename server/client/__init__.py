@@ -1,0 +1,1 @@
+"""The way from a command, or another server, to a running server."""

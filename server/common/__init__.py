@@ -1,0 +1,1 @@
+"""Small parts that any room of the front end may use."""

@@ -1,0 +1,1 @@
+"""The server's configuration: its keys, types, file and errors."""

@@ -1,0 +1,328 @@
+"""The server's configuration: defaults, overridden by a YAML file, overridden by the command line."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from numaserve.server.config.errors import explain_value, unknown_key
+from numaserve.server.config.file import read_config_file
+from numaserve.server.config.model_options import ModelKeys
+from numaserve.server.config.option_types import DrafterName, Names, NonBlank, Speculative, UrlPrefix, drafters_meant
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, Quantization, settings_of
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+
+Task = Literal["generate", "embed", "score"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "text", "json"]
+
+
+class ServeConfig(BaseModel):
+    """Every option of ``numaserve serve``. A key is the option's name with underscores; `KEYS` lists them all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+
+    model: NonBlank = Field(description="Model: Hugging Face folder, .gguf file, hub id, or 'demo'.")
+    tp: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Number of tensor-parallel ranks. More ranks than NUMA nodes make virtual nodes. Default: one "
+        "per usable NUMA node.",
+    )
+    backend: Backend = Field(
+        "native",
+        description="Backend that runs the model: `native` (the kernels) or `reference` (torch: slow, one rank, "
+        "any processor). `reference` needs the package `torch`.",
+    )
+    task: Task = Field(
+        "generate",
+        description="Task of the server. `generate`: text. `embed`: /v1/embeddings, from the hidden state of the "
+        "last token. `score`: also /v1/rerank and /v1/score, from the probability that a reranker "
+        "answers yes.",
+    )
+    settings: ModelSettings = Field(
+        DEFAULT_SETTINGS, description="Settings of the model, each with an option of its own."
+    )
+    host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 takes any free port.")
+    root_path: UrlPrefix | None = Field(
+        None,
+        description="URL prefix under which a proxy exposes the server, such as /llm. Routes answer with and "
+        "without the prefix.",
+    )
+    uds: Path | None = Field(None, description="Unix socket to listen on instead of an address.")
+    ssl_certfile: Path | None = Field(None, description="Certificate chain (PEM) for HTTPS.")
+    ssl_keyfile: Path | None = Field(None, description="Private key (PEM) of the certificate.")
+    served_model_name: Names | None = Field(
+        None,
+        description="Model name in the API. Repeat the option for several names: requests may use any name, "
+        "responses and metrics show the first. Default: the model's own name.",
+    )
+    context_length: int | None = Field(
+        None,
+        ge=32,
+        le=1 << 24,
+        description="Maximum tokens of a sequence, prompt and output together. Default: the model's context "
+        "length, or the size of the KV cache if that is smaller.",
+    )
+    max_running_requests: int = Field(64, ge=1, le=4096, description="Maximum number of sequences in a batch.")
+    max_queued_requests: int = Field(
+        512, ge=0, le=1 << 20, description="Maximum number of requests in the queue. Further requests get status 429."
+    )
+    max_queued_seconds: float = Field(
+        600.0,
+        gt=0,
+        le=86400,
+        description="Maximum predicted work in the queue, in seconds. Further requests get status 429. The default "
+        "is the timeout of OpenAI's clients.",
+    )
+    chunked_prefill_size: int = Field(
+        512, ge=16, le=8192, description="Maximum tokens in one step, prompt and output together."
+    )
+    target_itl_ms: float | None = Field(
+        None,
+        gt=0,
+        le=3_600_000,
+        description="Target duration of a step with output tokens, in ms. The scheduler splits prompts in the same "
+        "step to meet the target. Default: 100, or 3 times the duration of a step with the output "
+        "tokens alone if that is longer.",
+    )
+    kv_cache_gib: float | None = Field(
+        None,
+        gt=0,
+        le=1 << 14,
+        description="Size of the KV cache of all ranks together, in GiB. Default: all that fits in memory.",
+    )
+    mem_fraction_static: float = Field(
+        0.85, gt=0, le=0.98, description="Fraction of a node's free memory for weights, scratch and KV cache."
+    )
+    memory_gib: float | None = Field(
+        None,
+        gt=0,
+        le=1 << 16,
+        description="Maximum memory for weights, scratch and KV cache of all ranks together, in GiB. Default: the "
+        "free memory.",
+    )
+    weights_cache_gib: float = Field(
+        64.0,
+        ge=0,
+        le=1 << 16,
+        description="Maximum disk space for packed weights, in GiB. The least recently used weights are removed "
+        "first. 0 keeps no packed weights.",
+    )
+    chat_template: Path | None = Field(
+        None, description="Jinja file that replaces the model's chat template. Default: the model's own template."
+    )
+    tool_call_parser: str | None = Field(
+        None,
+        description="Format of the model's tool calls, `response_template` for the response template in the "
+        "model's own files, or `none`. Default: the format of the chat template, otherwise the "
+        "response template.",
+    )
+    reasoning_parser: str | None = Field(
+        None,
+        description="Format of the model's reasoning before its answer, or `none`. Default: the format of "
+        "the chat template.",
+    )
+    generation_config: Literal["model", "none"] = Field(
+        "model",
+        description="Source of the defaults for temperature, top_p, top_k, min_p and repetition_penalty: the "
+        "model's generation_config.json (`model`) or the API (`none`). With `model`, the demo uses the "
+        "values of its model card.",
+    )
+    dtype: Literal["auto", "bfloat16"] = Field(
+        "auto",
+        description="Type of weights that are not quantized: `auto` or `bfloat16`. Both store and multiply the "
+        "weights in bf16, whatever type the checkpoint has.",
+    )
+    api_key_file: Path | None = Field(
+        None,
+        description="File of API keys, one per line. The limits of a key may follow it on the line. Default: "
+        "clients need no key.",
+    )
+    log_level: LogLevel = Field("info", description="Log level: `debug`, `info`, `warning` or `error`.")
+    log_format: LogFormat = Field(
+        "auto",
+        description="Format of the log: `text`, one line per event, with colours on a terminal unless NO_COLOR is set; "
+        "`json`, one object per line; or `auto`, text on a terminal and JSON elsewhere.",
+    )
+    threads_per_worker: int | None = Field(
+        None, ge=1, le=1024, description="Maximum number of cores per rank. Default: every core of the rank."
+    )
+    reserve_core: bool = Field(
+        False,
+        description="Reserve one core of the first node for the front end, the process that answers HTTP requests.",
+    )
+    keep_alive_seconds: int = Field(
+        120,
+        ge=1,
+        le=86400,
+        description="Seconds that an idle connection stays open. Clients should close idle connections sooner.",
+    )
+    drain_seconds: float = Field(
+        30.0, ge=0, le=86400, description="Seconds that running requests have to finish after SIGTERM."
+    )
+    step_deadline_seconds: float = Field(
+        60.0,
+        ge=1,
+        le=3600,
+        description="Seconds after which the workers of an unfinished step are restarted. They are also restarted "
+        "when a step takes more than 5 s and 20 times its predicted duration.",
+    )
+    mask_deadline_ms: int = Field(
+        5000,
+        ge=1,
+        le=600_000,
+        description="Milliseconds that a constrained request waits until its allowed next tokens are computed. A "
+        "request that waits longer ends with an error. Other requests do not wait.",
+    )
+    request_timeout: float | None = Field(
+        None,
+        gt=0,
+        le=86400,
+        description="Maximum seconds of a request, in the queue and running. The X-Request-Timeout header of a "
+        "request may set a shorter limit. A request that takes longer ends with status 504. Default: "
+        "no limit.",
+    )
+    resume_timeout: float = Field(
+        300.0,
+        ge=0,
+        le=86400,
+        description="Seconds that requests wait for new workers after the workers failed. Requests that wait "
+        "longer end with an error.",
+    )
+    overlap: bool = Field(True, description="Schedule the next step while the workers compute the current step.")
+    draft_model: NonBlank | None = Field(
+        None,
+        description="Draft model for speculative decoding: a smaller model with the same vocabulary, named as "
+        "MODEL is. The workers load it alongside the model. The option sets `speculative` to `auto` unless "
+        "that option is set.",
+    )
+    draft_quantization: Quantization | None = Field(
+        None,
+        description="Format to quantize the draft model's weights to: `int8`, `int4` or `fp8`. `bf16` converts the "
+        "weights of a quantized draft model to bf16.",
+    )
+    speculative: Speculative | None = Field(
+        None,
+        description="Drafters for speculative decoding: `off`, `auto` for all drafters, or drafters by name "
+        "(repeat the option). A step verifies several draft tokens, and outputs stay identical bit by "
+        "bit. `prediction`: the predicted output in the request. `suffix`: tokens that followed the "
+        "same text earlier, in requests of the same cache group and cache_salt. `grammar`: tokens that "
+        "a constraint forces. `draft_model`: the model of that option. `mtp`: the model's multi-token "
+        "prediction layer, if it has one and there is no draft model. Default: off.",
+    )
+    prefix_cache: bool = Field(True, description="Reuse the KV cache of shared prompt prefixes.")
+    kv_events: NonBlank | None = Field(
+        None,
+        description="Endpoint that publishes KV events for routers, in vLLM's format: ipc://PATH or "
+        "tcp://127.0.0.1:PORT. API keys without cache-group= then share one prefix cache.",
+    )
+    kv_events_replay: NonBlank | None = Field(
+        None,
+        description="Endpoint where routers request missed KV events again. The address has the same form as "
+        "in kv_events.",
+    )
+    kv_events_topic: NonBlank | None = Field(
+        None, description="Topic of the KV events. Default: kv@HOST@MODEL, with the host name and the model name."
+    )
+    kv_events_anywhere: bool = Field(
+        False,
+        description="Allow other machines to read KV events. Every machine that connects can read prompts and outputs.",
+    )
+    sse_ping_seconds: float = Field(
+        15.0,
+        ge=0,
+        le=3600,
+        description="Seconds without output after which a stream sends a comment to keep the connection alive. 0 "
+        "sends none.",
+    )
+    cors_origin: Names | None = Field(
+        None,
+        description="Origin whose pages may call the server from a browser (CORS), such as "
+        "https://chat.example.com, or `*`. Repeat the option for several origins.",
+    )
+    allowed_host: Names | None = Field(
+        None,
+        description="Host name to accept in the Host header, for a server behind a proxy, or `*`. Repeat the "
+        "option for several names. Default: local names.",
+    )
+    otlp_endpoint: NonBlank | None = Field(
+        None,
+        description="URL of an OpenTelemetry collector that receives the spans of each request over OTLP/HTTP, "
+        "such as http://127.0.0.1:4318. It needs the packages `opentelemetry-sdk` and "
+        "`opentelemetry-exporter-otlp-proto-http`. Default: OTEL_EXPORTER_OTLP_ENDPOINT, if set.",
+    )
+    ui: bool = Field(True, description="Serve GET /ui, a page to chat with the model and monitor the machine.")
+    tokenizer_info: bool = Field(
+        False, description="Serve GET /tokenizer_info, which shows the chat template to every client."
+    )
+    strict_fields: bool = Field(
+        False, description="Reject requests with unknown fields instead of ignoring the fields."
+    )
+    log_prompts: bool = Field(False, description="Write prompts to the log.")
+
+    @property
+    def drafters(self) -> tuple[DrafterName, ...]:
+        """What guesses."""
+        meant = drafters_meant(self.speculative or (("auto",) if self.draft_model else ()))
+        without = "mtp" if self.draft_model else "draft_model"
+        return tuple(each for each in meant if each != without and (each != "mtp" or self.task != "embed"))
+
+    @field_validator("draft_model")
+    @classmethod
+    def _of_what_speaks(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("task") == "embed":
+            raise ValueError(
+                "needs a task that generates tokens, and 'task' is 'embed': leave out 'draft_model' or 'task'"
+            )
+        return value
+
+    @field_validator("draft_quantization")
+    @classmethod
+    def _of_a_draft_model(cls, value: object, info: ValidationInfo) -> object:
+        if value is not None and info.data.get("draft_model") is None:
+            raise ValueError("needs 'draft_model': set 'draft_model' too, or leave out 'draft_quantization'")
+        return value
+
+    @field_validator("speculative")
+    @classmethod
+    def _names_what_there_is(cls, value: Speculative | None, info: ValidationInfo) -> Speculative | None:
+        if value is not None and "draft_model" in value and info.data.get("draft_model") is None:
+            raise ValueError("needs a draft model: set the option 'draft_model' too")
+        if value is not None and "mtp" in value and info.data.get("draft_model") is not None:
+            raise ValueError("cannot be combined with 'draft_model': leave out 'mtp' or 'draft_model'")
+        return value
+
+
+# The keys of a configuration file, by name: the server's own, and those of the model's settings.
+KEYS: Mapping[str, FieldInfo] = {
+    key: field
+    for name, own in ServeConfig.model_fields.items()
+    for key, field in (ModelKeys.model_fields.items() if name == "settings" else [(name, own)])
+}
+
+
+def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
+    """Merge defaults, `file` (or the shipped preset of that name) and `options` (those that are not None), the later
+    winning.
+
+    Raises `OperatorError` with one line that names the key and what it may be.
+    """
+    values: dict[str, Any] = {} if file is None else read_config_file(file)
+    given = {key: value for key, value in options.items() if value is not None and value != []}
+    where = {**dict.fromkeys(values, f"{file}: "), **dict.fromkeys(given, "")}
+    values |= given
+    # First: where a key is missing, it is often because it was misspelt.
+    for key in values:
+        if key not in KEYS:
+            raise OperatorError(where[key] + unknown_key(key, KEYS))
+    try:
+        of_model = ModelKeys.model_validate({key: values.pop(key) for key in ModelKeys.model_fields if key in values})
+        return ServeConfig.model_validate(values | {"settings": settings_of(of_model.model_dump())})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        raise OperatorError(where.get(key, "") + explain_value(key, first, KEYS)) from None

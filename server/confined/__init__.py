@@ -1,0 +1,1 @@
+"""Processes for work that must neither hold up nor harm the server."""

@@ -1,0 +1,139 @@
+"""A process for work that must not hold up, or harm, this one: asked through pipes, with patience."""
+
+import errno
+import os
+import select
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, cast
+
+from numaserve.server.common.patience import Patience
+from numaserve.server.confined.priority import run_in_background
+
+_CHUNK = 2**20  # bytes
+# What a start may lack for a moment: descriptors, processes, memory.
+_LACKING = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+_PATIENCE_SECONDS = 5.0
+_LOOKS_SECONDS = 0.05
+_REAPING_SECONDS = 5.0
+
+
+class TooLate(Exception):
+    """The process did not do its part in time."""
+
+
+class Ended(Exception):
+    """The process ended before it had done its part."""
+
+
+def command_of(module: str) -> Sequence[str]:
+    """The command that runs a module of the server, and none of the same name in the working directory."""
+    return sys.executable, "-P", "-m", module
+
+
+class ChildProcess:
+    """A process that `command` started. It ends with `stop`, with this object, or when the interpreter exits.
+
+    Pipes that block, beside a timer that kills, were rejected: nothing would
+    tell a process that is late from one that has ended.
+    """
+
+    def __init__(self, command: Sequence[str], *, in_background: bool = False) -> None:
+        """Start it, in some seconds if there are no descriptors, processes or memory just now. Raises `OSError`.
+
+        With `in_background` the process leads a session of its own and gets little of a core that workers want.
+        """
+        self._popen = _started(command, own_session=in_background)
+        if in_background:
+            with suppress(ProcessLookupError):  # it has ended
+                run_in_background(self.pid)
+        self._input, self._output = cast(IO[bytes], self._popen.stdin), cast(IO[bytes], self._popen.stdout)
+        for pipe in (self._input, self._output):
+            os.set_blocking(pipe.fileno(), False)
+        self._stop = weakref.finalize(self, _stop, self._popen)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, as `subprocess.Popen` has it; known after `stop`."""
+        return self._popen.returncode
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return not self._stop.alive
+
+    def send(self, data: bytes, patience: Patience) -> None:
+        """Write all of `data`. Raises `TooLate` and `Ended`."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                _wait(self._input, select.POLLOUT, patience)
+                rest = rest[os.write(self._input.fileno(), rest[:_CHUNK]) :]
+        except BrokenPipeError:
+            raise Ended from None
+
+    def receive(self, size: int, patience: Patience) -> bytes:
+        """Read `size` bytes. Raises `TooLate` and `Ended`."""
+        data = bytearray()
+        while len(data) < size:
+            _wait(self._output, select.POLLIN, patience)
+            chunk = os.read(self._output.fileno(), min(_CHUNK, size - len(data)))
+            if not chunk:
+                raise Ended
+            data += chunk
+        return bytes(data)
+
+    def kill(self) -> None:
+        """Make it end, from any thread; whoever sends or receives sees that it has ended."""
+        self._popen.kill()
+
+    def stop(self) -> None:
+        """Kill and reap it: it keeps nothing that is worth a farewell. May be called twice."""
+        self._stop()
+
+
+def _started(command: Sequence[str], *, own_session: bool) -> subprocess.Popen[bytes]:
+    # A preloaded allocator or sanitizer reserves more address space than a confined process may have.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return subprocess.Popen(
+                command,
+                0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=own_session,
+            )
+        except OSError as error:
+            if error.errno not in _LACKING or time.monotonic() > end:
+                raise
+        time.sleep(_LOOKS_SECONDS)
+
+
+def _wait(pipe: IO[bytes], event: int, patience: Patience) -> None:
+    # poll, as select knows no descriptors beyond 1023.
+    poll = select.poll()
+    poll.register(pipe, event)
+    patience.ends()  # a process that always has a little to say spends it too
+    while not poll.poll(patience.pause_s * 1000):
+        if patience.ends():
+            raise TooLate
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):  # only a kernel in trouble keeps a killed process
+        process.wait(_REAPING_SECONDS)
+    for pipe in (process.stdin, process.stdout):
+        cast(IO[bytes], pipe).close()

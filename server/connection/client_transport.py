@@ -1,0 +1,134 @@
+"""The way to a client that may read slowly, or not at all, and may still be sending when its connection is closed."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from numaserve.server.common.patience import PatientTimer
+
+_RESET = struct.pack("ii", 1, 0)  # on, after 0 s: closing discards what is not sent
+
+
+class ClientTransport:
+    """A transport that ends in bounded time whatever the client does.
+
+    `close` gives a client that is still sending the time to read the answer: closing at once would answer its next
+    bytes with a reset, which takes an unread answer away from it. And an answer that is not read is given up where
+    `write_seconds` pass without any progress, in which this process ran; a slow reader is not cut. With None nobody is.
+
+    Timers run only while something is pending.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        is_sending: Callable[[], bool],
+        *,
+        linger_seconds: float,
+        linger_bytes: int,
+        write_seconds: float | None,
+    ) -> None:
+        self._transport = transport
+        self._is_sending = is_sending
+        self._loop = asyncio.get_running_loop()
+        self._linger_seconds = linger_seconds
+        self._linger_bytes = linger_bytes
+        self._write_seconds = write_seconds
+        self._closing = False
+        self._lost = False
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._discarded = 0
+        self._write_timer: PatientTimer | None = None
+        self._written = 0
+        self._read_by_client = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep until the client reads."""
+        self._written += len(data)
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Whether nothing more may be sent."""
+        return self._closing or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Send what was written, then close: at once, or after the client was given time to stop sending."""
+        if self._lost:
+            return
+        if self._closing or not self._is_sending():
+            self._close_now()
+            return
+        self._closing = True
+        if not self._transport.is_closing():
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            self.linger()
+
+    def linger(self) -> None:
+        """Close unless `stop_lingering` is called in time, or when more has to be discarded than is worth it."""
+        self._discarded = 0
+        if self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(self._linger_seconds, self._close_now)
+
+    def stop_lingering(self) -> None:
+        """Stay open: the client has sent all that it announced."""
+        if self._linger_timer is not None and not self._closing:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+
+    def discard(self, count: int) -> None:
+        """Count bytes that arrived and that nobody wants; close when they are too many."""
+        self._discarded += count
+        if self._discarded > self._linger_bytes:
+            self._close_now()
+
+    def watch_writes(self) -> None:
+        """Expect the client to read from now on: nothing else would notice if it did not."""
+        if self._write_seconds is None or self._write_timer is not None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._read_by_client = self._taken()
+            self._write_timer = PatientTimer(self._check_writes)
+            self._write_timer.start(self._write_seconds)
+
+    def lost(self) -> None:
+        """Stop the timers: the connection is closed."""
+        self._closing = self._lost = True
+        self._is_sending = _never  # what it was refers to the connection, and that to this
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        if self._write_timer is not None:
+            self._write_timer.stop()
+            self._write_timer = None  # it refers to this
+
+    def _taken(self) -> int:
+        return self._written - self._transport.get_write_buffer_size()
+
+    def _check_writes(self) -> None:
+        self._write_timer = None
+        if self._transport.get_write_buffer_size() and self._taken() == self._read_by_client:
+            self._reset()
+        else:
+            self.watch_writes()
+
+    def _reset(self) -> None:
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            # Without this the system would keep what it has of the answer for minutes, up to megabytes of it.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
+
+    def _close_now(self) -> None:
+        self._closing = True
+        self._transport.close()
+        self.watch_writes()
+
+
+def _never() -> bool:
+    """What is closed sends nothing more."""
+    return False

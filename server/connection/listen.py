@@ -1,0 +1,102 @@
+"""The listening socket, bound before anything is loaded: an address in use is known at once."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable
+
+from numaserve.server.connection.tls import Certificate
+from numaserve.workers.errors import OperatorError
+
+BACKLOG = 2048
+
+
+class Listener:
+    """A bound socket and the ways to reach it. `on_close` is called once, when it is closed.
+
+    `place` names it in messages, and `curl` are curl's options besides the URL. With `certificate` it speaks TLS.
+    Connections to one that is `kept_open` by the service manager wait until somebody accepts them.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        *,
+        authority: str,
+        place: str | None = None,
+        curl: tuple[str, ...] = (),
+        is_loopback: bool,
+        certificate: Certificate | None = None,
+        kept_open: bool = False,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        bound.setblocking(False)
+        self.socket = bound
+        scheme = "https" if certificate else "http"
+        self.url = f"{scheme}://{authority}"
+        self.place = place or self.url
+        # Its name is hardly that of this machine's loopback.
+        self.curl = (*curl, "--insecure") if certificate else curl
+        self.certificate = certificate
+        self.kept_open = kept_open
+        self.is_loopback = is_loopback  # only programs of this machine, pages in a browser among them, reach it
+        self._on_close = on_close
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no other machine can reach it."""
+        return self.is_loopback or self.socket.family == socket.AF_UNIX
+
+    def close(self) -> None:
+        """Close the socket and remove what it left in the file system. May be called twice."""
+        self.socket.close()
+        self._on_close()
+        self._on_close = lambda: None
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def bind_listener(host: str, port: int, certificate: Certificate | None = None) -> Listener:
+    """Bind without listening yet; port 0 takes any free one. Raises `OperatorError` when the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise OperatorError(f"--host {host} is not an address of this machine: {error.strerror}") from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        wrong_host = error.errno == errno.EADDRNOTAVAIL
+        remedy = "choose an address of this machine as --host" if wrong_host else "choose another --port"
+        raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}; {remedy}") from None
+    return internet_listener(bound, certificate)
+
+
+def internet_listener(bound: socket.socket, certificate: Certificate | None, *, kept_open: bool = False) -> Listener:
+    """The listener of a socket of IPv4 or IPv6."""
+    numeric, port = bound.getsockname()[:2]
+    address_on = ipaddress.ip_address(numeric.partition("%")[0])
+    return Listener(
+        bound,
+        authority=f"{_local_name(address_on)}:{port}",
+        is_loopback=address_on.is_loopback,
+        certificate=certificate,
+        kept_open=kept_open,
+    )
+
+
+def _local_name(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """The host part of a URL that reaches the address from this machine."""
+    if address.is_unspecified:
+        return "127.0.0.1"
+    return f"[{address}]" if address.version == 6 else str(address)

@@ -1,0 +1,1 @@
+"""Reading an answer: as it comes, or as a whole."""

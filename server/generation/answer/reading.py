@@ -1,0 +1,117 @@
+"""Reading an answer as it comes: its text, its thought, and the calls in it."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from numaserve.server.answers.tools.types import OutputParser, Parsed, ToolCallDelta
+from numaserve.server.engine.types import GenerationChunk
+from numaserve.server.metrics.labels import EndReason
+from numaserve.workers.protocol import TokenLogprobs
+
+AnswerEnd = Literal[EndReason, "tool_calls"]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A piece of answer `index`: what one step added, as a surface writes it."""
+
+    index: int
+    text: str
+    of_engine: GenerationChunk
+    finish_reason: AnswerEnd | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()  # each call's first piece has an id
+
+    @classmethod
+    def unread(cls, chunk: GenerationChunk) -> Chunk:
+        """A piece of an answer that is all text."""
+        return cls(chunk.index, chunk.text, chunk, chunk.finish_reason)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens of the step."""
+        return self.of_engine.token_ids
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        """Log-probabilities of the tokens of the step."""
+        return self.of_engine.logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs]:
+        """On the first chunk: log-probabilities of the prompt's tokens behind the first."""
+        return self.of_engine.prompt_logprobs
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The token or string that ended the answer."""
+        return self.of_engine.stop_reason
+
+
+class AnswerReader:
+    """Reads one answer with the parser of the model's format. `thought_tokens` are those of its thought so far."""
+
+    def __init__(self, parser: OutputParser, *, include: bool, parallel: bool, id_length: int | None) -> None:
+        """`include`: the thought is a part of the answer; `parallel`: so are calls behind the first one."""
+        self.thought_tokens = 0
+        self._parser = parser
+        self._include = include
+        self._parallel = parallel
+        self._id_length = id_length
+        self._thought = self._has_begun = self._has_called = False
+
+    async def prepare(self, last: GenerationChunk) -> None:
+        """Do what takes a while before `last`, the end of the answer, is read."""
+
+    def read(self, chunk: GenerationChunk) -> Chunk:
+        """The next piece."""
+        parsed = self._parser.push(chunk.text)
+        if chunk.finish_reason is not None:
+            parsed = _joined(parsed, self._parser.finish())
+        calls = tuple(map(self._named, filter(self._is_wanted, parsed.calls)))
+        self._has_called |= bool(calls)
+        self._thought |= bool(parsed.reasoning)
+        self._has_begun |= bool(parsed.content or parsed.calls)
+        if not self._has_begun and self._thought:
+            self.thought_tokens += len(chunk.token_ids)
+        self._has_begun |= parsed.ends_thought  # what follows may be held back until it is a call
+        ends_in_call = self._has_called and chunk.finish_reason == "stop"
+        reason: AnswerEnd | None = "tool_calls" if ends_in_call else chunk.finish_reason
+        reasoning = parsed.reasoning if self._include else ""
+        return Chunk(chunk.index, parsed.content, chunk, reason, reasoning, calls)
+
+    def _is_wanted(self, delta: ToolCallDelta) -> bool:
+        return self._parallel or delta.call == 0
+
+    def _named(self, delta: ToolCallDelta) -> ToolCallDelta:
+        if delta.name is None or delta.id is not None:
+            return delta
+        return replace(delta, id=call_id(self._id_length))
+
+
+def call_id(length: int | None) -> str:
+    """A new id for a call; `length` where the model's template demands one of so many letters and digits."""
+    return f"call_{secrets.token_hex(12)}" if length is None else secrets.token_hex(length)[:length]
+
+
+def _joined(first: Parsed, second: Parsed) -> Parsed:
+    return Parsed(
+        first.content + second.content,
+        first.reasoning + second.reasoning,
+        _merged((*first.calls, *second.calls)),
+        first.ends_thought or second.ends_thought,
+    )
+
+
+def _merged(calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
+    """Neighbouring pieces of one call as one piece."""
+    merged: list[ToolCallDelta] = []
+    for delta in calls:
+        if merged and merged[-1].call == delta.call:
+            merged[-1] = replace(merged[-1], arguments=merged[-1].arguments + delta.arguments)
+        else:
+            merged.append(delta)
+    return tuple(merged)

@@ -1,0 +1,164 @@
+"""Everything the endpoints need, handed to them once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from numaserve.server.answers.reasoning.format import ReasoningFormat
+from numaserve.server.answers.response_template.template import ResponseTemplate
+from numaserve.server.answers.tools.format import ToolFormat
+from numaserve.server.engine.types import EngineProtocol
+from numaserve.server.generation.conversation.late_system import LateSystem
+from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.running import RunningRequests
+from numaserve.server.generation.served_names import LATEST
+from numaserve.server.generation.token_choice import Sampling
+from numaserve.server.http.auth.keys import OPEN_PATHS, Callers, PrefixSharing
+from numaserve.server.http.auth.peers import client_at
+from numaserve.server.http.body.route import Bodies
+from numaserve.server.http.browser_rules import BrowserRules
+from numaserve.server.http.limits import ApiLimits
+from numaserve.server.http.ui_files import ui_files
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.client import Client
+from numaserve.server.text.work import TextWork
+from numaserve.server.tokenizer.types import TokenizerProtocol
+from starlette.requests import HTTPConnection
+
+if TYPE_CHECKING:
+    from numaserve.server.structured.grammars import Grammars
+
+
+@dataclass(frozen=True)
+class ApiContext:
+    """The parts that the application is built from. Without `api_keys` every caller is served."""
+
+    engine: EngineProtocol
+    tokenizer: TokenizerProtocol
+    metrics: Metrics
+    model_name: str  # the name that answers have
+    model_path: str  # where it was loaded from
+    version: str
+    limits: ApiLimits
+    api_keys: Callers | None = None
+    log_prompts: bool = False
+    other_names: tuple[str, ...] = ()  # that requests may have too
+    tokenizer_info: bool = False  # serve GET /tokenizer_info, which shows the chat template
+    takes_predictions: bool = False  # what a request says of its answer is used to guess its tokens
+    strict_fields: bool = False  # refuse fields that are not known
+    sampling_defaults: Sampling = field(default_factory=Sampling)  # where a request says nothing
+    root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on
+    sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
+    tool_format: ToolFormat | None = None  # None: the model's calls are in no format that is known
+    reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
+    response_template: ResponseTemplate | None = None  # what reads answers whole, where the format is not known
+    judge: Judge | None = None  # None: the model is not served as a judge of documents
+    traced: bool = False  # somebody makes spans of requests, which may be parts of the callers' traces
+    ui: bool = False  # serve the page of GET /ui
+    embedding_size: int = 0  # of the model's embeddings; 0: it is not served for them
+    browsers: BrowserRules = field(default_factory=BrowserRules)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def open_paths(self) -> frozenset[str]:
+        """The paths that no key is asked for at: probes, and the files of the page that asks its reader for a key."""
+        return OPEN_PATHS | (ui_files().keys() if self.ui else frozenset())
+
+    @cached_property
+    def bodies(self) -> Bodies:
+        """The decoder of request bodies."""
+        return Bodies(self.limits, refuse_unknown=self.strict_fields)
+
+    @cached_property
+    def running(self) -> RunningRequests:
+        """The requests that wait for text or get it."""
+        return RunningRequests()
+
+    @cached_property
+    def text(self) -> TextWork:
+        """The threads for all tokenizing. A lane of them takes as many requests as the engine does."""
+        return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
+
+    @cached_property
+    def late_system(self) -> LateSystem:
+        """The treatment of system turns that are not the first turn."""
+        return LateSystem(self.tokenizer)
+
+    @cached_property
+    def marker_tokens(self) -> frozenset[int]:
+        """Special tokens that what reads an answer has to see, and takes out of its text."""
+        if self.response_template is not None:
+            return self.tokenizer.special_token_ids  # any of them may be in an expression
+        calls, thoughts = self.tool_format, self.reasoning_format
+        texts = {*(calls.tokens if calls else ()), *(thoughts.tokens if thoughts else ())}
+        return frozenset(id for id in self.tokenizer.special_token_ids if self.tokenizer.token_text(id) in texts)
+
+    @property
+    def tells_calls(self) -> bool:
+        """Whether calls are told apart in what the model writes."""
+        template = self.response_template
+        return self.tool_format is not None or (template is not None and template.has_calls)
+
+    @property
+    def tells_thoughts(self) -> bool:
+        """Whether thoughts are."""
+        template = self.response_template
+        return self.reasoning_format is not None or (template is not None and template.has_thoughts)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """The compiling of constraints."""
+        from numaserve.server.structured.grammars import Grammars  # noqa: PLC0415 a library for text alone
+
+        return Grammars(self.tokenizer, self.limits.vocab_size)
+
+    def prepare(self) -> None:
+        """Load what the first request with a constraint would need: it would hold up all others. Meant for a thread."""
+        if not self.embedding_size:  # such a model writes no text
+            self.grammars.prepare()
+
+    def close(self) -> None:
+        """End the threads and processes that work on requests; what waits for them is refused."""
+        self.text.close()
+        self.bodies.close()
+        if self.response_template is not None:
+            self.response_template.close()
+        if "grammars" in self.__dict__:
+            self.grammars.close()
+
+    def owner_of(self, request: Request) -> bytes:
+        """Whose request it is, by its key: what one caller keeps here is not another's. Without keys all are one."""
+        return b"" if self.api_keys is None else self.api_keys.owner(request.scope["headers"])
+
+    def client_of(self, request: HTTPConnection) -> Client:
+        """Who shares the server with others: by key, and without keys by address."""
+        scope = request.scope
+        return client_at(scope.get("client")) if self.api_keys is None else self.api_keys.client(scope["headers"])
+
+    @property
+    def prefix_sharing(self) -> PrefixSharing:
+        """The clients that share cached prefixes."""
+        return "everyone" if self.api_keys is None else self.api_keys.sharing
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name that a request may have."""
+        return self.model_name, *self.other_names
+
+    def serves(self, name: str) -> bool:
+        """Whether a request may use this name. Clients of Ollama append `:latest`, on other routes too."""
+        return not {name, name.removesuffix(LATEST)}.isdisjoint(self.model_names)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that both the tokenizer and the model know: models pad their vocabulary, tokenizers add to it."""
+        return min(self.limits.vocab_size, self.tokenizer.vocab_size)
+
+    @property
+    def system_fingerprint(self) -> str:
+        """A name that changes when the same seed may give other tokens: with another version of the server."""
+        return f"numaserve-{self.version}"

@@ -1,0 +1,1 @@
+"""Conversations: their messages, and what chat templates make of them."""

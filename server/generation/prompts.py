@@ -1,0 +1,189 @@
+"""Prompts: conversations rendered by the model's template, and texts, both as token ids."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
+
+from numaserve.server.answers.tools.formats import plain_format
+from numaserve.server.generation.asked import Asked, Chat, Prompt, Texts, ToolUse
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.conversation.fill_in import fill_in_of
+from numaserve.server.generation.conversation.plain_tools import described, in_plain_text
+from numaserve.server.generation.sampling import check_token_ids, output_limit
+from numaserve.server.http.errors import ApiError, Overflow, bad_request, context_length_exceeded, template_unavailable
+from numaserve.server.text.work import TextTooLong, Turns
+from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
+
+# No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
+# keeps the tokenizer busy.
+_MAX_CHARACTERS_PER_TOKEN = 256
+
+
+async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
+    """The prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
+    given = asked.input
+    if isinstance(given, Chat):
+        prediction = asked.prediction if context.takes_predictions else ""
+        return [await render(context, given, asked.tools, prediction)]
+    return await _texts(context, asked, given)
+
+
+async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt]:
+    skip = asked.sampling.skip_special_tokens
+    for given in texts.prompts:
+        if isinstance(given, str):
+            if not texts.truncate:
+                check_text_length(context, len(given), texts.param)
+        elif not asked.pool:  # which needs no room for output
+            output_limit(len(given), None, None, context.limits.context_length, texts.param)
+    check_text_length(context, len(texts.suffix), "suffix")
+    with context.text.admit(sum(map(len, texts.prompts)) + len(texts.suffix)) as turns:
+        prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
+    if not all(prompt.tokens for prompt in prompts):
+        message = "A prompt is empty, and this model has no beginning-of-sequence token. Send a prompt with text."
+        raise bad_request(message, texts.param, "empty_prompt")
+    return prompts
+
+
+async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, prediction: str = "") -> Prompt:
+    """A conversation with tools, by the model's own template, and the `prediction` of its
+    answer. Raises `ApiError` and `QueueFull`."""
+    conversation, template = chat.conversation, context.tokenizer.chat_template
+    check_text_length(context, conversation.characters, chat.param)
+    tools = use.offered if use else ()
+    in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
+    calls = context.tool_format or plain_format()  # earlier calls may come to a model whose own are not known
+
+    def write() -> str:
+        if use:
+            check_text_length(context, use.characters, "tools")
+        messages = context.late_system.folded(conversation.messages)
+        return context.tokenizer.render_chat(
+            in_plain_text(messages, tools, calls) if in_text else messages,
+            tools=() if in_text else [described(tool) for tool in tools],
+            add_generation_prompt=chat.add_generation_prompt,
+            arguments=chat.template_arguments,
+        )
+
+    try:
+        text = await context.text.render(write)
+    except ChatTemplateError as error:
+        raise _template_refuses(f"The chat template rejects these messages: {error}", chat) from error
+    except ChatTemplateUnavailable as error:
+        raise template_unavailable(str(error)) from error
+    if chat.continue_final:
+        text = _cut_behind(text, conversation.messages[-1]["content"], chat)
+    check_text_length(context, len(prediction), "prediction")
+    with context.text.admit(len(text) + len(prediction)) as turns:
+        prompt = await encode(context, turns, text, chat.param, add_special_tokens=False)
+        expected = await _predicted(context, turns, prediction)
+    if not prompt:
+        raise _template_refuses(
+            "The chat template renders these messages as an empty prompt. Send a message with content.", chat
+        )
+    return Prompt(prompt, text, prediction=expected)
+
+
+async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequence[int]:
+    """As much of it as an answer can have; each token takes four bytes for as long as the request lives."""
+    if not prediction:
+        return ()
+    too_long = "the prediction has more than {} tokens. Shorten the prediction."
+    tokens = await encode(context, turns, prediction, "prediction", add_special_tokens=False, too_long=too_long)
+    return array("I", tokens[: context.limits.context_length])
+
+
+def _cut_behind(text: str, content: str, chat: Chat) -> str:
+    """What the template wrote, up to the end of the last message: templates end it, and many strip it first."""
+    said = content.strip()
+    start = text.rfind(said) if said else -1
+    if start < 0:
+        raise _template_refuses(
+            "The chat template changes the last message, so the message cannot be continued. "
+            "Leave out 'continue_final_message'.",
+            chat,
+        )
+    end = start + len(said)
+    space = content[len(content.rstrip()) :]
+    return text[: end + len(space) if text.startswith(space, end) else end]
+
+
+def hidden_tokens(context: ApiContext, *, skip_special_tokens: bool) -> frozenset[int]:
+    """The tokens that are not in an answer's text."""
+    return context.tokenizer.special_token_ids if skip_special_tokens else frozenset()
+
+
+def check_text_length(context: ApiContext, characters: int, param: str) -> None:
+    """Raise `ApiError` for a text so long that it cannot fit whatever its tokens are."""
+    limit = context.limits.context_length
+    if characters > limit * _MAX_CHARACTERS_PER_TOKEN:
+        raise context_length_exceeded(
+            f"This model's maximum context length is {limit} tokens; a text of {characters} characters cannot fit. "
+            "Shorten the text.",
+            param,
+            Overflow(characters // _MAX_CHARACTERS_PER_TOKEN + 1, limit),
+        )
+
+
+async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], turns: Turns, *, skip: bool) -> Prompt:
+    if asked.suffix and isinstance(given, str):
+        return await _filled_in(context, asked, given, turns)
+    if isinstance(given, str):
+        bos = context.tokenizer.bos_token_id
+        hidden = frozenset[int]() if bos is None else frozenset((bos,))
+        if asked.truncate:
+            return Prompt(await _beginning(context, turns, given), given, hidden)
+        return Prompt(await encode(context, turns, given, asked.param), given, hidden)
+    await turns.run(partial(check_token_ids, given, context.vocab_size, asked.param))
+    text = await turns.decode(given, skip_special_tokens=skip) if asked.echo else ""
+    return Prompt(given, text, hidden_tokens(context, skip_special_tokens=skip))
+
+
+async def _beginning(context: ApiContext, turns: Turns, text: str) -> list[int]:
+    """Return the first tokens of a text that fit, and the tokens that the tokenizer appends to each text."""
+    limit, special = context.limits.context_length, context.tokenizer.special_token_ids
+    tokens = await turns.encode_beginning(text, at_least=limit)
+    if len(tokens) <= limit:
+        return tokens
+    behind = [*takewhile(special.__contains__, reversed(tokens))][::-1]
+    return [*tokens[: limit - len(behind)], *behind]
+
+
+async def _filled_in(context: ApiContext, asked: Texts, prefix: str, turns: Turns) -> Prompt:
+    fill_in = await turns.run(partial(fill_in_of, context.tokenizer))
+    if fill_in is None:
+        raise bad_request(
+            "This model's tokenizer has no fill-in-the-middle tokens. Leave out 'suffix'.",
+            "suffix",
+            "suffix_unsupported",
+        )
+    before = await encode(context, turns, prefix, asked.param, add_special_tokens=False)
+    behind = await encode(context, turns, asked.suffix, "suffix", add_special_tokens=False)
+    return Prompt(fill_in.prompt(before, behind))
+
+
+async def encode(
+    context: ApiContext,
+    turns: Turns,
+    text: str,
+    param: str,
+    *,
+    add_special_tokens: bool = True,
+    too_long: str = "the prompt has more than {} tokens. Shorten the prompt.",
+) -> list[int]:
+    """Token ids of a prompt. Raises `ApiError`, which says `too_long`, for one that is so long that it is not even
+    counted to its end."""
+    limits = context.limits
+    try:
+        return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=add_special_tokens)
+    except TextTooLong as error:
+        most = f"This model's maximum context length is {limits.context_length} tokens"
+        overflow = Overflow(error.tokens, limits.context_length)
+        raise context_length_exceeded(f"{most}, but {too_long.format(error.tokens)}", param, overflow) from error
+
+
+def _template_refuses(message: str, chat: Chat) -> ApiError:
+    return bad_request(message, chat.param, "chat_template_refused")

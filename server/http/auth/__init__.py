@@ -1,0 +1,1 @@
+"""API keys: whose a request is, and the limits of its key."""

@@ -1,0 +1,84 @@
+"""The decoding of a body: bytes to a checked request, in this process or in another.
+
+The other process checks a body and sends plain data, which this one puts together without checking it again.
+"""
+
+import json
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+import msgspec
+from numaserve.server.http.explain import NOT_JSON, Problem, explain
+from numaserve.server.http.fields.types import Strict
+from numaserve.server.http.fields.unknown_fields import UnknownFields
+from pydantic import ValidationError
+
+_EXACT = 2**53  # beyond it a float is not the number that was written
+
+Body = TypeVar("Body", bound=Strict)
+
+
+class BodyProblem(Exception):
+    """A body cannot be served; `problem` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """A checked body as data, or what is wrong with it."""
+
+    fields: dict[str, Any] = {}
+    ignored_names: list[str] = []
+    ignored_count: int = 0
+    problem: Problem | None = None
+
+
+def decode(model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
+    """The request in `data`. Raises `BodyProblem`."""
+    try:
+        values = json.loads(data, parse_float=_number)
+    except (ValueError, RecursionError):
+        raise BodyProblem(NOT_JSON) from None
+    try:
+        return model.model_validate(values, context=unknown)
+    except ValidationError as error:
+        # Neither links nor what was sent: of a long body either would take seconds.
+        errors = error.errors(include_url=False, include_input=False)
+        raise BodyProblem(explain([{**errors[0], "loc": ("body", *errors[0]["loc"])}])) from None
+
+
+def _number(text: str) -> float:
+    """A number with a point or an exponent. To JSON Schema 16.0 is an integer, and some languages write them so."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+
+
+def to_data(body: Strict) -> dict[str, Any]:
+    """The fields that were set, without the classes of their values."""
+    values = ((name, getattr(body, name)) for name in body.model_fields_set)
+    return {name: to_data(value) if isinstance(value, Strict) else value for name, value in values}
+
+
+def from_data(model: type[Body], data: dict[str, Any]) -> Body:
+    """The inverse of `to_data`, for data that was checked."""
+    values = {name: _typed(_class_of(model, name), value) for name, value in data.items()}
+    return model.model_construct(set(data), **values)
+
+
+def _typed(kind: type[Strict] | type[msgspec.Struct] | None, value: Any) -> Any:
+    if kind is None or value is None:
+        return value
+    return from_data(kind, value) if issubclass(kind, Strict) else msgspec.convert(value, kind)
+
+
+@cache
+def _class_of(model: type[Strict], name: str) -> type[Strict] | type[msgspec.Struct] | None:
+    """The class of a field's value, where it is one of ours."""
+    annotation = model.model_fields[name].annotation
+    for alternative in (annotation, *get_args(annotation)):
+        kind = get_args(alternative)[0] if get_origin(alternative) is Annotated else alternative
+        if isinstance(kind, type) and issubclass(kind, Strict | msgspec.Struct):
+            return kind
+    return None

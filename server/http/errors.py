@@ -1,0 +1,200 @@
+"""Every error that is answered, as data: each surface has a shape of its own for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastapi import HTTPException
+from fastapi.exceptions import RequestValidationError
+from numaserve.server.engine.types import (
+    Aborted,
+    Busy,
+    EngineError,
+    NotReady,
+    QueueFull,
+    RequestTimedOut,
+    RequestTooLong,
+)
+from numaserve.server.http.explain import Problem, explain
+from numaserve.server.metrics.labels import Refusal
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """A prompt that is too long: its tokens, or as many as were counted, and the tokens it may have."""
+
+    tokens: int
+    maximum: int
+
+
+class ApiError(HTTPException):
+    """An answer other than 2xx. `refusal` is the reason it is counted under, None for one that is not counted.
+
+    `overflow` is set where the prompt alone is too long: a surface may say so in words of its own.
+
+    It is an `HTTPException` because FastAPI turns any other exception that reading the body raises into a 400.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        refusal: Refusal | None = "invalid",
+        overflow: Overflow | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers) if headers else None)
+        self.message = _utf8(message)
+        self.kind = kind
+        self.param = None if param is None else _utf8(param)
+        self.code = code
+        self.refusal = refusal
+        self.overflow = overflow
+
+
+def _utf8(text: str) -> str:
+    # The name of an unknown field is the client's text and may not be encodable.
+    return text.encode(errors="replace").decode()
+
+
+def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
+    """A value of the request that cannot be served; `param` names the field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def context_length_exceeded(message: str, param: str | None, overflow: Overflow | None = None) -> ApiError:
+    """Prompt and output do not fit."""
+    code = "context_length_exceeded"
+    return ApiError(400, message, param=param, code=code, refusal="too_long", overflow=overflow)
+
+
+def tokenizer_failed(reason: str | None = None) -> ApiError:
+    """The model's tokenizer cannot process this text. No 5xx: the same text fails again on every try and every server
+    of the model, and those would make clients and routers try."""
+    why = "" if reason is None else f": {reason}"
+    return bad_request(f"The model's tokenizer cannot process this text{why}.", None, "tokenizer_failed")
+
+
+def token_unknown(param: str, token: int, vocab_size: int) -> ApiError:
+    """The model has no row for a token id."""
+    return bad_request(
+        f"'{param}' contains the token id {token}; this model's token ids are below {vocab_size}.",
+        param,
+        "token_unknown",
+    )
+
+
+def model_not_found(model: str) -> ApiError:
+    """The request names another model than the one served."""
+    return ApiError(404, f"The model '{model[:256]}' does not exist.", param="model", code="model_not_found")
+
+
+def unauthorized() -> ApiError:
+    """No key, or not one of ours; the answer does not say which."""
+    return ApiError(
+        401,
+        "The request has no valid API key. Send one as 'Authorization: Bearer KEY'.",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+        refusal="unauthorized",
+    )
+
+
+def client_left() -> ApiError:
+    """An error for the log only: the client has disconnected and reads no response."""
+    return ApiError(499, "The client disconnected before its request was answered.", refusal=None)
+
+
+def rate_limited(
+    message: str, *, retry_after: int = 1, close: bool = False, refusal: Refusal = "queue_full"
+) -> ApiError:
+    """A limit is reached: retry after `retry_after` seconds, with `close` over another connection."""
+    headers = {"Retry-After": str(retry_after)} | ({"Connection": "close"} if close else {})
+    return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers=headers, refusal=refusal)
+
+
+def too_slow(what: str) -> ApiError:
+    """`what`, a part of the request, did not arrive in time: its rest is not waited for."""
+    return ApiError(408, f"{what} did not arrive in time.", code="request_timeout", headers={"Connection": "close"})
+
+
+def too_large(message: str, *, close: bool = False) -> ApiError:
+    """The body is longer than any may be, or than this one needs to be; its rest is not read with `close`."""
+    headers = {"Connection": "close"} if close else None
+    return ApiError(413, message, code="request_too_large", headers=headers, refusal="too_large")
+
+
+def too_many_headers(limit: int) -> ApiError:
+    """More headers than `limit`."""
+    return ApiError(431, f"The request has more than {limit} headers. Send fewer headers.")
+
+
+def not_ready(message: str) -> ApiError:
+    """Loading, restarting or draining."""
+    return ApiError(503, message, kind="server_error", code="not_ready", refusal="not_ready")
+
+
+def template_unavailable(message: str) -> ApiError:
+    """The chat template's process is stuck: no fault of the conversation, which may be sent again."""
+    return ApiError(503, message, kind="server_error", code="chat_template_unavailable", refusal="not_ready")
+
+
+def tokenizer_unavailable(message: str) -> ApiError:
+    """The tokenizer's process is stuck: no fault of the text, which may be sent again."""
+    return ApiError(503, message, kind="server_error", code="tokenizer_unavailable", refusal="not_ready")
+
+
+def internal_error() -> ApiError:
+    """The answer to an unexpected error, which stands in the log, under the request id, and nowhere else."""
+    return ApiError(
+        500,
+        "The server had an error while processing your request. "
+        "The server log records the error under the X-Request-Id of this response.",
+        kind="server_error",
+        code="internal_error",
+        refusal=None,
+    )
+
+
+# Status, kind and code of the ends of requests that have some of their own.
+_ENDED: dict[type[EngineError], tuple[int, str, str]] = {
+    Aborted: (400, "invalid_request_error", "aborted"),
+    Busy: (409, "invalid_request_error", "requests_running"),
+    RequestTimedOut: (504, "timeout_error", "deadline_exceeded"),
+}
+
+
+def from_engine(error: EngineError) -> ApiError:
+    """The answer to a request that the engine refused or could not finish."""
+    if isinstance(error, QueueFull):
+        return rate_limited(str(error), retry_after=error.retry_after)
+    if isinstance(error, NotReady):
+        return not_ready(str(error))
+    if isinstance(error, RequestTooLong):
+        return context_length_exceeded(str(error), None)
+    # The engine counts the end of what it admitted; counting it here too would count it twice.
+    status, kind, code = _ENDED.get(type(error), (500, "server_error", "generation_failed"))
+    return ApiError(status, str(error), kind=kind, code=code, refusal=None)
+
+
+def from_http(status: int, detail: str, headers: Mapping[str, str] | None, method: str, path: str) -> ApiError:
+    """The answer that the framework itself gives: no such route, wrong method, unreadable body."""
+    if status == 404:
+        return ApiError(404, f"Unknown request URL: {method} {path[:256]}.", code="unknown_url", refusal=None)
+    if status == 405:
+        message = f"Not allowed to {method} on {path[:256]}."
+        return ApiError(405, message, code="method_not_supported", headers=headers, refusal=None)
+    return ApiError(status, detail, headers=headers)
+
+
+def from_validation(error: RequestValidationError) -> ApiError:
+    """The answer to a request that is not valid: the first thing that is wrong with it."""
+    return from_problem(explain(error.errors()))
+
+
+def from_problem(problem: Problem) -> ApiError:
+    """The answer to a request with this problem."""
+    return bad_request(problem.message, problem.param, problem.code)

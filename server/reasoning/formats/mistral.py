@@ -1,7 +1,0 @@
-"""Magistral, and Ministral 3 Reasoning."""
-
-from numaserve.server.reasoning.format import ReasoningFormat
-
-FORMAT = ReasoningFormat(
-    name="mistral", start="[THINK]", end="[/THINK]", in_template=("[THINK]", "[/THINK]"), anywhere=True
-)

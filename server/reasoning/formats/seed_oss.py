@@ -1,7 +1,0 @@
-"""Seed-OSS."""
-
-from numaserve.server.reasoning.format import ReasoningFormat
-
-FORMAT = ReasoningFormat(
-    name="seed_oss", start="<seed:think>", end="</seed:think>", in_template=("<seed:think>", "</seed:think>")
-)

@@ -1,0 +1,1 @@
+"""The HTTP APIs: one folder for each."""

@@ -1,0 +1,95 @@
+"""Messages of blocks, as a conversation that chat templates know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from numaserve.server.generation.conversation.messages import MAX_MESSAGES, Conversation
+from numaserve.server.generation.conversation.turns import (
+    Turn,
+    assistant_turn,
+    conversation_from,
+    join_neighbours,
+    text_of,
+)
+from numaserve.server.http.fields.types import Strict, conflict, made_of
+from numaserve.server.surfaces.anthropic.blocks import (
+    Blocks,
+    Content,
+    DocumentBlock,
+    SearchResultBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from pydantic import Field, model_validator
+
+_BLOCKS = {
+    "user": frozenset({"text", "document", "search_result", "tool_result"}),
+    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+    "system": frozenset({"text"}),
+}
+
+
+class InputMessage(Strict):
+    """A message of the conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    """Author of the message. `system` gives instructions in the middle of the conversation."""
+    content: Content
+    """Content of the message, as a string or a list of blocks. Every role can send `text`; the user also `document`,
+    `search_result` and    `tool_result`; the assistant also `thinking` and `tool_use`."""
+
+    @model_validator(mode="after")
+    def _blocks_fit_the_role(self) -> InputMessage:
+        for block in self.blocks:
+            if block.type not in _BLOCKS[self.role]:
+                allowed = ", ".join(sorted(_BLOCKS[self.role]))
+                message = f"a message with the role '{self.role}' cannot contain a block of the type '{block.type}'"
+                raise conflict("content", f"{message}; allowed types are {allowed}")
+        return self
+
+    @property
+    def blocks(self) -> Blocks:
+        """The content as blocks."""
+        return self.content if isinstance(self.content, list) else [TextBlock(type="text", text=self.content)]
+
+
+def _conversation(messages: list[InputMessage]) -> Conversation:
+    """The conversation; neighbours of one role are one turn, as Anthropic takes them."""
+    names = {block.id: block.name for message in messages for block in message.blocks if block.type == "tool_use"}
+    turns = (turn for message in messages for turn in _turns(message, names))
+    return conversation_from(join_neighbours(turns, {"user", "assistant", "system"}))
+
+
+def _turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
+    return _assistant_turns(message) if message.role == "assistant" else _input_turns(message, names)
+
+
+def _input_turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
+    for block in message.blocks:
+        if isinstance(block, ToolResultBlock):
+            result = {"role": "tool", "content": text_of(block.content), "tool_call_id": block.tool_use_id}
+            name = names.get(block.tool_use_id)
+            yield result if name is None else {**result, "name": name}
+        elif isinstance(block, TextBlock | DocumentBlock | SearchResultBlock):
+            yield {"role": message.role, "content": block.text}
+
+
+def _assistant_turns(message: InputMessage) -> Iterator[Turn]:
+    blocks = message.blocks
+    calls = [
+        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    thought = "\n".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+    yield assistant_turn(text_of([block for block in blocks if isinstance(block, TextBlock)]), thought, calls)
+
+
+Messages = Annotated[
+    Conversation,
+    made_of(Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)], _conversation),
+]

@@ -1,0 +1,28 @@
+"""Served names as listings have them: in OpenAI's shape, or in Anthropic's for its clients, which send a version."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from numaserve.server.surfaces.streaming import json_response, utc_text
+
+_VERSION = "anthropic-version"
+
+
+def models_answer(request: Request, models: Sequence[Mapping[str, Any]]) -> Response:
+    """The list of `models`, each of which is as OpenAI has it."""
+    if _VERSION not in request.headers:
+        return json_response({"object": "list", "data": models})
+    data = [_of_anthropic(model) for model in models]
+    return json_response({"data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]})
+
+
+def model_answer(request: Request, model: Mapping[str, Any]) -> Response:
+    """One model."""
+    return json_response(_of_anthropic(model) if _VERSION in request.headers else model)
+
+
+def _of_anthropic(model: Mapping[str, Any]) -> dict[str, object]:
+    name, created = model["id"], utc_text(model["created"])
+    return {"type": "model", "id": name, "display_name": name, "created_at": created}

@@ -1,0 +1,55 @@
+"""POST /v1/embeddings."""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.embedding import check_embeds, embedding
+from numaserve.server.generation.many import Ends, ends_of
+from numaserve.server.generation.start import check_model
+from numaserve.server.http.access_log import record_of
+from numaserve.server.http.body.route import body_route
+from numaserve.server.http.large_json import pieces_response
+from numaserve.server.surfaces.openai.embedding_schema import EmbeddingRequest
+from numaserve.server.surfaces.openapi import BODY_ERRORS
+from numaserve.server.surfaces.response_models import Embeddings
+
+
+def embeddings_router(context: ApiContext) -> APIRouter:
+    """The route of this file."""
+    router = APIRouter(tags=["embeddings"], route_class=body_route(context.bodies))
+
+    @router.post("/v1/embeddings", response_model=Embeddings, responses=BODY_ERRORS)
+    async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
+        """Compute embeddings of texts, in OpenAI's format; needs a server with `--task embed`."""
+        check_model(context, body.model)
+        check_embeds(context, body.dimensions)
+        ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
+        # A thread does it: thousands of numbers for each of a thousand texts take seconds.
+        return await asyncio.to_thread(_answer, context.model_name, body, ends)
+
+    return router
+
+
+def _answer(model: str, body: EmbeddingRequest, ends: Ends) -> Response:
+    usage = {"prompt_tokens": ends.prompt_tokens, "total_tokens": ends.prompt_tokens}
+    pieces = [b'{"object":"list","data":[']
+    for index, chunk in enumerate(ends.chunks):
+        values = embedding(chunk.embedding, body.dimensions, normalize=body.normalize is not False)
+        item = {"object": "embedding", "index": index, "embedding": _encoded(values, body.encoding_format)}
+        pieces.append(b"," * bool(index) + msgspec.json.encode(item))
+    rest = msgspec.json.encode({"model": model, "usage": usage})
+    return pieces_response([*pieces, b"],", rest[1:]])
+
+
+def _encoded(values: npt.NDArray[np.float32], encoding: str | None) -> str | Sequence[float]:
+    if encoding == "base64":
+        return base64.b64encode(values.tobytes()).decode()
+    numbers: list[float] = values.tolist()
+    return numbers

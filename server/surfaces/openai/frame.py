@@ -1,0 +1,93 @@
+"""The common part of chat and text completions: identity and frame of an answer, usage, events."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+
+import msgspec
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.generation import Generation, Usage
+from numaserve.server.http.errors import ApiError
+from numaserve.server.surfaces.event_stream import Framing
+from numaserve.server.surfaces.openai.errors import error_body
+from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
+
+
+def event(payload: object) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(payload) + b"\n\n"
+
+
+def _error_event(error: ApiError) -> bytes:
+    return event(error_body(error))
+
+
+# A comment is a sign of life that clients skip.
+EVENTS = Framing("text/event-stream", event, _error_event, ping=b": ping\n\n", end=b"data: [DONE]\n\n")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The fields that every object of one answer repeats."""
+
+    id: str
+    kind: str
+    model: str
+    system_fingerprint: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def new(cls, context: ApiContext, prefix: str, kind: str) -> Frame:
+        """A frame with an id of its own, which starts with `prefix`."""
+        return cls(f"{prefix}-{uuid.uuid4().hex}", kind, context.model_name, context.system_fingerprint)
+
+    def wrap(self, choices: list[dict[str, object]], **more: object) -> dict[str, object]:
+        """The JSON object of an answer, or of one chunk of it."""
+        return {
+            "id": self.id,
+            "object": self.kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+            "choices": choices,
+            **more,
+        }
+
+
+class StreamUsage:
+    """The `usage` of a stream's chunks: null until the last one, or with each chunk what was used so far."""
+
+    def __init__(self, body: SamplingFields, generation: Generation) -> None:
+        options = body.stream_options
+        self.wanted = options is not None and options.include_usage is True
+        self._continuous = options is not None and options.continuous_usage_stats is True
+        self._generation = generation
+
+    def of_chunk(self, index: int, *, begins: bool = False) -> dict[str, object]:
+        """The field of a chunk of sequence `index`; one that `begins` it has no tokens yet."""
+        if not self.wanted:
+            return {}
+        so_far = self._generation.usage_so_far(index, begins=begins) if self._continuous else None
+        return {"usage": None if so_far is None else _counts(so_far)}
+
+
+def usage_body(usage: Usage) -> dict[str, object]:
+    """OpenAI's `usage` of a whole answer."""
+    completion = {"reasoning_tokens": usage.reasoning_tokens}
+    if usage.predicted is not None:
+        completion["accepted_prediction_tokens"], completion["rejected_prediction_tokens"] = usage.predicted
+    return {
+        **_counts(usage),
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": completion,
+    }
+
+
+def _counts(usage: Usage) -> dict[str, object]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

@@ -1,0 +1,41 @@
+"""GET /v1/models and /v1/models/{model}."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.start import check_model
+from numaserve.server.surfaces.model_list import model_answer, models_answer
+from numaserve.server.surfaces.openapi import errors
+from numaserve.server.surfaces.service_models import AnthropicModel, AnthropicModelList, Model, ModelList
+
+
+def models_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["models"])
+    models: dict[str, dict[str, object]] = {
+        name: {
+            "id": name,
+            "object": "model",
+            "created": context.created,
+            "owned_by": "numaserve",
+            "root": context.model_path,
+            "parent": None,
+            "max_model_len": context.limits.context_length,
+        }
+        for name in context.model_names
+    }
+
+    @router.get("/v1/models", response_model=ModelList | AnthropicModelList, responses=errors())
+    async def list_models(request: Request) -> Response:
+        """List the served model under each of its names; in Anthropic's format for requests with
+        `anthropic-version`."""
+        return models_answer(request, list(models.values()))
+
+    @router.get("/v1/models/{name:path}", response_model=Model | AnthropicModel, responses=errors(404))
+    async def retrieve_model(name: str, request: Request) -> Response:
+        """Return the served model under one of its names; in Anthropic's format for requests with
+        `anthropic-version`."""
+        check_model(context, name)
+        return model_answer(request, models[name])
+
+    return router

@@ -1,0 +1,109 @@
+"""Items of inputs and outputs: as they are listed, and as the turns that chat templates know."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from numaserve.server.generation.conversation.messages import Conversation
+from numaserve.server.generation.conversation.turns import Turn, assistant_turn, conversation_from, join_neighbours
+from numaserve.server.http.fields.json_data import arguments_of
+
+REFERENCE = "item_reference"
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+class Entry(msgspec.Struct):
+    """An item as JSON, but for its id, with its turn; a reference to an item has only that item's id.
+
+    As JSON because items are seldom looked into: of an input of thousands, objects would be made several times.
+    """
+
+    kind: str  # the item's `type`
+    item: str = ""
+    turn: Turn = {}
+    id: str = ""
+
+    @classmethod
+    def of(cls, item: dict[str, Any], turn: Turn, id: str = "") -> Entry:
+        """An item without its id."""
+        return cls(item["type"], msgspec.json.encode(item).decode(), turn, id)
+
+    def listed(self) -> dict[str, Any]:
+        """The item."""
+        item: dict[str, Any] = msgspec.json.decode(self.item)
+        return {**item, "id": self.id}
+
+
+class Given(msgspec.Struct):
+    """The items of an input, checked, and without ids yet."""
+
+    entries: list[Entry]
+
+
+class Ids:
+    """The ids of a response and its items. An id cannot be guessed, and identifies the response of its item."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_hex(24)
+        self._count = 0
+
+    @property
+    def response(self) -> str:
+        """The response's."""
+        return f"resp_{self._secret}"
+
+    def of_item(self, kind: str) -> str:
+        """The next item's, which is of this `type`."""
+        self._count += 1
+        return f"{_PREFIXES[kind]}_{self._secret}_{self._count}"
+
+
+def response_of(item_id: str) -> str:
+    """The id of the response that an item belongs to."""
+    return f"resp_{item_id.partition('_')[2].rpartition('_')[0]}"
+
+
+def input_text(text: str) -> dict[str, Any]:
+    """A text that the model was given."""
+    return {"type": "input_text", "text": text}
+
+
+def output_text(text: str) -> dict[str, Any]:
+    """A text that the model generated."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def said(item: dict[str, Any]) -> Entry:
+    """An item of an output, which later requests see without its log-probabilities."""
+    nameless = {name: value for name, value in item.items() if name != "id"}
+    if item["type"] == "function_call":
+        name = qualified(item["name"], item.get("namespace"))
+        return Entry.of(nameless, call_turn(item["call_id"], name, item["arguments"]), item["id"])
+    text = item["content"][0]["text"]
+    if item["type"] == "reasoning":
+        return Entry.of(nameless, assistant_turn(thought=text), item["id"])
+    return Entry.of({**nameless, "content": [output_text(text)]}, assistant_turn(text), item["id"])
+
+
+def conversation_of(entries: Iterable[Entry]) -> Conversation:
+    """The conversation that items are: those of one answer are one turn."""
+    return conversation_from(join_neighbours((entry.turn for entry in entries), {"assistant"}))
+
+
+def call_turn(call_id: str, name: str, arguments: str) -> Turn:
+    """The turn of a call of the function that the model knows by `name`."""
+    function = {"name": name, "arguments": arguments_of(arguments)}
+    return assistant_turn(calls=[{"id": call_id, "type": "function", "function": function}])
+
+
+def qualified(name: str, namespace: str | None) -> str:
+    """Return the name of a function in the prompt; clients join the two in the same way."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def of_function(name: str, namespace: str | None) -> dict[str, str]:
+    """The function of a call, as its item has it."""
+    return {"name": name, "namespace": namespace} if namespace else {"name": name}

@@ -1,0 +1,85 @@
+"""The OpenAPI document: FastAPI's, with the errors that are really answered and the keys that are really asked for."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.responses import Response
+from numaserve.server.http.auth.keys import OPEN_PATHS
+from numaserve.server.surfaces.response_models import Error
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+_SCHEME = "api_key"
+_REFERENCE = "#/components/schemas/{model}"
+_REASONS = {
+    400: "The request is invalid or does not fit the context.",
+    401: "The request has no valid API key.",
+    403: "The request comes from a web page of another site, or the host name in the Host header is not allowed.",
+    404: "The model, the response or the route does not exist.",
+    408: "The request body did not arrive in time.",
+    409: "Requests are running.",
+    413: "The request body exceeds the size limit.",
+    429: "The queue is full, or the API key has reached a limit. Retry-After states when to retry.",
+    431: "The request has too many headers.",
+    500: "The server encountered an error.",
+    503: "The server is loading, restarting or shutting down.",
+    504: "The request exceeded its time limit.",
+}
+# Statuses that any route may answer, and those that any route with a body may.
+_ALWAYS = (401, 403, 431, 500)
+_WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
+
+
+def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: its own errors and those that every route has, in the format of `model`."""
+    # By reference, and not as FastAPI's `model`, which it compiles again for each status of each route.
+    content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+    return {status: {"description": _REASONS[status], "content": content} for status in (*statuses, *_ALWAYS)}
+
+
+def body_errors(model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route that takes a body."""
+    return errors(*_WITH_BODY, model=model)
+
+
+BODY_ERRORS = body_errors()
+
+
+def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool) -> None:
+    """Make `app` answer GET /openapi.json with the true document, which is written once; `models` are of its errors.
+
+    FastAPI's own route would write it again for each request, which takes several times its memory and milliseconds of
+    the event loop.
+    """
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _mended(generate(), models, has_keys=has_keys)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way
+    document = functools.cache(lambda: msgspec.json.encode(app.openapi()))
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi_document() -> Response:
+        return Response(document(), media_type="application/json")
+
+
+def _mended(schema: dict[str, Any], models: Sequence[type[BaseModel]], *, has_keys: bool) -> dict[str, Any]:
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            # FastAPI's own, which is never answered: what it stands for is a 400 here.
+            operation["responses"].pop("422", None)
+            if has_keys and (method != "get" or path not in OPEN_PATHS):
+                operation["security"] = [{_SCHEME: []}]
+    components = schema["components"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(name, None)
+    _, described = models_json_schema([(model, "serialization") for model in models], ref_template=_REFERENCE)
+    components["schemas"] = dict(sorted((components["schemas"] | described["$defs"]).items()))
+    components["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
+    return schema

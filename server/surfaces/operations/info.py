@@ -1,0 +1,150 @@
+"""Routes for operators, routers and scrapers: configuration, load, /metrics and POST /flush_cache.
+
+Some have two paths: SGLang renamed them, and routers ask for either.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+
+import msgspec
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+from numaserve.server.engine.types import Load, NotReady
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.http.errors import ApiError, bad_request
+from numaserve.server.http.explain import CONFLICT
+from numaserve.server.surfaces.openapi import errors
+from numaserve.server.surfaces.service_models import Flushed, Loads, Machine, ModelInfo, OlderRankLoad, ServerInfo
+from numaserve.server.surfaces.streaming import json_response
+from numaserve.workers.protocol import RankProfile
+
+_INFO_ERRORS = errors(400, 409, 503)
+_COSTS_WITHIN_S = 0.5
+
+
+def info_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["operation"])
+
+    @router.get("/server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
+    @router.get("/get_server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
+    async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
+        """Return the configuration, the workers and live counters; with `profile=1` also the cost of steps."""
+        if ceilings and not profile:
+            raise bad_request(
+                "'ceilings' has an effect only with 'profile=1'. Set 'profile=1' too.", "ceilings", CONFLICT
+            )
+        ranks = await context.engine.profile(ceilings=ceilings) if profile else []
+        figures = {"profile": [_figures(rank) for rank in ranks]} if profile else {}
+        return json_response(_server_info(context) | figures)
+
+    @router.get("/machine", response_model=Machine, responses=errors())
+    async def machine() -> Response:
+        """Return the current queue, KV pages, prefix tree and workers, and the cost of steps; the page /ui shows this
+        data."""
+        now, costs = context.engine.overview(), await _costs(context)
+        return json_response({"version": context.version, "model": context.model_name, "now": now, "costs": costs})
+
+    @router.get("/model_info", response_model=ModelInfo, responses=errors())
+    @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
+    async def model_info() -> Response:
+        """Return the served model, its context length and its vocabulary size."""
+        limits = context.limits
+        sizes = {"max_model_len": limits.context_length, "vocab_size": limits.vocab_size}
+        return json_response({**_model_names(context), "is_generation": context.embedding_size == 0, **sizes})
+
+    @router.get("/v1/loads", response_model=Loads, responses=errors())
+    async def loads() -> Response:
+        """Return the running and waiting sequences and the use of the KV cache, in the format of SGLang's routers."""
+        answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version}
+        return json_response(answer | _loads(context.engine.load()))
+
+    @router.get("/get_load", response_model=list[OlderRankLoad], responses=errors())
+    async def get_load() -> Response:
+        """Return the running and waiting sequences and the use of the KV cache, in SGLang's older format."""
+        return json_response([_older_rank_load(context.engine.load())])
+
+    @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
+    async def flush_cache() -> Response:
+        """Clear the prefix cache; returns 409 while requests are running."""
+        return await flush(context)
+
+    @router.get("/metrics", response_class=PlainTextResponse, responses=errors())
+    async def metrics() -> Response:
+        """Return the metrics for Prometheus."""
+        body, content_type = context.metrics.render()
+        return Response(body, media_type=content_type)
+
+    return router
+
+
+async def flush(context: ApiContext) -> Response:
+    """Forget cached prefixes. Raises `ApiError` 409 while requests run."""
+    if await context.engine.flush_cache():
+        return json_response({"success": True, "message": "Cache flushed."})
+    message = "Requests are running; the cache was not flushed. Try again when the server is idle."
+    raise ApiError(409, message, code="requests_running", refusal=None)
+
+
+async def _costs(context: ApiContext) -> list[dict[str, object]]:
+    """Each rank's figures; none where a step holds them up, or where there are no workers: whoever looks at the machine
+    wants to see just that, and asks again anyway."""
+    try:
+        async with asyncio.timeout(_COSTS_WITHIN_S):
+            return [_figures(rank) for rank in await context.engine.profile()]
+    except (TimeoutError, NotReady):
+        return []
+
+
+def _model_names(context: ApiContext) -> dict[str, object]:
+    path = context.model_path
+    return {"model_path": path, "tokenizer_path": path, "served_model_name": context.model_name}
+
+
+def _server_info(context: ApiContext) -> dict[str, object]:
+    return {
+        "version": context.version,
+        **_model_names(context),
+        **context.engine.server_info(),
+        "served_model_names": context.model_names,
+        "prefix_sharing": context.prefix_sharing,
+        "sampling_defaults": context.sampling_defaults.given(),
+    }
+
+
+def _loads(load: Load) -> dict[str, object]:
+    """The load in SGLang's shape, to whose routers one engine is one data-parallel rank."""
+    usage = round(load.tokens_used / load.token_capacity, 4)
+    rank = {
+        "dp_rank": 0,
+        "num_running_reqs": load.running,
+        "num_waiting_reqs": load.waiting,
+        "num_total_reqs": load.running + load.waiting,
+        "num_used_tokens": load.tokens_used,
+        "max_total_num_tokens": load.token_capacity,
+        "token_usage": usage,
+    }
+    aggregate = {
+        "total_running_reqs": load.running,
+        "total_waiting_reqs": load.waiting,
+        "total_reqs": load.running + load.waiting,
+        "total_used_tokens": load.tokens_used,
+        "avg_token_usage": usage,
+    }
+    return {"dp_rank_count": 1, "loads": [rank], "aggregate": aggregate}
+
+
+def _older_rank_load(load: Load) -> dict[str, object]:
+    """SGLang's shape. vllm-router asks here too, for one number in an object that vLLM does not give it either."""
+    return {
+        "dp_rank": 0,
+        "num_reqs": load.running + load.waiting,
+        "num_waiting_reqs": load.waiting,
+        "num_tokens": load.tokens_used,
+    }
+
+
+def _figures(profile: RankProfile) -> dict[str, object]:
+    figures = msgspec.structs.asdict(profile)
+    del figures["request_id"]  # the engine's, not the client's
+    return figures

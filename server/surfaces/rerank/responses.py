@@ -1,0 +1,48 @@
+"""The shapes of rankings and scores, for the OpenAPI document: Jina's and Cohere's reference, and vLLM's."""
+
+from typing import Literal
+
+from numaserve.server.surfaces.response_models import PromptUsage
+from pydantic import BaseModel
+
+
+class RankedDocument(BaseModel):
+    """A document as the client sent it."""
+
+    text: str
+
+
+class RankedResult(BaseModel):
+    """A ranked document; `index` is its position in the request. Results are sorted by descending score."""
+
+    index: int
+    relevance_score: float
+    document: RankedDocument | None = None
+
+
+class Ranking(BaseModel):
+    """The response of POST /v1/rerank."""
+
+    id: str
+    model: str
+    results: list[RankedResult]
+    usage: PromptUsage
+
+
+class Score(BaseModel):
+    """The probability that a document fits its query."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreList(BaseModel):
+    """The response of POST /v1/score."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: PromptUsage

@@ -1,0 +1,104 @@
+"""The bodies of POST /v1/rerank and /v1/score."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from numaserve.server.http.fields.media import refuse_media
+from numaserve.server.http.fields.types import (
+    MAX_INT,
+    Neutral,
+    Priority,
+    ShortText,
+    Strict,
+    Text,
+    Unused,
+    conflict,
+    neutral,
+)
+from numaserve.server.http.limits import ApiLimits
+from pydantic import BeforeValidator, Field, model_validator
+
+_MAX_DOCUMENTS = 8192
+
+
+def _text_of(value: object) -> object:
+    """Jina's and Cohere's document with a field `text` as that text. Raises `ValueError` for one with an image."""
+    refuse_media(value)
+    return value["text"] if isinstance(value, dict) and "text" in value else value
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Documents = Annotated[list[Annotated[Text, BeforeValidator(_text_of)]], Field(min_length=1, max_length=_MAX_DOCUMENTS)]
+Texts = Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max_length=_MAX_DOCUMENTS)]
+
+
+class _Judged(Strict):
+    """The fields that both requests share."""
+
+    @classmethod
+    def most_tokens(cls, limits: ApiLimits) -> int:
+        """Tokens of many documents, few of which are as long as they may be."""
+        return 16 * limits.context_length
+
+    model: ShortText | None = None
+    """Name of the served model; any other name returns status 404."""
+    instruct: Text | None = None
+    """Instruction for judging whether a document fits a query; the model's default instruction for web search unless
+    set."""
+    priority: Priority | None = None
+    """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
+
+    user: Unused = None
+    truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
+
+
+class RerankRequest(_Judged):
+    """The body of POST /v1/rerank, in the format of Jina and Cohere."""
+
+    query: Text
+    """Query to rank the documents by."""
+    documents: Documents
+    """Documents to rank: strings, or objects with a field `text`."""
+    top_n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """Number of best results to return; all unless set."""
+    return_documents: bool | None = None
+    """Return the documents with the results; true unless set."""
+    max_tokens_per_doc: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """Maximum number of tokens per document; longer documents are truncated. Unless set, the server rejects documents
+    that exceed the context length."""
+
+
+class ScoreRequest(_Judged):
+    """The body of POST /v1/score, in vLLM's format."""
+
+    text_1: Texts | None = None
+    """One query, or one query per document; alternative name: `queries`."""
+    text_2: Texts | None = None
+    """One document or a list of documents; alternative name: `documents`."""
+    queries: Texts | None = None
+    """Alternative name of `text_1`."""
+    documents: Texts | None = None
+    """Alternative name of `text_2`."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> ScoreRequest:
+        for one, other, names in ((self.text_1, self.queries, "text_1"), (self.text_2, self.documents, "text_2")):
+            if (one is None) == (other is None):
+                other_name = "queries" if names == "text_1" else "documents"
+                raise conflict(names, f"exactly one of '{names}' and '{other_name}' is needed")
+        queries, documents = len(self.text_1 or self.queries or ()), len(self.text_2 or self.documents or ())
+        if queries not in (1, documents):
+            raise conflict(
+                "text_1",
+                f"{queries} queries and {documents} documents cannot be paired; send one query or one per document",
+            )
+        return self
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each document with its query."""
+        queries, documents = self.text_1 or self.queries or [], self.text_2 or self.documents or []
+        return list(zip(queries * (len(documents) if len(queries) == 1 else 1), documents, strict=True))

@@ -1,0 +1,57 @@
+"""Answers, as one JSON object or as events."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Protocol
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from numaserve.server.generation.generation import Generation
+from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.surfaces.event_stream import EventStream, Framing
+
+
+def json_response(body: object) -> Response:
+    """A 200 with a JSON body."""
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def utc_text(seconds: float) -> str:
+    """A time, in seconds since 1970, as RFC 3339 has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+class Answer(Protocol):
+    """A generation in the shape of one endpoint."""
+
+    @property
+    def framing(self) -> Framing:
+        """How its events are written."""
+
+    async def complete(self, generation: Generation) -> Response:
+        """The whole answer."""
+
+    def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
+        """The payloads of the answer's events."""
+
+
+async def respond(
+    request: Request, answer: Answer, generation: Generation, *, stream: bool, ping_seconds: float
+) -> Response:
+    """The answer, as events or whole. The generation ends with it, or when the client leaves."""
+    if stream:
+        return EventStream(answer.framing, _news(answer.stream(generation), generation), generation, ping_seconds)
+    try:
+        return await until_disconnect(request, answer.complete(generation))
+    finally:
+        await generation.aclose()
+
+
+async def _news(payloads: AsyncGenerator[object, None], generation: Generation) -> AsyncGenerator[object, None]:
+    """The payloads without those that a client has had from another server."""
+    async with aclosing(payloads):
+        async for payload in payloads:
+            if not generation.replaying:
+                yield payload

@@ -1,0 +1,1 @@
+"""Routes that vLLM has besides OpenAI's."""

@@ -1,0 +1,83 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.generation.asked import Chat
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.prompts import check_text_length, render
+from numaserve.server.generation.sampling import check_token_ids
+from numaserve.server.generation.start import check_model
+from numaserve.server.http.body.route import body_route
+from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.http.errors import ApiError, context_length_exceeded
+from numaserve.server.http.large_json import json_pieces, pieces_response
+from numaserve.server.surfaces.openapi import BODY_ERRORS
+from numaserve.server.surfaces.response_models import Detokenized, Tokenized
+from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest, TokenizeRequest
+from numaserve.server.text.work import TextTooLong
+
+
+def tokenize_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["tokens"], route_class=body_route(context.bodies))
+
+    @router.post("/tokenize", response_model=Tokenized, responses=BODY_ERRORS)
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+        """Tokenize a text or a conversation, in vLLM's format."""
+        check_model(context, body.model)
+        return await until_disconnect(request, _tokenized(context, body))
+
+    @router.post("/detokenize", response_model=Detokenized, responses=BODY_ERRORS)
+    async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
+        """Convert token ids to text, in vLLM's format."""
+        check_model(context, body.model)
+        if len(body.tokens) > context.limits.text_tokens:
+            raise _too_long(context, len(body.tokens), "tokens")
+        return await until_disconnect(request, _detokenized(context, body))
+
+    return router
+
+
+async def _tokenized(context: ApiContext, body: TokenizeRequest) -> Response:
+    if body.messages is not None:
+        arguments = body.chat_template_kwargs or {}
+        chat = Chat(body.messages, arguments, add_generation_prompt=body.add_generation_prompt)
+        prompt = await render(context, chat)
+        with context.text.admit(len(prompt.tokens)) as turns:
+            return await turns.run(partial(_answer, context, prompt.tokens, with_texts=body.return_token_strs))
+    text = body.prompt or ""
+    check_text_length(context, len(text), "prompt")
+    limit = context.limits.text_tokens
+    with context.text.admit(len(text)) as turns:
+        try:
+            tokens = await turns.encode(text, max_tokens=limit, add_special_tokens=body.add_special_tokens)
+        except TextTooLong as error:
+            raise _too_long(context, error.tokens, "prompt") from error
+        return await turns.run(partial(_answer, context, tokens, with_texts=body.return_token_strs))
+
+
+async def _detokenized(context: ApiContext, body: DetokenizeRequest) -> Response:
+    with context.text.admit(len(body.tokens)) as turns:
+        await turns.run(partial(check_token_ids, body.tokens, context.vocab_size, "tokens"))
+        text = await turns.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+        return await turns.run(lambda: pieces_response(json_pieces({"prompt": text})))
+
+
+def _answer(context: ApiContext, tokens: list[int], *, with_texts: bool) -> Response:
+    fields: dict[str, object] = {
+        "count": len(tokens),
+        "max_model_len": context.limits.context_length,
+        "tokens": tokens,
+    }
+    if with_texts:
+        fields["token_strs"] = map(context.tokenizer.token_text, tokens)
+    return pieces_response(json_pieces(fields))
+
+
+def _too_long(context: ApiContext, tokens: int, param: str) -> ApiError:
+    limit = context.limits.text_tokens
+    return context_length_exceeded(
+        f"The input has {tokens} tokens or more; at most {limit} are allowed. Shorten the input.", param
+    )

@@ -7,7 +7,7 @@
 
 namespace numaserve {
 
-// How one row of logits is sampled; see workers/protocol/steps.py for the meaning of the fields.
+// How one row of logits is sampled; see workers/interface/protocol/steps.py for the meaning of the fields.
 struct SamplingState {
   float temperature, top_p, min_p;
   int32_t top_k;

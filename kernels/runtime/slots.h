@@ -21,7 +21,7 @@ struct Slot {
   int32_t last_token = -1;
 };
 
-// How a sequence is sampled; see SamplingParams and SlotInit in workers/protocol. `visit` names the fields.
+// How a sequence is sampled; see SamplingParams and SlotInit in workers/interface/protocol. `visit` names the fields.
 struct SlotSettings {
   float temperature, top_p, min_p;
   int32_t top_k;

@@ -12,7 +12,7 @@
 
 namespace numaserve {
 
-// One sequence's part of a step; see SeqPlan in workers/protocol/steps.py.
+// One sequence's part of a step; see SeqPlan in workers/interface/protocol/steps.py.
 // Each draft of a sequence that is masked waits for a mask of its own.
 inline constexpr int32_t kMaxMaskedDrafts = 8;
 

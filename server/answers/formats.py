@@ -12,7 +12,7 @@ from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
 from numaserve.server.answers.tools.formats import plain_format, tool_format_of, tool_formats
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.errors import OperatorError, nearest
+from numaserve.workers.interface.errors import OperatorError, nearest
 
 _Format = TypeVar("_Format")
 _RESPONSE_TEMPLATE = "response_template"

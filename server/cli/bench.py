@@ -12,13 +12,13 @@ from numaserve.server.cli import bench_options as shared
 from numaserve.server.cli.bench_load import bench_load
 from numaserve.server.cli.bench_machine import bench_kernels, bench_ring
 from numaserve.server.cli.bench_offline import bench_offline
-from numaserve.server.loadtest.goodput import parse_goodput
 from numaserve.server.loadtest.options import Traffic, Workload, parse_rates
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.report.goodput import parse_goodput
+from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from numaserve.server.loadtest.stats import Summary
+    from numaserve.server.loadtest.report.stats import Summary
 
 EXIT_FAILED = 1
 _WIDTH = 120

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.bench.tasks import MeasuredPhase
+from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import make_roofline
@@ -11,7 +12,6 @@ from numaserve.workers.planning.roofline.machine import machine_of
 from numaserve.workers.planning.roofline.phases import RankMachine, decode_step, prefill_steps
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.protocol import Launch
 
 
 @dataclass(frozen=True)

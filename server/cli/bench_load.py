@@ -16,8 +16,8 @@ from numaserve.workers.bench.group import Say, launches_of, run_ranks
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Figure, Row, Times
 from numaserve.workers.bench.tasks import Loaded, LoadModel
+from numaserve.workers.interface.protocol import WeightsCache
 from numaserve.workers.planning.deployment import Deployment
-from numaserve.workers.protocol import WeightsCache
 
 _LOADS = 3
 # A checkpoint that was changed in the last two seconds is not cached yet.

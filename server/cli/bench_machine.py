@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 from numaserve.server.cli.bench_options import Json
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 _QUICK_SIZES = [16 << 10, 1 << 20]
 _QUICK_SECONDS = 0.1
@@ -39,7 +39,7 @@ def bench_kernels(
     """Measure each operation of a step, compared with the bandwidth and compute limits of a rank's cores."""
     # Other commands do without the native kernels.
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
-    from numaserve.server.service.instruction_set import instruction_set  # noqa: PLC0415
+    from numaserve.server.service.checks.instruction_set import instruction_set  # noqa: PLC0415
     from numaserve.workers.bench import kernels  # noqa: PLC0415
     from numaserve.workers.bench.rows import Rows  # noqa: PLC0415
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.deployment import deployment_options
-from numaserve.server.service.model_argument import served_name
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.topology import read_topology

@@ -10,7 +10,7 @@ from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.cli.bench_steps import figures_of, step_row
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.profiling.table import ceilings_view, phase_view
-from numaserve.server.service.instruction_set import instruction_set
+from numaserve.server.service.checks.instruction_set import instruction_set
 from numaserve.workers.bench.group import launches_of, run_ranks
 from numaserve.workers.bench.rows import Row
 from numaserve.workers.bench.tasks import RunSteps, StepsRan

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from numaserve.server.cli.shared_options import ApiKeyFile, CaFile, option, with_options
 from numaserve.server.loadtest.options import Traffic, Workload
-from numaserve.server.service.key_sources import client_key
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.process.key_sources import client_key
+from numaserve.workers.interface.errors import OperatorError
 
 ExtraRequestBody = Annotated[str, typer.Option(help="JSON object whose fields are added to each request.")]
 

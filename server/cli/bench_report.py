@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import typer
-from numaserve.server.loadtest.report import JsonLines, number
+from numaserve.server.loadtest.report.report import JsonLines, number
 from numaserve.workers.bench.group import RankFailed
 from numaserve.workers.bench.rows import Figure, Row
 from rich.box import SIMPLE_HEAD

@@ -10,7 +10,7 @@ import msgspec
 from numaserve.server.profiling.figures import PhaseFigures, RankFigures, between, phase_figures
 from numaserve.workers.bench.rows import Figure, Row, Times
 from numaserve.workers.bench.tasks import MeasuredPhase
-from numaserve.workers.protocol import RankProfile
+from numaserve.workers.interface.protocol import RankProfile
 
 if TYPE_CHECKING:
     from numaserve.server.cli.bench_estimate import RunEstimate

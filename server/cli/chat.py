@@ -11,8 +11,8 @@ from numaserve.server.cli.conversation import Conversation
 from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
 from numaserve.server.client.remote import RemoteServer
 from numaserve.server.config.file import read_config_file
-from numaserve.server.service.key_sources import client_key
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.process.key_sources import client_key
+from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console
 
 _URL = "http://127.0.0.1:8000"

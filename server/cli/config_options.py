@@ -9,7 +9,7 @@ import typer
 from numaserve.server.cli.shared_options import option, with_options
 from numaserve.server.config.file import ALIASES
 from numaserve.server.config.serve import KEYS
-from numaserve.workers.settings import MODEL_OPTIONS
+from numaserve.workers.interface.settings import MODEL_OPTIONS
 
 _Command = Callable[..., None]
 

@@ -10,7 +10,7 @@ import typer
 from numaserve.server.cli.completion import PROGRAM, prepare_completion
 from numaserve.server.cli.version_option import with_version
 from numaserve.server.common.standard_streams import open_standard_streams
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
 EXIT_INTERRUPTED = 130

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO
 
 from numaserve.server.client.remote import RemoteServer
-from numaserve.server.fleet.member import Membership
-from numaserve.server.fleet.process import MEMBER_COMMAND, start_member
-from numaserve.workers.errors import OperatorError
+from numaserve.server.gateway.models.process import MEMBER_COMMAND, start_member
+from numaserve.server.gateway.models.process_main import Membership
+from numaserve.workers.interface.errors import OperatorError
 
 _URL = "http://localhost"  # of which only the path counts: requests go through the socket
 _ENDING_S = 30.0

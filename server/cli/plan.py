@@ -13,10 +13,10 @@ import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.config.serve import Task, load_config
-from numaserve.server.loadtest.report import JsonLines
-from numaserve.server.service.deployment import deployment_options
-from numaserve.server.service.model_argument import served_name
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.report.report import JsonLines
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.model.model_argument import served_name
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model

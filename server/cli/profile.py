@@ -9,8 +9,8 @@ from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
 from numaserve.server.profiling.measure import one_stream, watch
 from numaserve.server.profiling.remote import Remote
 from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
-from numaserve.server.service.key_sources import client_key
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.process.key_sources import client_key
+from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from numaserve.shm_comm import RingError
 from numaserve.shm_comm.stat import render
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console
 
 

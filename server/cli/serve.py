@@ -8,7 +8,7 @@ from numaserve.server.cli.config_options import takes_keys
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
 from numaserve.server.config.file import read_config_file
 from numaserve.server.config.serve import KEYS, load_config
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 @takes_keys(*(key for key in KEYS if key != "model"))
@@ -39,7 +39,7 @@ def serve(
 def _serve_several(
     models: Path, model: str | None, options: dict[str, Any], config: Path | None, max_loaded: int | None
 ) -> None:
-    from numaserve.server.fleet.models_file import FRONT_DOOR_KEYS  # noqa: PLC0415 nothing of it for one model
+    from numaserve.server.gateway.models.models_file import FRONT_DOOR_KEYS  # noqa: PLC0415 nothing of it for one model
 
     if model is not None:
         raise OperatorError(f"{model} is one model, and {models} is a file of several models: leave out one of the two")
@@ -49,6 +49,6 @@ def _serve_several(
     for key in KEYS:
         if key in given and key not in FRONT_DOOR_KEYS:
             raise OperatorError(f"'{key}' is an option of a model: set it in {models} for each model")
-    from numaserve.server.fleet.service import run_fleet  # noqa: PLC0415
+    from numaserve.server.gateway.service import run_fleet  # noqa: PLC0415
 
     run_fleet(models, serve_config, max_loaded)

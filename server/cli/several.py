@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from numaserve.server.fleet.models_file import read_models_file
-from numaserve.server.fleet.placement import Placed, check_together, place_models
+from numaserve.server.gateway.models.models_file import read_models_file
+from numaserve.server.gateway.models.placement import Placed, check_together, place_models
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.topology import Topology, format_cpu_list
 from rich.console import Console

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 # Of each command that asks a server.
 ApiKeyFile = Annotated[Path | None, typer.Option(help="File of API keys. Its first key is sent to the server.")]

@@ -10,8 +10,8 @@ from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
 from numaserve.server.client.remote import RemoteServer
 from numaserve.server.profiling.machine import Machine, Rates, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
-from numaserve.server.service.key_sources import client_key
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.process.key_sources import client_key
+from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text

@@ -7,9 +7,9 @@ import typer
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.deployment import deployment_options
-from numaserve.server.service.instruction_set import instruction_set
-from numaserve.server.service.model_argument import served_name
+from numaserve.server.service.checks.instruction_set import instruction_set
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.needs import format_bytes

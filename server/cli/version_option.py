@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.common.version import built_commit, installed_version
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 def version_text() -> str:
@@ -12,7 +12,7 @@ def version_text() -> str:
 
     A process of its own looks for the instruction set, as for every command: this one loads no kernels.
     """
-    from numaserve.server.service.instruction_set import instruction_set  # noqa: PLC0415 nothing else needs it
+    from numaserve.server.service.checks.instruction_set import instruction_set  # noqa: PLC0415 nothing else needs it
 
     try:
         kernels = f"instruction set {instruction_set()}"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import typer
-from numaserve.server.service.deployment import weights_cache_folder
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.model.deployment import weights_cache_folder
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFile, CacheFolder

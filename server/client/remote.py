@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from numaserve.server.client.tls import advice, tls_of
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 _TIMEOUT_S = 300.0  # for a prompt of a whole context
 _DATA = b"data: "

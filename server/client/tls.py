@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 def tls_of(url: str, ca_file: Path | None) -> ssl.SSLContext | None:

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 def find_secret_file(named: Path, what: str) -> Path:

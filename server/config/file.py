@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 from numaserve.configs import presets
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import SETTINGS_BYTES, is_there, read_text
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import SETTINGS_BYTES, is_there, read_text
 
 # Names that other servers have for these keys, on the command line and in the file.
 ALIASES = {

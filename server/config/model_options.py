@@ -1,8 +1,8 @@
-"""The options of a model's settings as keys of the configuration, made of their definition in workers/settings.py."""
+"""The options of a model's settings as keys of the configuration, made of workers/interface/settings.py."""
 
 from typing import Annotated, Any
 
-from numaserve.workers.settings import MODEL_OPTIONS, ModelOption
+from numaserve.workers.interface.settings import MODEL_OPTIONS, ModelOption
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
 
 

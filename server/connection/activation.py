@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 from numaserve.server.connection.listen import Listener, internet_listener
 from numaserve.server.connection.tls import Certificate
 from numaserve.server.connection.unix_socket import unix_listener
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 _FIRST = 3
 _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")

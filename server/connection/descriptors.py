@@ -3,7 +3,7 @@
 import logging
 import resource
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 _MAX_DESCRIPTORS = 1 << 16
 # Kept for the workers' sockets and pipes, the log and the files that libraries open.

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 
 from numaserve.server.connection.tls import Certificate
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 BACKLOG = 2048
 

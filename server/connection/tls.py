@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from numaserve.server.common.secret_file import find_secret_file
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import SETTINGS_BYTES, read_file
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import SETTINGS_BYTES, read_file
 
 
 class Certificate:

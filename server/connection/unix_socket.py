@@ -13,7 +13,7 @@ from typing import Any
 
 from numaserve.server.connection.listen import BACKLOG, Listener
 from numaserve.server.connection.tls import Certificate
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 # Whoever is in the socket's group may connect: how a proxy of another user gets in, without letting everybody in.
 NOT_FOR_OTHERS = 0o117

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import zmq
 from numaserve.server.dispatch.directory import SocketDirectory
-from numaserve.workers.protocol import FromWorker, ProtocolError, ToWorker, decode_from_worker, encode
+from numaserve.workers.interface.protocol import FromWorker, ProtocolError, ToWorker, decode_from_worker, encode
 
 logger = logging.getLogger(__name__)
 

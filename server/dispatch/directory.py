@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 # sun_path of sockaddr_un holds 108 bytes including the final NUL (linux/un.h).
 MAX_SOCKET_PATH = 107

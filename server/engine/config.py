@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from numaserve.server.config.option_types import DrafterName
-from numaserve.workers.settings import ActivationDtype
+from numaserve.workers.interface.settings import ActivationDtype
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from numaserve.server.common.death import Cause, Death
+from numaserve.server.engine.admission.admission import Room
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
-from numaserve.server.engine.deadlines import StepDeadlines
-from numaserve.server.engine.gauges import Gauges
-from numaserve.server.engine.info import limits_info, load_of, settings_info
-from numaserve.server.engine.masks import MatcherWork
+from numaserve.server.engine.masks.masks import MatcherWork
 from numaserve.server.engine.overview import Overview, prefixes_of
-from numaserve.server.engine.profiles import Profiles
-from numaserve.server.engine.ranks import Ranks
-from numaserve.server.engine.recovery import Recovery
-from numaserve.server.engine.registry import LiveRequests
-from numaserve.server.engine.room import Room
-from numaserve.server.engine.steps import StepHooks, StepLoop
-from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.traces import TraceSink
+from numaserve.server.engine.recovery.recovery import Recovery
+from numaserve.server.engine.requests.registry import LiveRequests
+from numaserve.server.engine.requests.stream import Stream
+from numaserve.server.engine.steps.deadlines import StepDeadlines
+from numaserve.server.engine.steps.loop import StepHooks, StepLoop
 from numaserve.server.engine.types import Busy, GenerationFailed, GenerationRequest, Load, NotReady
+from numaserve.server.engine.views.gauges import Gauges
+from numaserve.server.engine.views.info import limits_info, load_of, settings_info
+from numaserve.server.engine.views.profiles import Profiles
+from numaserve.server.engine.views.ranks import Ranks
+from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
@@ -30,7 +30,7 @@ from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.supervisor.group import GroupHooks
 from numaserve.server.supervisor.supervisor import Supervisor, SupervisorHooks
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import RankProfile
+from numaserve.workers.interface.protocol import RankProfile
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
-from numaserve.workers.protocol import Launch, Ready, WorkerStats
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.workers.interface.protocol import Launch, Ready, WorkerStats
 
 # Enough for a picture. A tree may have a hundred thousand pages, and the event loop walks through it.
 MAX_BRANCHES = 160

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from numaserve.server.engine.constraint import TokenMatcher
+from numaserve.server.engine.masks.matcher import TokenMatcher
 from numaserve.server.engine.overview import Overview
 from numaserve.server.metrics.labels import EndReason
-from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
+from numaserve.workers.interface.protocol import RankProfile, SamplingParams, TokenLogprobs
 
 
 class EngineError(Exception):

@@ -13,7 +13,7 @@ from numaserve.server.http.errors import Overflow, bad_request, context_length_e
 from numaserve.server.http.explain import CONFLICT
 from numaserve.server.scheduler.client import Client
 from numaserve.server.structured.types import MatcherFactory
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 _T = TypeVar("_T")
 _SEED_MASK = 2**63 - 1

@@ -3,7 +3,7 @@
 import asyncio
 
 from numaserve.server.kv_events.publisher import Publisher
-from numaserve.server.scheduler.kv_events import KVEventLog
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
 
 
 class KVFeed:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from numaserve.server.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, decode, encode
-from numaserve.server.scheduler.kv_events import KVEvent, PagesCleared, PagesStored
+from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesCleared, PagesStored
 
 
 @dataclass(frozen=True, slots=True)

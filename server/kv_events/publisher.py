@@ -13,7 +13,7 @@ from numaserve.server.kv_events.history import History
 from numaserve.server.kv_events.listening import address_of, end_listening, listen
 from numaserve.server.kv_events.peer import Asker, Subscriber, Summaries
 from numaserve.server.kv_events.wire import encode
-from numaserve.server.scheduler.kv_events import KVEvent, PagesCleared
+from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesCleared
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ Every field is written, since vLLM's reader wants `medium` and `lora_name`, and 
 from collections.abc import Iterable
 
 import msgspec
-from numaserve.server.scheduler.kv_events import KVEvent, PagesRemoved, PagesStored
+from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesRemoved, PagesStored
 
 
 class BlockStored(msgspec.Struct, tag=True, gc=False):

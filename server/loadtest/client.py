@@ -7,9 +7,9 @@ from typing import Any
 import aiohttp
 import msgspec
 from numaserve.server.loadtest.options import Traffic
-from numaserve.server.loadtest.requests import BenchRequest, Outcome, Prompt
 from numaserve.server.loadtest.stream import StreamError, StreamReader
 from numaserve.server.loadtest.target import Target, describe, message_of
+from numaserve.server.loadtest.workload.requests import BenchRequest, Outcome, Prompt
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numaserve.server.loadtest.client import Client, Dialect
 from numaserve.server.loadtest.options import Traffic
-from numaserve.server.loadtest.prompts import random_prompt
-from numaserve.server.loadtest.requests import BenchRequest
 from numaserve.server.loadtest.target import Target
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.workload.prompts import random_prompt
+from numaserve.server.loadtest.workload.requests import BenchRequest
+from numaserve.workers.interface.errors import OperatorError
 
 # How servers refuse a field or an endpoint that they do not know. 500: some fail on a prompt of token ids.
 _NOT_UNDERSTOOD = frozenset({400, 404, 405, 415, 422, 500, 501})

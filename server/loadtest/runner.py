@@ -10,15 +10,21 @@ from pathlib import Path
 
 import numpy as np
 from numaserve.server.loadtest.client import Client
-from numaserve.server.loadtest.dataset import make_requests
-from numaserve.server.loadtest.load import Done, arrivals_of, run_load
 from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
 from numaserve.server.loadtest.probe import Probed, probe
-from numaserve.server.loadtest.prompts import CountTokens, TokenFiller, WordFiller, estimate_tokens, random_prompt
-from numaserve.server.loadtest.requests import BenchRequest, Outcome
-from numaserve.server.loadtest.speculation import Speculation, speculation_of
+from numaserve.server.loadtest.report.speculation import Speculation, speculation_of
 from numaserve.server.loadtest.target import Target
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.workload.dataset import make_requests
+from numaserve.server.loadtest.workload.load import Done, arrivals_of, run_load
+from numaserve.server.loadtest.workload.prompts import (
+    CountTokens,
+    TokenFiller,
+    WordFiller,
+    estimate_tokens,
+    random_prompt,
+)
+from numaserve.server.loadtest.workload.requests import BenchRequest, Outcome
+from numaserve.workers.interface.errors import OperatorError
 
 _WARMUP_OUTPUT = 16
 _WARMUP, _ARRIVALS = 1, 2  # streams of random numbers beside that of the dataset

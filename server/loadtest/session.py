@@ -7,16 +7,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from numaserve.server.loadtest.compare import Ratio, ratio_view, ratios
 from numaserve.server.loadtest.options import Traffic, Workload, default_rate
-from numaserve.server.loadtest.plot import check_plot, write_plot
-from numaserve.server.loadtest.progress import Progress
-from numaserve.server.loadtest.report import JsonLines, Setting, json_details, json_record, summary_view, sweep_table
-from numaserve.server.loadtest.requests import BenchRequest
+from numaserve.server.loadtest.report.compare import Ratio, ratio_view, ratios
+from numaserve.server.loadtest.report.plot import check_plot, write_plot
+from numaserve.server.loadtest.report.progress import Progress
+from numaserve.server.loadtest.report.report import (
+    JsonLines,
+    Setting,
+    json_details,
+    json_record,
+    summary_view,
+    sweep_table,
+)
+from numaserve.server.loadtest.report.stats import Summary, summarize
 from numaserve.server.loadtest.runner import Bench
-from numaserve.server.loadtest.stats import Summary, summarize
 from numaserve.server.loadtest.target import open_target
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.workload.requests import BenchRequest
+from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console
 
 

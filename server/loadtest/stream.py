@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.workload.requests import Outcome
 
 _DONE = b"[DONE]"
 _LONGEST_MESSAGE = 300

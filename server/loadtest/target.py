@@ -10,7 +10,7 @@ import msgspec
 from numaserve.server.client.tls import advice, tls_of
 from numaserve.server.loadtest.options import Traffic
 from numaserve.server.loadtest.stream import error_text
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 _VERSION = re.compile(r"/v\d+$")
 _CONTROL_TIMEOUT = aiohttp.ClientTimeout(total=60)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import msgspec
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.protocol import Ceilings, OperationProfile
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Ceilings, OperationProfile
 
 
 class RankFigures(msgspec.Struct, frozen=True):

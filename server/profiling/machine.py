@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 from numaserve.server.engine.overview import Overview
 from numaserve.server.profiling.figures import RankFigures, between
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 class Machine(msgspec.Struct, frozen=True):

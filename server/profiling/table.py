@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from numaserve.server.profiling.figures import OperationFigures, PhaseFigures
-from numaserve.workers.protocol import Ceilings
+from numaserve.workers.interface.protocol import Ceilings
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Column, Table

@@ -1,7 +1,7 @@
 """What a step gives, and takes, with guesses to verify."""
 
-from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.row_times import RowTimes
+from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.scheduler.costs.row_times import RowTimes
 from numaserve.server.scheduler.sequence import Sequence
 
 UNKNOWN = 0.5  # how often guesses are right of which nothing is known

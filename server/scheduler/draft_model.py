@@ -8,10 +8,10 @@ last tokens what was made of them.
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple
 
-from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.cost_table import Terms, summed
+from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_table import Terms, summed
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import KEPT_HIDDEN_STATES, DraftWork
+from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, DraftWork
 
 _MOST_LACKING = KEPT_HIDDEN_STATES // 2  # tokens of a sequence that a layer which predicts has not read
 

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_model import CostModel
 from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, UNKNOWN, Gain
 from numaserve.server.scheduler.draft_model import pass_terms, reading_before_guesses
 from numaserve.server.scheduler.sequence import Sequence, WorkerDrafter

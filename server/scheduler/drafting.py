@@ -3,14 +3,14 @@
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from numaserve.server.scheduler.costs.row_times import RowTimes
 from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, Gain
 from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
 from numaserve.server.scheduler.guesses import DEEPEST, REST, Drafters, Guesses, Rightness, allowed
-from numaserve.server.scheduler.row_times import RowTimes
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
-from numaserve.workers.protocol import MAX_MASKED_DRAFTS, TO_BE_DRAFTED
+from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, TO_BE_DRAFTED
 
 # Seconds for which the workers wait when a plan is made only after the answer to the one before it, for each sequence
 # of both, as long as none was seen; what a step takes beside is as that of so many sequences.

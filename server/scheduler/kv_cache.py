@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.cache.page_allocator import PageAllocator
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
-from numaserve.server.scheduler.kv_events import KVEventLog
-from numaserve.server.scheduler.page_allocator import PageAllocator
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 
 

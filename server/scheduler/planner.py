@@ -3,11 +3,11 @@
 from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
-from numaserve.server.scheduler.queue import WaitingQueue
+from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.seats import Seats
 from numaserve.server.scheduler.sequence import Sequence, SequenceState
 from numaserve.server.scheduler.step import StepBuilder, slot_init
-from numaserve.workers.protocol import SlotInit
+from numaserve.workers.interface.protocol import SlotInit
 
 
 class Planner:

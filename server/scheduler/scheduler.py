@@ -2,19 +2,19 @@
 
 from collections import Counter, deque
 
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.drafting import Drafting
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.planner import Planner
-from numaserve.server.scheduler.queue import WaitingQueue
+from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.seats import Seats
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.suspects import Finding, Suspects
-from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
+from numaserve.workers.interface.protocol import SeqResult, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
 CAREFUL_TOKENS = 64  # of a sequence whose mask was late, for which it is planned only once its mask is there

@@ -3,8 +3,8 @@
 from bisect import insort
 
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.levels import Levels
-from numaserve.server.scheduler.queue import WaitingQueue
+from numaserve.server.scheduler.queue.levels import Levels
+from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 
 

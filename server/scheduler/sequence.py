@@ -7,10 +7,10 @@ from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
 from typing import Literal, get_args
 
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope
+from numaserve.server.scheduler.cache.radix_tree import Node
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.server.scheduler.radix_tree import Node
-from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.cost_table import NO_TERMS, Terms
+from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.draft_model import DraftModelWork
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import WORKER_DRAFTERS, SchedulerConfig, Sequence, SequenceUpdate
-from numaserve.workers.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
+from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
 
 
 class Entry(NamedTuple):

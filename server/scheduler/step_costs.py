@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_model import CostModel
 from numaserve.server.scheduler.step import InFlight
-from numaserve.workers.protocol import OperationTerms, StepResult
+from numaserve.workers.interface.protocol import OperationTerms, StepResult
 
 
 class StepCosts:

@@ -17,24 +17,24 @@ from numaserve.server.config.serve import ServeConfig
 from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.traces import TraceSink
+from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.bind import Member
-from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.model_argument import served_name
+from numaserve.server.service.model.model_argument import served_name
+from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.speculation.drafters import ServerDrafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
+from numaserve.workers.interface.protocol import mask_rows
 from numaserve.workers.planning.deployment import Deployment
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import mask_rows
 
 if TYPE_CHECKING:
     from numaserve.server.connection.bounds import ConnectionLimits

@@ -10,7 +10,7 @@ from numaserve.server.connection.activation import activated_listeners
 from numaserve.server.connection.listen import Listener, bind_listener
 from numaserve.server.connection.tls import find_certificate
 from numaserve.server.connection.unix_socket import bind_unix_listener
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 _log = logging.getLogger(__name__)
 

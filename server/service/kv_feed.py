@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.connection.unix_socket import NOT_FOR_OTHERS, remove_dead_socket
 from numaserve.server.dispatch.directory import MAX_SOCKET_PATH
-from numaserve.server.scheduler.kv_events import KVEventLog
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import PAGE_SIZE
 
 if TYPE_CHECKING:
     from numaserve.server.kv_events.feed import KVFeed

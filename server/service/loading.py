@@ -6,7 +6,7 @@ import logging
 import sys
 from types import TracebackType
 
-from numaserve.server.service.systemd import ServiceManager
+from numaserve.server.service.process.systemd import ServiceManager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -20,27 +20,27 @@ import uvloop
 from numaserve.server.answers.formats import reasoning_format, response_template, tool_format
 from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks
-from numaserve.server.engine.traces import TraceSink
+from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.bind import Member
-from numaserve.server.service.chat_template_file import load_tokenizer_with
-from numaserve.server.service.deployment import deployment_options
-from numaserve.server.service.draft_vocabulary import check_vocabulary
-from numaserve.server.service.ending import end_process
+from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
+from numaserve.server.service.checks.tokenizer_check import check_tokenizer
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
-from numaserve.server.service.logs import is_text
-from numaserve.server.service.pooling import check_pooling
-from numaserve.server.service.reranker import find_judge
-from numaserve.server.service.sampling_defaults import read_sampling_defaults
+from numaserve.server.service.model.chat_template_file import load_tokenizer_with
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.model.pooling import check_pooling
+from numaserve.server.service.model.reranker import find_judge
+from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
+from numaserve.server.service.process.ending import end_process
+from numaserve.server.service.process.logs import is_text
+from numaserve.server.service.process.stop_signals import StopSignals
+from numaserve.server.service.process.systemd import ServiceManager, watchdog_seconds
 from numaserve.server.service.spans import open_spans
 from numaserve.server.service.start_report import log_start
 from numaserve.server.service.started import Started
-from numaserve.server.service.stop_signals import StopSignals
-from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
-from numaserve.server.service.tokenizer_check import check_tokenizer
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import make_deployment

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from numaserve.server.common.version import installed_version
 from numaserve.server.config.serve import ServeConfig
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 if TYPE_CHECKING:
     from numaserve.server.tracing.spans import Spans

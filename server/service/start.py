@@ -12,12 +12,12 @@ from typing import NoReturn
 
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.connection.descriptors import check_descriptors
-from numaserve.server.service.backend import check_backend
 from numaserve.server.service.bind import Member, bind_listeners, warn_of_reach
-from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.logs import set_up_logging
+from numaserve.server.service.checks.backend import check_backend
+from numaserve.server.service.checks.tokenizer_check import TokenizerCheck
+from numaserve.server.service.process.key_sources import KeySources
+from numaserve.server.service.process.logs import set_up_logging
 from numaserve.server.service.started import Started
-from numaserve.server.service.tokenizer_check import TokenizerCheck
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.weights.hub import resolve_model
 

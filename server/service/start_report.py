@@ -7,12 +7,12 @@ import logging
 
 from numaserve.server.common.version import installed_version
 from numaserve.server.service.assembly import Checked
-from numaserve.server.service.logs import block
+from numaserve.server.service.process.logs import block
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.deployment import RankResources
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.products import products_text
 from numaserve.workers.planning.topology import format_cpu_list
-from numaserve.workers.protocol import PAGE_SIZE
 
 _log = logging.getLogger(__name__)
 

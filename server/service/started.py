@@ -7,8 +7,8 @@ from pathlib import Path
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.connection.listen import Listener
 from numaserve.server.service.bind import Member
-from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.tokenizer_check import TokenizerCheck
+from numaserve.server.service.checks.tokenizer_check import TokenizerCheck
+from numaserve.server.service.process.key_sources import KeySources
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from operator import itemgetter
 
-from numaserve.server.scheduler.cache_scope import CacheScope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.speculation.trail import Trail
 
 _KEY = 3  # tokens that must be the same

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.engine.types import NotReady
-from numaserve.server.scheduler.cache_scope import CacheScope
-from numaserve.server.structured.confined_matcher import ConfinedMatcher, MatcherProcesses
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.structured.json_text import utf8
 from numaserve.server.structured.kept import KeptGrammars, Scoped
-from numaserve.server.structured.matcher import GrammarMatcher
-from numaserve.server.structured.movable_matcher import MovableMatcher
+from numaserve.server.structured.matchers.confined_matcher import ConfinedMatcher, MatcherProcesses
+from numaserve.server.structured.matchers.matcher import GrammarMatcher
+from numaserve.server.structured.matchers.movable_matcher import MovableMatcher
 from numaserve.server.structured.parser_limits import new_matcher
-from numaserve.server.structured.trial import Trial
+from numaserve.server.structured.trial.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, MatcherFactory, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import DefinedTokenizer, Vocabulary
 from numaserve.server.text.caller import CALLER

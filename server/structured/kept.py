@@ -1,7 +1,7 @@
 """Compiled grammars that are kept for the next request of the same scope with the same constraint."""
 
 from numaserve.server.common.fair_lru import FairLru
-from numaserve.server.scheduler.cache_scope import CacheScope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.structured.types import Constraint, MatcherFactory
 
 Scoped = tuple[CacheScope, Constraint]

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 
-from numaserve.workers.log_lines import decode_line
+from numaserve.workers.interface.log_lines import decode_line
 
 logger = logging.getLogger("numaserve.worker")
 

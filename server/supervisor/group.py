@@ -15,7 +15,7 @@ from numaserve.server.dispatch.channel import WorkerGroupChannel
 from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, RingFactory, RingSegment
 from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     Failure,
     FromWorker,
     Launch,

@@ -9,7 +9,7 @@ from numaserve.server.common.death import Cause, Death, DeathReason
 from numaserve.server.supervisor.group import Group, GroupFactory, GroupFailed, GroupHooks, GroupSpec, WorkerGroup
 from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
-from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
+from numaserve.workers.interface.protocol import Launch, ProfileRequest, StepPlan
 
 logger = logging.getLogger(__name__)
 

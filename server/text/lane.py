@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from numaserve.server.engine.reserve import reserve_of
+from numaserve.server.engine.admission.reserve import reserve_of
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.line import Line

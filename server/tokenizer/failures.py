@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from numaserve.server.tokenizer.types import TokenizationError, TokenizerError
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 _MAX_REASON = 200  # characters; a panic may quote the text that it happened on
 _P = ParamSpec("_P")

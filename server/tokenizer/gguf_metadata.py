@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from gguf.constants import GGUF_MAGIC, GGUFValueType
 from numaserve.server.tokenizer.types import TokenizerError
-from numaserve.workers.files import map_file, open_file
+from numaserve.workers.interface.files import map_file, open_file
 
 Scalar: TypeAlias = str | int | float | bool
 Value: TypeAlias = Scalar | list[Scalar]

@@ -8,7 +8,7 @@ from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.sentencepiece_file import backend_of, read_model
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
-from numaserve.workers.files import TEMPLATE_BYTES, TOKENIZER_BYTES, is_there, read_file, read_json, read_text
+from numaserve.workers.interface.files import TEMPLATE_BYTES, TOKENIZER_BYTES, is_there, read_file, read_json, read_text
 from tokenizers import AddedToken, processors
 
 

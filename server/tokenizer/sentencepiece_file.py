@@ -13,7 +13,7 @@ from pathlib import Path
 import tokenizers
 from numaserve.server.tokenizer.sentencepiece import Pieces, PieceType, add_tokens, build
 from numaserve.server.tokenizer.types import TokenizerError
-from numaserve.workers.files import TOKENIZER_BYTES, read_file
+from numaserve.workers.interface.files import TOKENIZER_BYTES, read_file
 from tokenizers import normalizers
 
 _BPE = 2

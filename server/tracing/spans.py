@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from numaserve.server.engine.traces import SequenceTrace
+from numaserve.server.engine.views.traces import SequenceTrace
 from opentelemetry import context as otel_context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource

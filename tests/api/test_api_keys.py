@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from numaserve.server.http.auth.key_file import ApiKey, read_keys
 from numaserve.server.http.auth.keys import ApiKeys
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 def test_a_file_has_a_key_a_line_with_comments_and_empty_lines(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from numaserve.server.generation.judge import Judge
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.auth.passed_clients import PASSED_HEADER, PassedClients, passed_header
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, cache_scope
 from numaserve.server.scheduler.client import Client
 from shared_apps import app_over
 from starlette.testclient import TestClient

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from numaserve.server.surfaces.openai.chat_schema import ChatRequest
 from numaserve.server.surfaces.openai.logprobs import TokenNames, chat_entries
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.interface.protocol import TokenLogprobs
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, ByteTokenizer, FakeEngine

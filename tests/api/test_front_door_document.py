@@ -6,7 +6,7 @@ import pytest
 import schemathesis
 from fastapi.testclient import TestClient
 from numaserve.server.app.application import create_app
-from numaserve.server.fleet.description import described
+from numaserve.server.gateway.description import described
 
 from tests.support.api_fakes import FakeEngine, make_context
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from numaserve.server.http.auth.key_file import ApiKey, read_keys
 from numaserve.server.http.auth.quota import KeyLimits
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 KEY = "sk-hunter2=="
 

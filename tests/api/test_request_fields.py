@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import EOS, MODEL, VOCAB, FakeEngine

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

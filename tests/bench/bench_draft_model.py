@@ -29,7 +29,15 @@ from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.bench.rows import Row, Rows
-from numaserve.workers.protocol import PAGE_SIZE, TO_BE_DRAFTED, DraftWork, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.protocol import (
+    PAGE_SIZE,
+    TO_BE_DRAFTED,
+    DraftWork,
+    SamplingParams,
+    SeqPlan,
+    SlotInit,
+    StepPlan,
+)
 from numaserve.workers.weights.hub import resolve_model
 from predicting_model import save_predicting
 

@@ -18,10 +18,10 @@ from bench_serving import serving
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.loadtest.client import Client
 from numaserve.server.loadtest.options import Traffic, Workload
-from numaserve.server.loadtest.requests import BenchRequest, Outcome
+from numaserve.server.loadtest.report.stats import latency_of
 from numaserve.server.loadtest.runner import Bench
-from numaserve.server.loadtest.stats import latency_of
 from numaserve.server.loadtest.target import open_target
+from numaserve.server.loadtest.workload.requests import BenchRequest, Outcome
 from numaserve.workers.bench.rows import Row, Rows
 
 STREAM_PROMPT, LONG_OUTPUT = 32, 2

@@ -21,8 +21,8 @@ import httpx
 import psutil
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.loadtest.options import Traffic, Workload
+from numaserve.server.loadtest.report.stats import Summary, summarize
 from numaserve.server.loadtest.runner import Bench
-from numaserve.server.loadtest.stats import Summary, summarize
 from numaserve.server.loadtest.target import open_target
 from numaserve.workers.bench.rows import Row, Rows
 from prometheus_client.parser import text_string_to_metric_families

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench_serving import REQUESTS, Server, serving
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.engine.traces import SequenceTrace
+from numaserve.server.engine.views.traces import SequenceTrace
 from numaserve.server.tracing.spans import Spans
 from numaserve.workers.bench.rows import Row, Rows
 

@@ -32,7 +32,7 @@ from bench_serving import Samples, Server, growth, serving
 from larger_demo import save_larger
 from misspelt import misspelt_text
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.loadtest.speculation import Speculation, speculation_of
+from numaserve.server.loadtest.report.speculation import Speculation, speculation_of
 from numaserve.workers.bench.rows import Row, Rows
 from numaserve.workers.weights.hub import resolve_model
 

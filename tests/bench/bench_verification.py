@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_model import CostModel
 from numaserve.workers.bench.rows import Row, Rows
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
-from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SeqResult, SlotInit, StepPlan
-from numaserve.workers.settings import AS_PUBLISHED, WeightFormats
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SeqResult, SlotInit, StepPlan
+from numaserve.workers.interface.settings import AS_PUBLISHED, WeightFormats
 from numaserve.workers.weights.hub import resolve_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

@@ -32,7 +32,7 @@ _LOOKS_S = 0.1
 _HEALS_S = 60.0
 # A server gives up after three deaths in a minute that come before a step was answered.
 _MOST_STARTS, _WINDOW_S = 2, 65.0
-_TEMPLATES, _TRIALS = "numaserve.server.template.process", "numaserve.server.structured.trial_process"
+_TEMPLATES, _TRIALS = "numaserve.server.template.process", "numaserve.server.structured.trial.process"
 _SIGNALS = {Action.KILL: signal.SIGKILL, Action.CRASH: signal.SIGSEGV, Action.STOP: signal.SIGSTOP}
 
 

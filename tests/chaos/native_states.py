@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from numaserve.shm_comm import Board, Ring
-from numaserve.workers.protocol import Launch
+from numaserve.workers.interface.protocol import Launch
 
 from tests.chaos.cells import Point
 

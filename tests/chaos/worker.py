@@ -13,10 +13,10 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from numaserve.workers.interface.protocol import FromWorker, LoadProgress, Ready, StepPlan, StepResult
 from numaserve.workers.process import loop, main
 from numaserve.workers.process.model import RankModel, StepAnswer
 from numaserve.workers.process.node import NodeContext
-from numaserve.workers.protocol import FromWorker, LoadProgress, Ready, StepPlan, StepResult
 
 from tests.chaos.cells import Action, Cells, Point
 from tests.chaos.native_states import NativeStates, Watch

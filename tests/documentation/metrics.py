@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from numaserve.server.fleet.metrics import FleetMetrics
+from numaserve.server.gateway.models.metrics import FleetMetrics
 from numaserve.server.metrics.metrics import Metrics
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric

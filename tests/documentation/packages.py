@@ -10,8 +10,8 @@ from numaserve.configs import hosts, presets
 from numaserve.server.answers.reasoning.formats import reasoning_formats
 from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.interface.settings import KvCacheDtype, Quantization
 from numaserve.workers.models import registry
-from numaserve.workers.settings import KvCacheDtype, Quantization
 from numaserve.workers.weights.gguf_source import DTYPES
 
 from tests.documentation.tables import code, table

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
+from numaserve.workers.interface.settings import ActivationDtype, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.program.handles import INTEGER_GROUPS
-from numaserve.workers.settings import ActivationDtype, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.demo import ALICE, demo_model

@@ -6,7 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import transformers as hf
-from numaserve.workers.settings import AS_PUBLISHED, ActivationDtype, WeightFormats
+from numaserve.workers.interface.settings import AS_PUBLISHED, ActivationDtype, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.parity import Texts, served_scores

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from numaserve.workers.protocol import RankProfile
+from numaserve.workers.interface.protocol import RankProfile
 
 from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from numaserve.workers.protocol import TO_BE_DRAFTED, DraftWork, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.protocol import TO_BE_DRAFTED, DraftWork, SeqPlan, SlotInit, StepPlan
 
 from tests.support.drafters import NoDrafters
 from tests.support.rank_group import RankGroup

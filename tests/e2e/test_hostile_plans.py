@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import transformers as hf
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     PROTOCOL_VERSION,
     Failure,
     Launch,

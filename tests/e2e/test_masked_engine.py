@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 from numaserve.server.engine.engine import Engine
+from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.workers.protocol import SamplingParams, TokenLogprobs
+from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 
 from tests.support import checkpoints
 from tests.support.played_drafts import played

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from numaserve.server.engine.constraint import MaskState
-from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
 
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import save_tiny_model

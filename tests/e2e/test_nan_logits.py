@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numaserve.workers.settings import BF16_WEIGHTS, KvCacheDtype, WeightFormats
+from numaserve.workers.interface.settings import BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.same_bits import GREEDY, QUANTIZED, SAMPLED, make_group, scheduler_config, tiny_model

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from numaserve.workers.protocol import DraftWork, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.protocol import DraftWork, SeqPlan, SlotInit, StepPlan
 
 from tests.support.drafters import NoDrafters
 from tests.support.predicting import START, save_follower, save_predicting, save_twin

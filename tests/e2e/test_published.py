@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from numaserve.workers.interface.settings import ActivationDtype, WeightFormats
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.settings import ActivationDtype, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs

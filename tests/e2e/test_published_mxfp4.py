@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs

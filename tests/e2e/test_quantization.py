@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.settings import WeightFormats
+from numaserve.workers.interface.settings import WeightFormats
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play

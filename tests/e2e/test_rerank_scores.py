@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numaserve.server.generation.judge import probability
-from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
 
 from tests.support.checkpoints import VOCAB, random_model, save
 from tests.support.rank_group import RankGroup

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.scheduler import drafting
-from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
 from tests.support.demo import demo_model, needs_demo
 from tests.support.played_drafts import played

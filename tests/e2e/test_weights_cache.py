@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from numaserve.workers.protocol import WeightsCache
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
+from numaserve.workers.interface.protocol import WeightsCache
+from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 
 from tests.support.demo import needs_demo
 from tests.support.real_server import PATIENCE_S, RealServer

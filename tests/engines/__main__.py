@@ -22,8 +22,8 @@ import numpy as np
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
+from numaserve.workers.interface.settings import AS_PUBLISHED, WeightFormats
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.settings import AS_PUBLISHED, WeightFormats
 
 from tests.clients.environments import python_with
 from tests.support.demo import ALICE, demo_model

@@ -14,12 +14,12 @@ import pytest
 import uvloop
 from fleet_door import FAKE_MEMBER, Open, Opened, resident
 from numaserve.server.connection.app_server import AppServer
-from numaserve.server.fleet.app import with_layers
-from numaserve.server.fleet.fleet import Fleet
-from numaserve.server.fleet.front_door import FrontDoor
-from numaserve.server.fleet.metrics import FleetMetrics
-from numaserve.server.fleet.own_routes import OwnRoutes, Shown
-from numaserve.server.fleet.resident import FleetOptions
+from numaserve.server.gateway.app import with_layers
+from numaserve.server.gateway.gateway import FrontDoor
+from numaserve.server.gateway.models.fleet import Fleet
+from numaserve.server.gateway.models.metrics import FleetMetrics
+from numaserve.server.gateway.models.resident import FleetOptions
+from numaserve.server.gateway.own_routes import OwnRoutes, Shown
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules

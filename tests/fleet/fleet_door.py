@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 from numaserve.server.config.serve import load_config
-from numaserve.server.fleet.fleet import Fleet
-from numaserve.server.fleet.models_file import ModelSpec, Place
-from numaserve.server.fleet.residency import Claim
-from numaserve.server.fleet.resident import Resident
+from numaserve.server.gateway.models.fleet import Fleet
+from numaserve.server.gateway.models.models_file import ModelSpec, Place
+from numaserve.server.gateway.models.residency import Claim
+from numaserve.server.gateway.models.resident import Resident
 
 FAKE_MEMBER = Path(__file__).with_name("fake_member.py")
 

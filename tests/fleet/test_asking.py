@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from fleet_door import Open, Opened
-from numaserve.server.fleet import asking
+from numaserve.server.gateway import asking
 
 THREE = {"a": {}, "b": {"how": "silent"}, "c": {"how": "knowing"}, "d": {"load": "request"}}
 

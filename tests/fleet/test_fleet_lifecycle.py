@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 from fleet_door import Open, Opened, kill, started
-from numaserve.server.fleet import fleet as fleet_module
-from numaserve.server.fleet import waiting
-from numaserve.server.fleet.process import ModelProcess
-from numaserve.server.fleet.resident import Resident
+from numaserve.server.gateway.models import fleet as fleet_module
+from numaserve.server.gateway.models import waiting
+from numaserve.server.gateway.models.process import ModelProcess
+from numaserve.server.gateway.models.resident import Resident
 from numaserve.server.http.auth.key_file import ApiKey
 
 
@@ -198,7 +198,7 @@ async def test_nothing_takes_the_place_of_a_server_whose_workers_still_end(opene
 async def test_workers_that_do_not_end_are_waited_for_only_so_long(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("numaserve.server.fleet.process._LEFTOVERS_S", 0.05)
+    monkeypatch.setattr("numaserve.server.gateway.models.process._LEFTOVERS_S", 0.05)
     async with opened({"a": {"how": "parent"}}) as door:
         await killed_when_ready(door, servers=2)
         door.notes.with_suffix(".end").touch()

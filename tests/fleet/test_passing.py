@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from fake_member import BLOB
 from fleet_door import Open, Opened, kill, started
-from numaserve.server.fleet import front_door
-from numaserve.server.fleet.passing import IDLE_CONNECTIONS
+from numaserve.server.gateway import gateway as front_door
+from numaserve.server.gateway.passing import IDLE_CONNECTIONS
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.passed_clients import PassedClient
 from numaserve.server.http.auth.quota import KeyLimits

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import yaml
 from numaserve.configs import presets
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     Launch,
     ProfileRequest,
     SamplingParams,

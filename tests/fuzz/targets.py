@@ -14,15 +14,15 @@ from math import prod
 from pathlib import Path
 
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.pooling import check_pooling
-from numaserve.server.service.sampling_defaults import read_sampling_defaults
+from numaserve.server.service.model.pooling import check_pooling
+from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.gguf_metadata import read_metadata
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import ProtocolError, decode_from_worker, decode_to_worker, encode
 from numaserve.workers.models.load import load_model_config, open_model, read_config
-from numaserve.workers.protocol import ProtocolError, decode_from_worker, decode_to_worker, encode
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 

@@ -18,8 +18,7 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 from numaserve.shm_comm import Board
-from numaserve.workers.process.continuations import Continuations
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     PAGE_SIZE,
     PROTOCOL_VERSION,
     TO_BE_DRAFTED,
@@ -46,6 +45,7 @@ from numaserve.workers.protocol import (
     decode_to_worker,
     encode,
 )
+from numaserve.workers.process.continuations import Continuations
 from played_script import Script
 
 VOCAB = 1000

@@ -23,8 +23,8 @@ from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.guesses import Drafters
-from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, WorkerDrafter
 from numaserve.server.supervisor.group import GroupSpec
@@ -33,7 +33,7 @@ from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
-from numaserve.workers.protocol import Launch, SamplingParams, mask_rows
+from numaserve.workers.interface.protocol import Launch, SamplingParams, mask_rows
 from word_tokenizer import WordTokenizer
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from numaserve.server.fleet.member import main
+from numaserve.server.gateway.models.process_main import main
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from numaserve.server.cli.main import EXIT_MISTAKE
 from numaserve.server.config.serve import load_config
 from numaserve.server.service.start import run_service
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 

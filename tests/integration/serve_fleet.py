@@ -5,8 +5,8 @@ from pathlib import Path
 
 from numaserve.server.cli.main import EXIT_MISTAKE
 from numaserve.server.config.serve import load_config
-from numaserve.server.fleet.service import run_fleet
-from numaserve.workers.errors import OperatorError
+from numaserve.server.gateway.service import run_fleet
+from numaserve.workers.interface.errors import OperatorError
 
 MEMBER_FAKE = Path(__file__).with_name("member_fake.py")
 

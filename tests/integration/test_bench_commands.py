@@ -11,8 +11,8 @@ from fake_worker import VOCAB
 from harness import Options, Server, run, serving
 from numaserve.server.cli.main import main
 from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
+from numaserve.server.loadtest.report.stats import Summary
 from numaserve.server.loadtest.session import Output, bench_compare, bench_serve
-from numaserve.server.loadtest.stats import Summary
 from numaserve.server.speculation.drafters import ServerDrafters
 from rich.console import Console
 

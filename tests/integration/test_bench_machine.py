@@ -13,8 +13,8 @@ from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.bench import group, ring
 from numaserve.workers.bench.group import RankFailed, run_ranks
 from numaserve.workers.bench.tasks import Loaded, LoadModel, Reduced, Task, UseRing
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.protocol import Launch
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Launch
 
 QUICK_RANK = Path(__file__).with_name("quick_rank.py")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

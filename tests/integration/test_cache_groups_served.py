@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from served import Serve, announced_url
 
 from tests.support.kv_reader import Subscriber

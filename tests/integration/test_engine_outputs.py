@@ -8,7 +8,7 @@ import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, Options, gather, generate, run, running_engine, tokens_of
 from numaserve.server.engine.types import GenerationRequest, QueueFull, RequestTimedOut, RequestTooLong
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 
 def _prompts(count: int, seed: int = 0) -> list[list[int]]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.topology import read_topology
-from numaserve.workers.protocol import PAGE_SIZE
 from served import Process, announced_url, completion
 
 from tests.support.forked import Forked, processes_since

@@ -22,7 +22,7 @@ HEAVY = (
     *("opentelemetry.sdk", "opentelemetry.exporter", "numaserve.server.tracing"),
 )
 NOT_ASKED_FOR = (
-    "numaserve.server.fleet",
+    "numaserve.server.gateway",
     "aiohttp",
     "numaserve.server.kv_events",
     "numaserve.server.client.unix_session",

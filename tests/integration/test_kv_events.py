@@ -13,8 +13,8 @@ import pytest
 from harness import Options, Server, pids_of, run, serving, until
 from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.kv_events.publisher import Publisher
-from numaserve.server.scheduler.kv_events import KVEventLog
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from served import Serve, announced_url
 
 from tests.support.kv_reader import Subscriber, told_prefixes

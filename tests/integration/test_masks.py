@@ -14,13 +14,13 @@ from typing import NoReturn
 import pytest
 from fake_worker import FIRST_TOKEN, VOCAB, expected_tokens
 from harness import GREEDY, Options, gather, generate, make_engine, pids_of, run, running_engine, tokens_of, until
-from numaserve.server.engine import masks
-from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 from numaserve.server.engine.engine import Engine
+from numaserve.server.engine.masks.masks import masks
+from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest, NotReady
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.shm_comm.mask_board import MaskBoard, create_mask_board
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.scripted_matchers import Allowed, ScriptedMatcher, some_tokens
 

@@ -23,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 READER = """
 import os
 from numaserve.server.connection.activation import activated_listeners
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 try:
     print(*(each.place for each in activated_listeners(os.environ, None)))
 except OperatorError as error:

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 from numaserve.server.config.serve import load_config
-from numaserve.server.engine.traces import SequenceTrace
+from numaserve.server.engine.views.traces import SequenceTrace
 from numaserve.server.service import spans as service_spans
 from numaserve.server.service.spans import open_spans
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from served import Serve, announced_url, completion
 
 from tests.support.otlp_collector import OtlpCollector, attributes

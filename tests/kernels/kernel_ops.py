@@ -6,9 +6,9 @@ import numaserve_kernel_tests as ops
 import numpy as np
 from kernel_reference import F32, U16, Routing, from_bf16
 from numaserve.kernels import PackedMatrix, Team
+from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
+from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.given import GivenMatrix
-from numaserve.workers.protocol import SamplingParams, TokenLogprobs
-from numaserve.workers.settings import ActivationDtype
 from numpy.typing import NDArray
 
 PAD = 32

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from numaserve.kernels import _native
-from numaserve.workers import protocol
+from numaserve.workers.interface import protocol
 from numaserve.workers.models import gpt_oss
 from numaserve.workers.models.config import experts, huggingface, latent
 from numaserve.workers.program import buffers, handles

@@ -9,11 +9,11 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.settings import ActivationDtype, ModelSettings
 
 PAGE = reference.PAGE
 HIDDEN, VOCAB, NOPE, ROPE, LATENT, VALUES = 64, 16, 64, 32, 128, 32

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from kernel_reference import FP32, accumulation
 from numaserve.kernels import available_isas
+from numaserve.workers.interface.protocol import MAX_LOGPROBS, SamplingParams
 from numaserve.workers.program.reference import sampling as reference
-from numaserve.workers.protocol import MAX_LOGPROBS, SamplingParams
 
 # A block sums 64 times sixteen lanes and then the lanes, blocks are summed in fp64; an exponent up to about 30 is
 # rounded once.

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from kernel_ops import sampled_row
 from numaserve.kernels import available_isas
+from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.program.reference import sampling as reference
-from numaserve.workers.protocol import SamplingParams
 from test_sampler import FILTERS, GREEDY, _logits, _seeded, possible_tokens
 
 

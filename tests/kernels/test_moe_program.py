@@ -11,6 +11,7 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.buffers import Buffer, Operand, Partial
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.experts import ExpertMatrices, Router
@@ -18,7 +19,6 @@ from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.settings import ActivationDtype
 
 HIDDEN, VOCAB, EXPERTS, INNER, SHARED = 64, 16, 5, 32, 96
 PROMPT = [token % VOCAB for token in range(23)]

@@ -5,8 +5,8 @@ import kv_reference
 import numpy as np
 import pytest
 import torch
+from numaserve.workers.interface.settings import KvCacheDtype
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
-from numaserve.workers.settings import KvCacheDtype
 
 DTYPES: list[KvCacheDtype] = ["bf16", "int8", "fp8_e4m3"]
 

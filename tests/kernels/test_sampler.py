@@ -5,8 +5,8 @@ import msgspec
 import numpy as np
 import pytest
 from numaserve.kernels import _native
+from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.program.reference import sampling as reference
-from numaserve.workers.protocol import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 

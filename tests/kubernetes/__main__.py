@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from numaserve.server.config.serve import load_config
-from numaserve.server.fleet.models_file import read_models_file
+from numaserve.server.gateway.models.models_file import read_models_file
 
 from tests.clients.environments import python_with
 from tests.kubernetes.meaning import check_meaning

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.clients.environments import python_with
 from tests.kv_readers.readers import Addresses, Classes, Dynamo, Reader, cached_blocks, prefix_tokens, prompt_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.interface.protocol import PAGE_SIZE
 
 from tests.support.kv_reader import Prefix, Subscriber
 

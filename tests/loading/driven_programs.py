@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+from numaserve.workers.interface.protocol import SamplingParams, SlotInit
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.ops.base import Operation
@@ -13,7 +14,6 @@ from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member
 from numaserve.workers.program.slots import slot_settings
-from numaserve.workers.protocol import SamplingParams, SlotInit
 
 from tests.support.recorded_programs import HIDDEN, VOCAB, Shapes
 

@@ -11,8 +11,8 @@ from numaserve.kernels import Team, available_isas
 from numaserve.workers.bench.kernels import Sizes
 from numaserve.workers.bench.rows import Effort
 from numaserve.workers.bench.shapes import SHAPES, Shape
+from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
-from numaserve.workers.protocol import Ceilings
 
 FOLDER = Path(__file__).parents[1] / "bench"
 AMX = [name for name in available_isas() if name.startswith("amx")]

@@ -11,9 +11,9 @@ from numaserve.workers.bench.programs import FORMATS, copies_beyond_caches
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.protocol import Ceilings
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
 CEILINGS = Ceilings("amx", 4, read_bytes_s=1e9, flops_s={"bf16": 1e9, "int8": 2e9})

@@ -9,8 +9,8 @@ from numaserve.workers.bench.kernels import QUICK, Sizes, sweep_cases
 from numaserve.workers.bench.programs import BF16
 from numaserve.workers.bench.rows import Effort, Row
 from numaserve.workers.bench.sweep import Blocking, Product, bench_sweep
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.protocol import Ceilings
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Ceilings
 
 TINY = Product("tiny", 64, 96)
 VALUES = {"slab_tiles": (8, 16), "block_tiles": (4, 5)}

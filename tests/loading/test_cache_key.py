@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from numaserve.workers.interface.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.folder import CacheKey
 from numaserve.workers.weights.cache.key import cache_key, look_at

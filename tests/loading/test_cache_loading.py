@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import Team
+from numaserve.workers.interface.protocol import WeightsCache
+from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.protocol import WeightsCache
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.errors import CacheError
@@ -27,8 +27,8 @@ import sys
 from pathlib import Path
 from numaserve.kernels import Team
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.protocol import WeightsCache
-from numaserve.workers.settings import AS_PUBLISHED
+from numaserve.workers.interface.protocol import WeightsCache
+from numaserve.workers.interface.settings import AS_PUBLISHED
 from numaserve.workers.weights.cache.loading import RankLoader
 path, cache = Path(sys.argv[1]), WeightsCache(sys.argv[2], 1 << 30)
 config = load_model_config(path)

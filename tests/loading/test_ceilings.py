@@ -6,9 +6,9 @@ import numpy as np
 import psutil
 import pytest
 from numaserve.kernels import Team, isa, read_seconds
+from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning import ceilings as module
 from numaserve.workers.planning.ceilings import ceilings_in_slices, rank_ceilings
-from numaserve.workers.protocol import Ceilings
 
 
 def test_ceilings_are_measured_with_what_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.deployment import deployment_options
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
 

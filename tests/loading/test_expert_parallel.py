@@ -9,7 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import WeightsCache
+from numaserve.workers.interface.settings import AS_PUBLISHED, ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.stored import Stored
@@ -17,8 +19,6 @@ from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.program.handles import MatrixFormat
-from numaserve.workers.protocol import WeightsCache
-from numaserve.workers.settings import AS_PUBLISHED, ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 from safetensors.torch import load_file

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import GGUF_BLOCKS as STORED
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.gguf_blocks import decode

@@ -9,13 +9,13 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import BF16_WEIGHTS
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.latent_attention import LatentAttention
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import BF16_WEIGHTS
 from test_latent_loading import exchanged_keys
 from test_moe_loading import experts_of
 from test_quantized_loading import assert_same_logits, load

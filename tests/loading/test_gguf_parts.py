@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import pytest
 from numaserve.kernels import Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.gguf_parts import gguf_paths
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.weights.cache.key import look_at

@@ -4,7 +4,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.axes import Units
 from numaserve.workers.layers.norm import Norm

@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config import safetensors_files
 from numaserve.workers.models.config.gguf_file import open_gguf
 from numaserve.workers.models.config.gguf_names import GgufNames

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.latent_attention import LatentAttention
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.protocol import PAGE_SIZE
 from test_model_config import write
 
 from tests.support import checkpoints

@@ -8,10 +8,10 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.layers.latent_attention import LatentAttention
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits

@@ -8,9 +8,9 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.source import RawTensor

@@ -52,7 +52,7 @@ import json, os, sys
 from pathlib import Path
 from numaserve.kernels import Team
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.settings import ModelSettings, WeightFormats
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers import mapped
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source

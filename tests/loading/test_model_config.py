@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import transformers as hf
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.norm import Norm

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from numaserve.server.fleet.models_file import read_models_file
-from numaserve.server.fleet.placement import Plan, plan_models
-from numaserve.workers.errors import OperatorError
+from numaserve.server.gateway.models.models_file import read_models_file
+from numaserve.server.gateway.models.placement import Plan, plan_models
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.topology import Node, Topology
 
 from tests.support import tiny_model

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.models.load import load_model_config

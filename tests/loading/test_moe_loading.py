@@ -11,12 +11,12 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from numaserve.kernels import PackedMatrix, Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import WeightFormats
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.settings import WeightFormats
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
 from numaserve.workers.weights.safetensors_source import SafetensorsSource

@@ -12,7 +12,9 @@ import torch
 from numaserve.configs import efficiencies
 from numaserve.kernels import Team
 from numaserve.workers import models
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models import registry
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
@@ -21,8 +23,6 @@ from numaserve.workers.planning.roofline.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.machine import load_machine
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
-from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
-from numaserve.workers.settings import ModelSettings, WeightFormats
 from safetensors.torch import save_file
 
 from tests.support.loaded import load_part

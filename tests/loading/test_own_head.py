@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.settings import ModelSettings
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints

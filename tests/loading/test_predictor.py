@@ -9,7 +9,9 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import SamplingParams, SlotInit
+from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.models.load import load_model_config, open_model
@@ -20,8 +22,6 @@ from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.program.slots import slot_settings
-from numaserve.workers.protocol import SamplingParams, SlotInit
-from numaserve.workers.settings import ModelSettings
 from numaserve.workers.weights.checkpoint import can_predict
 from safetensors.torch import load_file, save_file
 

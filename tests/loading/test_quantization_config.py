@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization import left_out, read_quantization

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization import read_quantization

@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.stored import GGUF_BLOCKS
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints

@@ -1,6 +1,5 @@
 import pytest
-from numaserve.workers.process.rank_program import by_operation
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     Ceilings,
     OperationProfile,
     ProfileRequest,
@@ -10,6 +9,7 @@ from numaserve.workers.protocol import (
     decode_to_worker,
     encode,
 )
+from numaserve.workers.process.rank_program import by_operation
 
 OPERATIONS = [
     OperationProfile("linear", "int8", 6, 7, 0, 8, 9, 10),

@@ -7,10 +7,10 @@ import pytest
 import torch
 from driven_programs import answers, logprobs
 from numaserve.kernels import Team
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
-from numaserve.workers.settings import ModelSettings, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.loaded import load_part

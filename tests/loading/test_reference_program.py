@@ -20,14 +20,14 @@ from driven_programs import (
     start,
 )
 from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.workers.interface.protocol import SamplingParams
+from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.run import KvCache
 from numaserve.workers.program.setup import RankShape
 from numaserve.workers.program.slots import END_POOL
-from numaserve.workers.protocol import SamplingParams
-from numaserve.workers.settings import KvCacheDtype, ModelSettings
 
 from tests.support.recorded_programs import (
     HIDDEN,

@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.gguf_file import open_gguf
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import check_checkpoint, open_source

@@ -12,6 +12,8 @@ from numaserve import kernels as native
 from numaserve.kernels import Program, RopeTable, Team
 from numaserve.workers.bench.programs import start_slot, step
 from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.ranks import rank_operations
@@ -21,8 +23,6 @@ from numaserve.workers.program.cost import OperationCost, StepWork
 from numaserve.workers.program.handles import Matrix, Rope, Vector
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
-from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 
 PAGES = 8
 SLOTS = 2

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from numaserve.configs import efficiencies
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.options import DeploymentOptions
@@ -17,7 +18,6 @@ from numaserve.workers.planning.roofline.memory import node_memory, remedies
 from numaserve.workers.planning.roofline.phases import prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.program.cost import OperationCost, StepWork
-from numaserve.workers.settings import ModelSettings, WeightFormats
 
 HIDDEN, LAYERS, HEADS, EXPERTS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 256, 8, 2048, 3
 CONFIG = {

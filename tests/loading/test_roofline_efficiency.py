@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from numaserve.configs import efficiencies
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, load_efficiencies
 from numaserve.workers.planning.roofline.machine import Isa
 from numaserve.workers.program.cost import StepWork, attended, expected_share

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Program, Team
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.layers.axes import Axis, apportion, split, split_heads
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 
 from tests.support.configured import configured, with_experts
 

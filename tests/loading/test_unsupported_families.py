@@ -1,7 +1,7 @@
 """The answer to a model of a family that is not supported."""
 
 import pytest
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.registry import families, family_of
 
 

@@ -4,10 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import pytest
-from numaserve.workers.process import loop
-from numaserve.workers.process.loop import Mailbox, serve
-from numaserve.workers.process.model import StepAnswer
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     Ceilings,
     FromWorker,
     Launch,
@@ -19,6 +16,9 @@ from numaserve.workers.protocol import (
     StepResult,
     ToWorker,
 )
+from numaserve.workers.process import loop
+from numaserve.workers.process.loop import Mailbox, serve
+from numaserve.workers.process.model import StepAnswer
 
 LAUNCH = Launch(
     rank=0,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import zmq
+from numaserve.workers.interface.protocol import Shutdown, encode
 from numaserve.workers.process.loop import Mailbox, Orphaned
-from numaserve.workers.protocol import Shutdown, encode
 
 
 class Ends:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import httpx
-from numaserve.server.loadtest.prompts import WORDS
+from numaserve.server.loadtest.workload.prompts import WORDS
 
 # Of four servers each holds the prefixes of its sixth groups and a few more, and less than a third of all.
 GROUPS, QUESTIONS, SYSTEM_WORDS, QUESTION_WORDS = 24, 12, 318, 6

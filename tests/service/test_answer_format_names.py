@@ -2,7 +2,7 @@
 
 import pytest
 from numaserve.server.answers.formats import reasoning_format, tool_format
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 @pytest.mark.parametrize(

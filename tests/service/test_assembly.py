@@ -9,8 +9,8 @@ from numaserve.server.config.serve import load_config
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.service.assembly import connection_limits, make_engine
-from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.http import HttpServer
+from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.workers.planning.deployment import make_deployment
 

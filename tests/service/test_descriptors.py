@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 from numaserve.server.connection.descriptors import check_descriptors, max_connections
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 class Limit:

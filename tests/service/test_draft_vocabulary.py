@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
-from numaserve.server.service.draft_vocabulary import check_vocabulary
+from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 from tests.support.tokenizer_builders import write_byte_level_gguf, write_folder, write_sentencepiece_gguf
 

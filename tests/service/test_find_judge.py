@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.generation.judge import Judge, probability
-from numaserve.server.service.reranker import find_judge
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.model.reranker import find_judge
+from numaserve.workers.interface.errors import OperatorError
 
 from tests.support.api_fakes import ByteTokenizer
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from numaserve.server.service.key_sources import KeySources, client_key, find_key_file
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.process.key_sources import KeySources, client_key, find_key_file
+from numaserve.workers.interface.errors import OperatorError
 
 
 def key_file(path: Path, mode: int = 0o600) -> Path:
@@ -99,7 +99,7 @@ def test_a_variable_without_a_usable_key_is_refused_and_gone(
 def test_the_block_that_the_kernel_shows_does_not_have_the_key_either() -> None:
     program = """
 import pathlib, subprocess
-from numaserve.server.service.environment_key import take_environment_key
+from numaserve.server.service.process.environment_key import take_environment_key
 assert take_environment_key() == "hunter2"
 print(pathlib.Path("/proc/self/environ").read_text())
 print(subprocess.run(["env"], capture_output=True, text=True, check=True).stdout)

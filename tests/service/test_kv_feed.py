@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from numaserve.server.config.serve import load_config
 from numaserve.server.service.kv_feed import open_kv_feed
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 @pytest.fixture

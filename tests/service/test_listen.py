@@ -1,6 +1,6 @@
 import pytest
 from numaserve.server.connection.listen import bind_listener
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 def test_port_0_is_any_free_port_and_the_url_names_it() -> None:

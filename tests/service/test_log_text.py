@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from numaserve.server.config.serve import LogFormat
 from numaserve.server.http.access_log import JsonFormatter
-from numaserve.server.service.logs import TextFormatter, block, is_text, set_up_logging
+from numaserve.server.service.process.logs import TextFormatter, block, is_text, set_up_logging
 
 
 class Terminal(io.StringIO):

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from numaserve.server.service.pooling import check_pooling
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.model.pooling import check_pooling
+from numaserve.workers.interface.errors import OperatorError
 
 KINDS = ("Transformer", "Pooling", "Normalize")
 

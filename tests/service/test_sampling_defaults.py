@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from numaserve.configs import generation_configs
-from numaserve.server.service.model_argument import DEMO
-from numaserve.server.service.sampling_defaults import read_sampling_defaults
-from numaserve.workers.errors import OperatorError
+from numaserve.server.service.model.model_argument import DEMO
+from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
+from numaserve.workers.interface.errors import OperatorError
 
 
 def folder_with(folder: Path, content: object) -> Path:

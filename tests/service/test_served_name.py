@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from numaserve.server.service.model_argument import served_name
+from numaserve.server.service.model.model_argument import served_name
 
 
 def test_a_local_model_is_called_like_its_folder_or_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.service.loading import LoadingDisplay
-from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
+from numaserve.server.service.process.systemd import ServiceManager, watchdog_seconds
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from numaserve.server.config.serve import load_config
 from numaserve.server.http.access_log import JsonFormatter
 from numaserve.server.service.assembly import Checked
-from numaserve.server.service.deployment import deployment_options
-from numaserve.server.service.logs import TextFormatter
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.process.logs import TextFormatter
 from numaserve.server.service.start_report import log_start
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.connection.tls import Certificate, find_certificate
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 from tests.support.certificates import Files, make_certificate
 

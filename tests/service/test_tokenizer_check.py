@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numaserve.server.service.tokenizer_check import CheckLimits, TokenizerCheck, check_tokenizer
+from numaserve.server.service.checks.tokenizer_check import CheckLimits, TokenizerCheck, check_tokenizer
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 

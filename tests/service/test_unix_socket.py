@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.connection.unix_socket import bind_unix_listener
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 @pytest.fixture

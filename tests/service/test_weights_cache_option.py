@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.deployment import deployment_options
-from numaserve.workers.protocol import WeightsCache
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.workers.interface.protocol import WeightsCache
 
 
 def cache_of(**options: object) -> WeightsCache | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from numaserve.server.engine.engine import Engine
-from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import (
     Busy,
     GenerationChunk,
@@ -17,7 +17,7 @@ from numaserve.server.engine.types import (
     RequestTimedOut,
     RequestTooLong,
 )
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.simulation.matchers import SimulatedMatcher
 from tests.simulation.scenario import Request

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from msgspec.structs import replace
-from numaserve.server.scheduler.cache_scope import CacheScope
-from numaserve.workers.protocol import TO_BE_DRAFTED, StepPlan
+from numaserve.server.scheduler.cache.scope import CacheScope
+from numaserve.workers.interface.protocol import TO_BE_DRAFTED, StepPlan
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import FIRST, Truth

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from numaserve.server.common.death import Death
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     Failure,
     FromWorker,
     OperationTerms,

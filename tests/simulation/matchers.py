@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import takewhile
 
-from numaserve.server.engine.constraint import ConstraintFailed, MaskState
+from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.scheduler.client import Client
 
 from tests.simulation.scenario import Scenario

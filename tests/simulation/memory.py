@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from numaserve.workers.protocol import SeqPlan, SeqResult, StepPlan
+from numaserve.workers.interface.protocol import SeqPlan, SeqResult, StepPlan
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, VOCABULARY, Truth

@@ -16,7 +16,7 @@ from numaserve.server.supervisor.group import GroupHooks, GroupSpec
 from numaserve.server.supervisor.policy import WINDOW_S, RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import Launch
+from numaserve.workers.interface.protocol import Launch
 
 from tests.simulation.board import SimulatedBoard
 from tests.simulation.counted import CountedMetrics

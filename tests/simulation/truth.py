@@ -3,8 +3,8 @@
 import codecs
 from dataclasses import dataclass, field
 
-from numaserve.server.engine.constraint import MaskState
-from numaserve.workers.protocol import SampledToken, TokenLogprobs
+from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.workers.interface.protocol import SampledToken, TokenLogprobs
 
 PAGE_SIZE = 4
 EOS = 0

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import NamedTuple, Protocol
 
-from numaserve.server.engine.constraint import MaskState
-from numaserve.workers.process.continuations import Continuations
-from numaserve.workers.protocol import (
+from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.workers.interface.protocol import (
     Failure,
     FromWorker,
     ProfileRequest,
@@ -18,6 +17,7 @@ from numaserve.workers.protocol import (
     StepPlan,
     StepResult,
 )
+from numaserve.workers.process.continuations import Continuations
 
 from tests.simulation.board import SimulatedBoard
 from tests.simulation.drafts import drafted

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from numaserve.server.common.death import Death
-from numaserve.workers.protocol import StepPlan
+from numaserve.workers.interface.protocol import StepPlan
 
 from tests.simulation.truth import Truth
 from tests.support.simulated_loop import SimulatedLoop

@@ -31,7 +31,7 @@ from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
 from numaserve.server.tokenizer.types import ChatTemplateError
-from numaserve.workers.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
+from numaserve.workers.interface.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
 from tokenizers import decoders, models, pre_tokenizers
 
 BOS, EOS, TURN = 256, 257, 258

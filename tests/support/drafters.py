@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from numaserve.server.scheduler.cache_scope import CacheScope
+from numaserve.server.scheduler.cache.scope import CacheScope
 from numaserve.server.scheduler.guesses import Drafter
 from numaserve.server.scheduler.sequence import Sequence
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 import transformers as hf
-from numaserve.workers.settings import WeightFormats
+from numaserve.workers.interface.settings import WeightFormats
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 

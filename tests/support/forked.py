@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import IO, Any, cast
 
 import psutil
-from numaserve.server.fleet import process as members
+from numaserve.server.gateway.models import process as members
 from numaserve.server.supervisor import process as workers
 
 ROOT = Path(__file__).parents[2]

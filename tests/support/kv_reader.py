@@ -6,8 +6,8 @@ from types import ModuleType
 
 import msgspec
 import zmq
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 
 END = (-1).to_bytes(8, "big", signed=True)
 Prefix = tuple[tuple[int, ...], ...]  # tokens, block by block

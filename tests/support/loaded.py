@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, Team
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.layers.parameters import MatrixParameter, VectorParameter
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import ModelSettings, WeightFormats
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.loader import load_weights
 from numaserve.workers.weights.source import TensorSource

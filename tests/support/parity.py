@@ -21,8 +21,8 @@ import numpy.typing as npt
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
-from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.demo import ALICE, demo_model

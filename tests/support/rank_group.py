@@ -18,9 +18,7 @@ import zmq
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
-from numaserve.workers.models.load import load_model_config
-from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     DraftModel,
     Failure,
     FromWorker,
@@ -37,7 +35,9 @@ from numaserve.workers.protocol import (
     encode,
     mask_rows,
 )
-from numaserve.workers.settings import ModelSettings
+from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.spec import ModelConfig
 
 _UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
 _PATIENCE_S = 240

@@ -15,9 +15,9 @@ from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
+from numaserve.workers.interface.protocol import Launch, mask_rows
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.protocol import Launch, mask_rows
-from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 from tests.support.api_fakes import ByteTokenizer
 

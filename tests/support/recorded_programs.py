@@ -4,11 +4,11 @@ with what else a test makes."""
 from dataclasses import dataclass, field
 from typing import Any
 
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5
 LIMITS = ProgramLimits(max_step_tokens=64, max_logit_rows=64, max_slots=4, pages_per_slot=16, num_pages=40)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.ops.exchange import Sample
 from numaserve.workers.program.reference.numbers import Numbers
@@ -12,7 +13,6 @@ from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.program.slots import slot_settings
-from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SlotInit
 
 from tests.support.loaded import Loaded
 

@@ -12,8 +12,8 @@ import transformers as hf
 from numaserve.kernels import _native
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import SamplingParams, WeightsCache
-from numaserve.workers.settings import BF16_WEIGHTS, WeightFormat, WeightFormats
+from numaserve.workers.interface.protocol import SamplingParams, WeightsCache
+from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormat, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.demo import ALICE

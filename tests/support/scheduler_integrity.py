@@ -3,9 +3,9 @@
 from collections import Counter
 from itertools import pairwise
 
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState
 

@@ -7,7 +7,7 @@ from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
-from numaserve.workers.protocol import SamplingParams, StepPlan, TokenLogprobs
+from numaserve.workers.interface.protocol import SamplingParams, StepPlan, TokenLogprobs
 
 from tests.support.rank_group import RankGroup
 

@@ -35,7 +35,7 @@ NAMES_A_SHELL = "server/cli/completion.py"  # to typer, which has a script for i
 ASKING = {"aiohttp", "httpx", "requests", "urllib.request", "http.client", "ftplib", "huggingface_hub", "socketserver"}
 ASKING |= {"opentelemetry.exporter.otlp.proto.http.trace_exporter"}
 ASKERS = (
-    *("server/loadtest/", "server/client/remote.py", "server/fleet/", "server/tracing/", "workers/weights/hub.py"),
+    *("server/loadtest/", "server/client/remote.py", "server/gateway/", "server/tracing/", "workers/weights/hub.py"),
     "server/client/unix_session.py",  # of this host alone
 )
 

@@ -17,9 +17,9 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.planning.ceilings import rank_ceilings
-from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.settings import KvCacheDtype, ModelSettings
 
 _HIDDEN = 32  # of the program; what comes before attention does not matter
 _DECODE_LAYERS = 8  # each with a cache of its own: together more than processor caches hold

@@ -21,13 +21,13 @@ from numaserve.workers.bench.programs import (
     work_of_step,
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES, ExpertShape
 from numaserve.workers.program.buffers import Operand
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.base import Matrix
-from numaserve.workers.protocol import PAGE_SIZE
 
 _PRODUCTS = ("moe_gate_up", "moe_down")
 _NODES = ("moe_route", *_PRODUCTS, "moe_combine")

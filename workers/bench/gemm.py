@@ -20,9 +20,9 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, Shape
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.given import GivenMatrix
-from numaserve.workers.protocol import PAGE_SIZE
 
 # Up to this number of rows, reading the weights is what takes the time, so that each product has to find its own in
 # memory. Beyond, one product is as good as many, and done sooner.

@@ -14,9 +14,9 @@ from typing import TypeVar
 import msgspec
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.bench.tasks import Answer, Failed, Line, Status, Task
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.planning.deployment import Deployment
-from numaserve.workers.protocol import Launch
 
 Say = Callable[[str], None]
 

@@ -15,11 +15,11 @@ from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
 from numaserve.workers.bench.small_ops import bench_pool, bench_rows, bench_sampler
 from numaserve.workers.bench.sweep import PRODUCTS, Product, bench_sweep
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import KvCacheDtype
 from numaserve.workers.planning.placement import RankCores, place_ranks
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.process import numa
-from numaserve.workers.settings import KvCacheDtype
 
 KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
 OPERATIONS = ("gemm", "experts", "attention", "latent", "small", "barrier")

@@ -23,8 +23,8 @@ from numaserve.workers.bench.programs import (
     work_of_step,
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
-from numaserve.workers.protocol import PAGE_SIZE
 
 _NOPE, _ROPE, _LATENT, _VALUES = 128, 64, 512, 128
 _HIDDEN = 32  # of the program; what comes before attention does not matter

@@ -10,6 +10,8 @@ from typing import Literal
 
 import numpy as np
 from numaserve.kernels import Program, Team, Vector
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.planning.ceilings import bytes_beyond_caches, spare_bytes
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder
@@ -18,8 +20,6 @@ from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Joining
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
-from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SlotInit
-from numaserve.workers.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 
 VOCAB = 64  # of programs whose vocabulary does not matter
 _RANDOM_VALUES = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 from numaserve.workers.bench.tasks import Failed, Line, Loaded, LoadModel, RunSteps, Status, Task, UseRing
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.protocol import Launch
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Launch
 
 
 def main() -> int:

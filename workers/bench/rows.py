@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from numaserve.workers.protocol import Ceilings
+from numaserve.workers.interface.protocol import Ceilings
 
 Figure = str | int | float | None
 

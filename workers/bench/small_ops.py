@@ -20,9 +20,9 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE
-from numaserve.workers.protocol import PAGE_SIZE
 
 _LAYERS = 4
 _FP32, _BF16, _INT8 = 4, 2, 1

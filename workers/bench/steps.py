@@ -11,11 +11,19 @@ from functools import partial
 
 import numpy as np
 from numaserve.workers.bench.tasks import MeasuredPhase, RunSteps, StepsRan
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import (
+    PAGE_SIZE,
+    Ceilings,
+    ProfileRequest,
+    SamplingParams,
+    SeqPlan,
+    SlotInit,
+    StepPlan,
+)
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
-from numaserve.workers.protocol import PAGE_SIZE, Ceilings, ProfileRequest, SamplingParams, SeqPlan, SlotInit, StepPlan
 
 _GREEDY = SamplingParams(temperature=0.0)
 _PROGRESS = 10  # messages while a model is loaded

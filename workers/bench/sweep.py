@@ -19,8 +19,8 @@ from numaserve.workers.bench.programs import (
     timed_step,
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Figure, Row, Rows, Times, Work, of_ceiling
+from numaserve.workers.interface.protocol import PAGE_SIZE, Ceilings
 from numaserve.workers.planning.ceilings import rank_ceilings
-from numaserve.workers.protocol import PAGE_SIZE, Ceilings
 
 
 class Blocking(NamedTuple):

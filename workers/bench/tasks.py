@@ -1,7 +1,7 @@
 """Tasks of a benchmark's ranks, and their answers: JSON lines on standard input and output."""
 
 import msgspec
-from numaserve.workers.protocol import Ceilings, Launch, RankProfile, WeightsOrigin
+from numaserve.workers.interface.protocol import Ceilings, Launch, RankProfile, WeightsOrigin
 
 
 class RunSteps(msgspec.Struct, frozen=True, tag="steps"):

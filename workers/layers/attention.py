@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
 from numaserve.workers.layers.layer import KvShape, Mixer
 from numaserve.workers.layers.parameters import (
@@ -23,14 +24,13 @@ from numaserve.workers.layers.parameters import (
 )
 from numaserve.workers.program.cost import kv_bytes_per_token
 from numaserve.workers.program.rope import RopeConfig
-from numaserve.workers.protocol import PAGE_SIZE
 
 if TYPE_CHECKING:
+    from numaserve.workers.interface.settings import KvCacheDtype
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
     from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.program.handles import Vector
-    from numaserve.workers.settings import KvCacheDtype
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.block import Block, rank_shape
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer

@@ -8,11 +8,11 @@ and bf16 takes anything else that does not agree.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import WeightFormat, WeightFormats
 from numaserve.workers.layers.parameters import MatrixParameter, Parameter
 from numaserve.workers.layers.stored import ROW, Stored, StoredMatrices
 from numaserve.workers.program.handles import BF16, INTEGER_GROUPS, MatrixFormat, Offsets
-from numaserve.workers.settings import WeightFormat, WeightFormats
 
 StoredKinds = tuple[Stored | None, ...]
 

@@ -12,11 +12,11 @@ from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.parameters import Parameter
 
 if TYPE_CHECKING:
+    from numaserve.workers.interface.settings import KvCacheDtype
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
     from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.program.handles import Vector
-    from numaserve.workers.settings import KvCacheDtype
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.embedding import EMBEDDING, HEAD
 from numaserve.workers.layers.parameters import Source
 

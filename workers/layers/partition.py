@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
+from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.formats import StoredKinds, cut_of, format_of, kinds_of
 from numaserve.workers.layers.parameters import Declaring, MatrixParameter, Parameter, Part, Rows, VectorParameter
@@ -24,7 +25,6 @@ from numaserve.workers.program.handles import (
     round_up,
 )
 from numaserve.workers.program.rope import RopeConfig
-from numaserve.workers.settings import ActivationDtype, ModelSettings
 
 
 @dataclass(frozen=True, eq=False)

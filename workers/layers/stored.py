@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from numaserve.workers.settings import ActivationDtype
+from numaserve.workers.interface.settings import ActivationDtype
 
 # GGUF's.
 BlockLayout = Literal[

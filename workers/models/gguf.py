@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import is_there, read_json
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import is_there, read_json
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.own_head import has_own_head
 from numaserve.workers.models.config.quantization import left_out, read_quantization
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
 if TYPE_CHECKING:
     from numaserve.workers.models.config.gguf_parts import GGUFModel

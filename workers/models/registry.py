@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib import import_module
 
 from numaserve.workers import models
-from numaserve.workers.errors import OperatorError, nearest
+from numaserve.workers.interface.errors import OperatorError, nearest
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.family import Family
 

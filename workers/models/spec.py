@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
 
 @dataclass(frozen=True)

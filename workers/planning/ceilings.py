@@ -5,8 +5,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from numaserve.kernels import Team, isa, peak_flops, read_bandwidth, read_seconds
+from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.topology import read_topology
-from numaserve.workers.protocol import Ceilings
 
 MIN_READ_BYTES = 512 << 20
 _CACHES = 2  # times the last cache: so much that is read over and over is in it no more when its turn comes

@@ -7,7 +7,9 @@ once.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import DraftModel, Launch
+from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.fitting import fit
@@ -15,8 +17,6 @@ from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, st
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import DraftModel, Launch
-from numaserve.workers.settings import ActivationDtype
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.narrower import narrower_settings
@@ -11,7 +12,6 @@ from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, pages
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import PAGE_SIZE
 
 USEFUL_CONTEXT = 1024  # a default context is not reduced below this
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from msgspec.structs import replace
-from numaserve.workers.settings import ModelSettings, Quantization
+from numaserve.workers.interface.settings import ModelSettings, Quantization
 
 _NARROWER: tuple[Quantization, ...] = ("int8", "int4")
 

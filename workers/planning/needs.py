@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.program.handles import BF16_BYTES, MATRIX_PAD, round_up
-from numaserve.workers.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
 
 MIB = 1 << 20
 GIB = 1 << 30

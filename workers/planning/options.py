@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from numaserve.workers.interface.protocol import WeightsCache
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import WeightsCache
-from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from numaserve.workers.settings import ActivationDtype
+from numaserve.workers.interface.settings import ActivationDtype
 
 
 def products_text(multiplied_by: Mapping[ActivationDtype, Sequence[str]]) -> str:

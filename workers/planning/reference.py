@@ -1,10 +1,10 @@
 """The needs of the reference backend that the kernels do not have: one rank, torch, and memory."""
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import Backend, KvCacheDtype
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.handles import Matrix
-from numaserve.workers.settings import Backend, KvCacheDtype
 
 TORCH_BYTES = 1 << 30  # the library, and what its functions make for themselves
 _FP32 = 4

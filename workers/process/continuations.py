@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from msgspec.structs import replace
-from numaserve.workers.protocol import DraftWork, SeqPlan, StepPlan
+from numaserve.workers.interface.protocol import DraftWork, SeqPlan, StepPlan
 
 
 class Continuations:

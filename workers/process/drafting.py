@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 from numaserve.kernels import Program
+from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SamplingParams, SeqPlan, SlotInit, StepPlan
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
-from numaserve.workers.protocol import TO_BE_DRAFTED, SamplingParams, SeqPlan, SlotInit, StepPlan
 
 if TYPE_CHECKING:
     from numaserve.workers.program.reference.program import ReferenceProgram

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
+from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
 
 Bits = npt.NDArray[np.uint16]  # of bf16
 

@@ -11,10 +11,8 @@ from collections.abc import Callable, Generator
 import psutil
 import zmq
 from numaserve.shm_comm import RingError
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.process.model import RankModel
-from numaserve.workers.process.node import NodeContext
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import (
     Ceilings,
     Failure,
     FromWorker,
@@ -31,6 +29,8 @@ from numaserve.workers.protocol import (
     decode_to_worker,
     encode,
 )
+from numaserve.workers.process.model import RankModel
+from numaserve.workers.process.node import NodeContext
 
 logger = logging.getLogger(__name__)
 

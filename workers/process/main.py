@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from numaserve.workers.log_lines import set_up_logging
+from numaserve.workers.interface.log_lines import set_up_logging
 from numaserve.workers.process.loop import Mailbox, Orphaned, serve
 
 

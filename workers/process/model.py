@@ -11,15 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import PackedMatrix
-from numaserve.workers.planning.ceilings import ceilings_in_slices
-from numaserve.workers.process.continuations import Continuations
-from numaserve.workers.process.drafting import Drafting
-from numaserve.workers.process.node import NodeContext
-from numaserve.workers.process.populate import Population
-from numaserve.workers.process.predicting import Predicting
-from numaserve.workers.process.rank_program import RankProgram, RankWeights
-from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     Ceilings,
     Launch,
     OperationProfile,
@@ -34,6 +26,14 @@ from numaserve.workers.protocol import (
     TokenLogprobs,
     WeightsOrigin,
 )
+from numaserve.workers.planning.ceilings import ceilings_in_slices
+from numaserve.workers.process.continuations import Continuations
+from numaserve.workers.process.drafting import Drafting
+from numaserve.workers.process.node import NodeContext
+from numaserve.workers.process.populate import Population
+from numaserve.workers.process.predicting import Predicting
+from numaserve.workers.process.rank_program import RankProgram, RankWeights
+from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
 from numaserve.workers.weights.cache.background import BackgroundWriter
 
 # Token, its log-probability, the most likely tokens and theirs.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from numaserve.kernels import Team
 from numaserve.shm_comm import Board, Ring
+from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.process import numa
-from numaserve.workers.protocol import Launch
 
 # Asking the kernel for the node of every page of a large model would take seconds; a sample of this many is enough.
 _SAMPLED_PAGES = 1024  # a fraction of a millisecond: a step may wait for it

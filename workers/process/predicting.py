@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from numaserve.workers.interface.protocol import Launch, SeqPlan, StepPlan
 from numaserve.workers.process.drafting import Drafting, Reading, readings_of
 from numaserve.workers.process.hidden_states import Bits, HiddenStates
 from numaserve.workers.process.rank_program import RankProgram
-from numaserve.workers.protocol import Launch, SeqPlan, StepPlan
 
 
 class Predicting(Drafting):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from numaserve.kernels import Program
+from numaserve.workers.interface.protocol import PAGE_SIZE, Launch, OperationProfile
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.reference import page_bytes
@@ -17,7 +18,6 @@ from numaserve.workers.program.cost import merged_terms
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.protocol import PAGE_SIZE, Launch, OperationProfile
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ import os
 from collections.abc import Sequence
 
 import torch
+from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.planning.reference import matrices_of
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.protocol import Launch
 from numaserve.workers.weights.weights import Weights
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from msgspec.structs import replace
+from numaserve.workers.interface.protocol import PAGE_SIZE, OperationTerms
+from numaserve.workers.interface.settings import KvCacheDtype
 from numaserve.workers.program.buffers import ATTENTION_BLOCK, padded
 from numaserve.workers.program.context_parallel import ContextParallel
-from numaserve.workers.protocol import PAGE_SIZE, OperationTerms
-from numaserve.workers.settings import KvCacheDtype
 
 FP32, BF16, INT8 = 4, 2, 1  # bytes
 _LANES = 16  # columns that a core works on at once

@@ -2,7 +2,7 @@
 tests."""
 
 from numaserve.kernels import PackedMatrix
-from numaserve.workers.settings import ActivationDtype
+from numaserve.workers.interface.settings import ActivationDtype
 
 
 class GivenMatrix(PackedMatrix):

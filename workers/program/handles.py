@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from numaserve.workers.interface.settings import ActivationDtype, WeightFormat
 from numaserve.workers.program.rope import RopeConfig
-from numaserve.workers.settings import ActivationDtype, WeightFormat
 
 Offsets = Literal["none", "zeros", "minima"]
 KeptFormat = WeightFormat | Literal["mxfp4", "iq4"]  # nothing is quantized to these while loading

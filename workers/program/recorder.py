@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.program.buffers import (
     ATTENTION_BLOCK,
     ATTENTION_ROWS,
@@ -19,7 +20,6 @@ from numaserve.workers.program.ops.base import Matrix, Operation, Vector
 from numaserve.workers.program.ops.products import Activation, Linear
 from numaserve.workers.program.ops.rows import Quantize
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, RankShape
-from numaserve.workers.protocol import PAGE_SIZE
 
 
 @dataclass

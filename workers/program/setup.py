@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.program.context_parallel import ContextParallel, context_parallel
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
 
 @dataclass(frozen=True)

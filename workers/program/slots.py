@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numaserve.workers.protocol import SlotInit
+from numaserve.workers.interface.protocol import SlotInit
 
 END_SAMPLE, END_POOL = 1, 2  # 0: nothing
 

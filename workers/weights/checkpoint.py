@@ -1,10 +1,10 @@
 """Opens a checkpoint, and finds out without reading a weight whether it is the one that its configuration describes."""
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import ModelSettings
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.stacked_source import StackedSource, stacks_of

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from gguf import GGMLQuantizationType, ReaderTensor
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.mapped import ReadFiles
 from numaserve.workers.models.config.gguf_names import GgufNames, shape_of
 from numaserve.workers.models.config.gguf_parts import GGUFModel, GGUFPart

@@ -4,7 +4,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 # Weights that cannot hold code, configuration and tokenizers: never a pickle, never Python.
 _ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja", "*.txt"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, Team
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import map_file, open_file
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import map_file, open_file
 from numaserve.workers.mapped import MappedFile, ReadFiles
 from numaserve.workers.models.config.safetensors_files import files_of, read_header
 from numaserve.workers.weights.source import DType, RawTensor

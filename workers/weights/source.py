@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import BlockLayout
 
 Floats = npt.NDArray[np.float32]

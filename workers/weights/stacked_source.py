@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.parameters import EACH, MatrixParameter
 from numaserve.workers.weights.source import RawTensor, TensorSource

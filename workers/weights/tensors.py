@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.formats import units_of
 from numaserve.workers.layers.names import TensorNames, find_names
 from numaserve.workers.layers.stored import GGUF_BLOCKS

@@ -11,7 +11,7 @@ from numaserve.server.answers.response_template.errors import BadTemplate
 from numaserve.server.answers.response_template.types import CALLS, THOUGHTS, Question, ReadAnswer, finder_of
 from numaserve.server.confined.worker import CPU_SECONDS, SECONDS, ConfinedWorker, WorkerUnavailable, WorkFailed
 from numaserve.server.text.lane import Lane
-from numaserve.workers.files import is_there, read_json
+from numaserve.workers.interface.files import is_there, read_json
 
 _log = logging.getLogger(__name__)
 

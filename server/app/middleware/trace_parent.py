@@ -2,7 +2,7 @@
 
 import re
 
-from numaserve.server.engine.traces import TRACE_PARENT
+from numaserve.server.engine.views.traces import TRACE_PARENT
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 # A later version may have more behind it, which is not looked at.

@@ -9,7 +9,7 @@ from typing import Literal
 from numaserve.server.answers.tools.types import OutputParser, Parsed, ToolCallDelta
 from numaserve.server.engine.types import GenerationChunk
 from numaserve.server.metrics.labels import EndReason
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.interface.protocol import TokenLogprobs
 
 AnswerEnd = Literal[EndReason, "tool_calls"]
 

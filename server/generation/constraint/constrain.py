@@ -8,7 +8,7 @@ from numaserve.server.generation.asked import Asked, Chat, Constrained, Prompt, 
 from numaserve.server.generation.constraint.call_constraint import in_last_message, loosely, with_calls, without_form
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.http.errors import bad_request
-from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.structured.thought import Thought, after_thought
 from numaserve.server.structured.types import MatcherFactory, UnsupportedGrammar
 from numaserve.server.text.caller import CALLER

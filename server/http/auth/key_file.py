@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numaserve.server.http.auth.quota import UNLIMITED, KeyLimits
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import SETTINGS_BYTES, read_text
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import SETTINGS_BYTES, read_text
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NUMBER = re.compile(r"[0-9]{1,9}")

@@ -15,7 +15,7 @@ from numaserve.server.http.fields.json_data import data
 from numaserve.server.http.fields.media import takes_no
 from numaserve.server.http.fields.unknown_fields import UnknownFields
 from numaserve.server.http.limits import ApiLimits
-from numaserve.workers.protocol import MAX_LOGPROBS
+from numaserve.workers.interface.protocol import MAX_LOGPROBS
 from pydantic import (
     AfterValidator,
     BaseModel,

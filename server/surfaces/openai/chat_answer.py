@@ -19,7 +19,7 @@ from numaserve.server.surfaces.openai.frame import EVENTS, Frame, StreamUsage, u
 from numaserve.server.surfaces.openai.logprobs import TokenNames, chat_entries, only_likeliest, prompt_entries
 from numaserve.server.surfaces.openai.token_ids import TokenIds
 from numaserve.server.surfaces.streaming import json_response
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.interface.protocol import TokenLogprobs
 
 
 class ChatAnswer:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.interface.protocol import TokenLogprobs
 
 _LOWEST = -9999.0  # JSON has no -infinity; OpenAI writes this
 

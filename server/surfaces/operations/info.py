@@ -16,7 +16,7 @@ from numaserve.server.http.explain import CONFLICT
 from numaserve.server.surfaces.openapi import errors
 from numaserve.server.surfaces.service_models import Flushed, Loads, Machine, ModelInfo, OlderRankLoad, ServerInfo
 from numaserve.server.surfaces.streaming import json_response
-from numaserve.workers.protocol import RankProfile
+from numaserve.workers.interface.protocol import RankProfile
 
 _INFO_ERRORS = errors(400, 409, 503)
 _COSTS_WITHIN_S = 0.5

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from numaserve.server.surfaces.openai.logprobs import TokenNames, finite
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.interface.protocol import TokenLogprobs
 
 Entry = list[object]
 

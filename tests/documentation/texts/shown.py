@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numaserve.server.cli.main import whole_command
-from numaserve.server.fleet.metrics import FleetMetrics
+from numaserve.server.gateway.models.metrics import FleetMetrics
 from numaserve.server.metrics.metrics import Metrics
 
 from tests.documentation.api import openapi

@@ -19,7 +19,7 @@ _FOR_MODELS = {
     "server/surfaces/anthropic/client_tools.py",
     "server/generation/conversation/plain_tools.py",
     "server/generation/judge.py",
-    "server/loadtest/prompts.py",
+    "server/loadtest/workload/prompts.py",
 }
 # Code, markup, regular expressions, types of content, and options with their values.
 _CODE = re.compile(

@@ -8,14 +8,14 @@ from numaserve.configs import efficiencies
 from numaserve.server.cli.bench_estimate import RunEstimate
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.bench.tasks import MeasuredPhase
+from numaserve.workers.interface.protocol import Ceilings, RankProfile
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.machine import Machine
-from numaserve.workers.protocol import Ceilings, RankProfile
-from numaserve.workers.settings import ModelSettings, WeightFormats
 
 NOTHING = RankProfile(0, 0, 0, 0, 0, [])
 INT8 = WeightFormats("int8", activations="bf16")

@@ -12,7 +12,7 @@ import logging, os, sys
 from pathlib import Path
 from numaserve.server.common.standard_streams import open_standard_streams
 open_standard_streams()
-from numaserve.server.service.logs import set_up_logging
+from numaserve.server.service.process.logs import set_up_logging
 set_up_logging("info")
 logging.getLogger("x").warning("said to whoever listens")
 sys.stdout.write("announced")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from numaserve.server.cli.main import main
 from numaserve.server.loadtest.options import DatasetName, Workload, default_rate, parse_rates
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 SERVE = ("bench", "serve", "--base-url", "http://127.0.0.1:1")
 
@@ -91,5 +91,5 @@ def test_the_client_needs_neither_torch_nor_the_engine() -> None:
     ours = [name for name in shown if not name.startswith("numaserve.server.loadtest")]
     assert set(ours) <= {
         *("numaserve.server", "numaserve.server.client.tls"),
-        *("numaserve.workers", "numaserve.workers.errors"),
+        *("numaserve.workers", "numaserve.workers.interface.errors"),
     }

@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from numaserve.server.cli.main import whole_command
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.deployment import deployment_options
-from numaserve.workers.settings import DEFAULT_SETTINGS, MODEL_OPTIONS, ModelOption, ModelSettings
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, MODEL_OPTIONS, ModelOption, ModelSettings
 
 COMMANDS = ["serve", "plan", "topology", "bench offline", "bench load"]
 

@@ -6,25 +6,25 @@ from typing import Any
 
 from msgspec import structs
 from numaserve.server.common.death import Cause, Death
-from numaserve.server.engine.backlog import Backlog
-from numaserve.server.engine.masked_sequence import MaskedSequence
-from numaserve.server.engine.masks import Masks
-from numaserve.server.engine.registry import LiveRequests
-from numaserve.server.engine.steps import StepLoop
-from numaserve.server.engine.stream import Stream
-from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
+from numaserve.server.engine.admission.backlog import Backlog
+from numaserve.server.engine.masks.masked_sequence import MaskedSequence
+from numaserve.server.engine.masks.masks import Masks
+from numaserve.server.engine.requests.registry import LiveRequests
+from numaserve.server.engine.requests.stream import Stream
+from numaserve.server.engine.steps.loop import StepLoop
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.levels import Levels
 from numaserve.server.scheduler.policy import StepBudget
-from numaserve.server.scheduler.queue import WaitingQueue
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.queue.levels import Levels
+from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, StepBuilder
 from numaserve.server.scheduler.suspects import Suspects
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
-from numaserve.workers.protocol import SeqResult, StepResult
+from numaserve.workers.interface.protocol import SeqResult, StepResult
 
 from tests.simulation.defects.registry import defect
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 from numaserve.server.common.patience import Patience, PatientTimer
-from numaserve.server.engine.outage import Outage
-from numaserve.server.engine.steps import StepLoop
-from numaserve.server.engine.timeouts import Timeouts
+from numaserve.server.engine.recovery.outage import Outage
+from numaserve.server.engine.requests.timeouts import Timeouts
+from numaserve.server.engine.steps.loop import StepLoop
 from numaserve.server.supervisor.progress import ProgressWatch
 
 from tests.simulation.defects.registry import defect

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.dispatch.directory import MAX_SOCKET_PATH, SocketDirectory
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 from numaserve.server.dispatch.channel import MAX_PENDING_FRAMES, WorkerGroupChannel
-from numaserve.workers.protocol import PROTOCOL_VERSION, FromWorker, Shutdown, StepPlan, WorkerStats, encode
+from numaserve.workers.interface.protocol import PROTOCOL_VERSION, FromWorker, Shutdown, StepPlan, WorkerStats, encode
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """The work that waits, by its size and not by its number."""
 
 import pytest
-from numaserve.server.engine.backlog import Backlog
+from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import OperationTerms, SamplingParams
+from numaserve.workers.interface.protocol import OperationTerms, SamplingParams
 
 STEP_S, TOKEN_S = 0.01, 0.001  # of a step, and of each token in it
 

@@ -3,7 +3,7 @@
 from typing import cast
 
 from numaserve.server.common.death import Cause
-from numaserve.server.engine.deaths import Deaths
+from numaserve.server.engine.recovery.deaths import Deaths
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.suspects import Finding
 

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from numaserve.server.engine.live import LiveRequest
-from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.requests.live import LiveRequest
+from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import GenerationChunk, GenerationFailed, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 EOS = 256
 

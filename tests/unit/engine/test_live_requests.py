@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-from numaserve.server.engine.registry import LiveRequests
-from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.requests.registry import LiveRequests
+from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest, RequestTooLong
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, SequenceUpdate
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 
 class Letters:

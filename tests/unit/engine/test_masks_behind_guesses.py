@@ -6,13 +6,13 @@ from collections.abc import Sequence as ListOf
 from typing import Any
 
 import pytest
-from numaserve.server.engine.constraint import ConstraintFailed, MaskState
-from numaserve.server.engine.masks import Masks
+from numaserve.server.engine.masks.masks import Masks
+from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.scripted_matchers import ScriptedMatcher
 

@@ -1,6 +1,6 @@
 """A client's constraints may take so much processor time next to the workers, and no more."""
 
-from numaserve.server.engine.matcher_budget import MatcherBudget
+from numaserve.server.engine.masks.matcher_budget import MatcherBudget
 
 
 def spend(budget: MatcherBudget, client: str, *, each: float, tokens: int) -> bool:

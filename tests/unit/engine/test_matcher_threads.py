@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.engine.matcher_threads import MatcherThreads
+from numaserve.server.engine.masks.matcher_threads import MatcherThreads
 
 
 @pytest.fixture

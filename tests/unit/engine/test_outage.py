@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import cast
 
 import pytest
-from numaserve.server.engine.outage import Outage
+from numaserve.server.engine.recovery.outage import Outage
 from numaserve.server.metrics.metrics import Metrics
 
 from tests.support.simulated_loop import SimulatedLoop

@@ -1,8 +1,8 @@
 """The shape of the tree of prefixes, as a view of the machine gets it."""
 
 from numaserve.server.engine.overview import MAX_BRANCHES, MAX_PAGES_SEEN, Branch, Prefixes, prefixes_of
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, cache_scope
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, cache_scope
 
 
 def insert(tree: RadixTree, *tokens: int, salt: str = "", hold: bool = False) -> Node:

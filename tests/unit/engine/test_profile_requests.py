@@ -1,9 +1,9 @@
 import asyncio
 
 import pytest
-from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.types import NotReady
-from numaserve.workers.protocol import ProfileRequest, RankProfile
+from numaserve.server.engine.views.profiles import Profiles
+from numaserve.workers.interface.protocol import ProfileRequest, RankProfile
 
 
 def told(request: ProfileRequest, rank: int) -> RankProfile:

@@ -1,13 +1,13 @@
 """What may wait, and the reserve for those who have nothing here."""
 
 import pytest
-from numaserve.server.engine.backlog import Backlog
-from numaserve.server.engine.room import Room
+from numaserve.server.engine.admission.admission import Room
+from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.engine.types import GenerationRequest, QueueFull
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 RUNNING, QUEUED, RESERVE = 2, 16, 2
 FLOOD = Client("flood")

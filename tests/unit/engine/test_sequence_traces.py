@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from numaserve.server.engine.live import LiveRequest
-from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.traces import TRACE_PARENT, SequenceTrace
+from numaserve.server.engine.requests.live import LiveRequest
+from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest
+from numaserve.server.engine.views.traces import TRACE_PARENT, SequenceTrace
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 
 class Bytes:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.engine.slow_work import SlowWork
+from numaserve.server.engine.masks.slow_work import SlowWork
 from numaserve.server.scheduler.client import Client
 
 

@@ -1,8 +1,8 @@
 import pytest
-from numaserve.server.engine.throughput import Throughput
-from numaserve.server.engine.timing import StepTimes, step_kind, tokens_of
+from numaserve.server.engine.admission.throughput import Throughput
+from numaserve.server.engine.steps.times import StepTimes, step_kind, tokens_of
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan, StepResult
+from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan, StepResult
 
 PREFILL = SeqPlan(0, 0, [1, 2, 3], init=SlotInit(SamplingParams()))
 DECODE = SeqPlan(1, 7, [4])

@@ -5,12 +5,12 @@ import time
 
 import pytest
 from numaserve.server.engine.clock import Clock
-from numaserve.server.engine.deadlines import LEAST_S, TIMES_PREDICTED, StepDeadlines
-from numaserve.server.engine.steps import StepHooks, StepLoop
+from numaserve.server.engine.steps.deadlines import LEAST_S, TIMES_PREDICTED, StepDeadlines
+from numaserve.server.engine.steps.loop import StepHooks, StepLoop
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import OperationTerms, SamplingParams, SeqResult, StepPlan, StepResult
+from numaserve.workers.interface.protocol import OperationTerms, SamplingParams, SeqResult, StepPlan, StepResult
 
 
 def test_a_step_has_twenty_times_what_it_should_take_within_bounds() -> None:

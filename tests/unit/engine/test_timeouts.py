@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from numaserve.server.engine.timeouts import Timeouts
+from numaserve.server.engine.requests.timeouts import Timeouts
 from numaserve.server.engine.types import RequestTimedOut
 from test_live_requests import Run, request
 

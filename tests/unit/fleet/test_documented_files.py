@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from numaserve.server.fleet.models_file import read_models_file
+from numaserve.server.gateway.models.models_file import read_models_file
 
 PAGE = Path(__file__).parents[3] / "docs" / "several-models.md"
 

@@ -1,5 +1,5 @@
 import pytest
-from numaserve.server.fleet.metrics import FleetMetrics, merged
+from numaserve.server.gateway.models.metrics import FleetMetrics, merged
 from numaserve.server.metrics.metrics import Metrics
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from numaserve.server.config.serve import load_config
-from numaserve.server.fleet.models_file import ModelSpec, Place
-from numaserve.server.fleet.residency import Claim
-from numaserve.server.fleet.resident import Resident
+from numaserve.server.gateway.models.models_file import ModelSpec, Place
+from numaserve.server.gateway.models.residency import Claim
+from numaserve.server.gateway.models.resident import Resident
 
 
 @pytest.mark.parametrize("own", [{}, {"step_deadline_seconds": 2}, {"step_deadline_seconds": 3600}])

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from numaserve.server.fleet.models_file import read_models_file
-from numaserve.workers.errors import OperatorError
+from numaserve.server.gateway.models.models_file import read_models_file
+from numaserve.workers.interface.errors import OperatorError
 
 
 def written(folder: Path, text: str) -> Path:

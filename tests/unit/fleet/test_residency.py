@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from numaserve.server.fleet.residency import MIN_STAY_S, Claim, Residency
+from numaserve.server.gateway.models.residency import MIN_STAY_S, Claim, Residency
 
 GIB = 1 << 30
 

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from numaserve.server.fleet.residency import MIN_STAY_S, Claim, Residency
+from numaserve.server.gateway.models.residency import MIN_STAY_S, Claim, Residency
 
 CLAIMS = {
     "a": Claim(frozenset({0}), {0: 2}),

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from numaserve.server.kv_events import exchange, zmtp
 from numaserve.server.kv_events.publisher import Publisher
-from numaserve.server.scheduler.kv_events import KVEvent, PagesStored
+from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesStored
 
 from tests.support.kv_reader import END, Subscriber
 

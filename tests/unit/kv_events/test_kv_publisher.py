@@ -10,8 +10,8 @@ import pytest
 import zmq
 from numaserve.server.kv_events.publisher import Publisher
 from numaserve.server.kv_events.wire import encode
-from numaserve.server.scheduler.kv_events import KVEvent, KVEventLog, PagesCleared, PagesRemoved, PagesStored
-from numaserve.server.scheduler.radix_tree import RadixTree
+from numaserve.server.scheduler.cache.kv_events import KVEvent, KVEventLog, PagesCleared, PagesRemoved, PagesStored
+from numaserve.server.scheduler.cache.radix_tree import RadixTree
 
 from tests.support.kv_reader import END, Subscriber, told_prefixes
 

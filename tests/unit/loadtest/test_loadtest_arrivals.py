@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from numaserve.server.loadtest.load import poisson_arrivals, run_load
-from numaserve.server.loadtest.requests import BenchRequest, Outcome
+from numaserve.server.loadtest.workload.load import poisson_arrivals, run_load
+from numaserve.server.loadtest.workload.requests import BenchRequest, Outcome
 
 REQUESTS = [BenchRequest("x", index, 1) for index in range(12)]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numaserve.server.loadtest.dataset import make_requests
-from numaserve.server.loadtest.load import arrivals_of
 from numaserve.server.loadtest.options import DatasetName, Workload
-from numaserve.server.loadtest.prompts import TokenFiller
-from numaserve.server.loadtest.requests import BenchRequest
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.workload.dataset import make_requests
+from numaserve.server.loadtest.workload.load import arrivals_of
+from numaserve.server.loadtest.workload.prompts import TokenFiller
+from numaserve.server.loadtest.workload.requests import BenchRequest
+from numaserve.workers.interface.errors import OperatorError
 
 
 async def count_words(text: str) -> int:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numaserve.server.loadtest.dataset import make_requests
 from numaserve.server.loadtest.options import DatasetName, Workload
-from numaserve.server.loadtest.prompts import FIRST_ID, WORDS, TokenFiller, WordFiller, estimate_tokens
-from numaserve.server.loadtest.requests import BenchRequest
+from numaserve.server.loadtest.workload.dataset import make_requests
+from numaserve.server.loadtest.workload.prompts import FIRST_ID, WORDS, TokenFiller, WordFiller, estimate_tokens
+from numaserve.server.loadtest.workload.requests import BenchRequest
 
 RANDOM = Workload(num_prompts=20, random_input_len=50, random_output_len=10)
 SHARED = Workload(

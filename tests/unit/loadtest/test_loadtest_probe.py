@@ -12,9 +12,9 @@ from aiohttp import web
 from numaserve.server.loadtest.client import Client, Dialect
 from numaserve.server.loadtest.options import Traffic
 from numaserve.server.loadtest.probe import Probed, probe
-from numaserve.server.loadtest.requests import BenchRequest
 from numaserve.server.loadtest.target import Target, open_target
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.workload.requests import BenchRequest
+from numaserve.workers.interface.errors import OperatorError
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from numaserve.server.loadtest.compare import ratio_view, ratios
 from numaserve.server.loadtest.options import Traffic, Workload
-from numaserve.server.loadtest.plot import check_plot, write_plot
-from numaserve.server.loadtest.report import (
+from numaserve.server.loadtest.report.compare import ratio_view, ratios
+from numaserve.server.loadtest.report.plot import check_plot, write_plot
+from numaserve.server.loadtest.report.report import (
     JsonLines,
     Setting,
     json_details,
@@ -21,10 +21,10 @@ from numaserve.server.loadtest.report import (
     summary_view,
     sweep_table,
 )
-from numaserve.server.loadtest.requests import Outcome
-from numaserve.server.loadtest.speculation import Speculation
-from numaserve.server.loadtest.stats import Summary, summarize
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.report.speculation import Speculation
+from numaserve.server.loadtest.report.stats import Summary, summarize
+from numaserve.server.loadtest.workload.requests import Outcome
+from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console, RenderableType
 
 OUTCOMES = [

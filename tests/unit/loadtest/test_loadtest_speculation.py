@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from numaserve.server.loadtest.options import Traffic
-from numaserve.server.loadtest.speculation import Speculation, speculation_of
+from numaserve.server.loadtest.report.speculation import Speculation, speculation_of
 from numaserve.server.loadtest.target import open_target
 
 TOLD = """\

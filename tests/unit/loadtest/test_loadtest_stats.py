@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from numaserve.server.loadtest.compare import ratios
-from numaserve.server.loadtest.goodput import is_good, parse_goodput
-from numaserve.server.loadtest.requests import Outcome
-from numaserve.server.loadtest.stats import Latency, Summary, latency_of, summarize
-from numaserve.workers.errors import OperatorError
+from numaserve.server.loadtest.report.compare import ratios
+from numaserve.server.loadtest.report.goodput import is_good, parse_goodput
+from numaserve.server.loadtest.report.stats import Latency, Summary, latency_of, summarize
+from numaserve.server.loadtest.workload.requests import Outcome
+from numaserve.workers.interface.errors import OperatorError
 
 
 def outcome(ttft: float, gaps: list[float], tokens: int | None = None) -> Outcome:

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from numaserve.server.loadtest.requests import Outcome
 from numaserve.server.loadtest.stream import StreamError, StreamReader
+from numaserve.server.loadtest.workload.requests import Outcome
 
 DONE = b"data: [DONE]\n\n"
 

@@ -5,7 +5,7 @@ from numaserve.server.engine.overview import WorkerState
 from numaserve.server.profiling.figures import RankFigures
 from numaserve.server.profiling.machine import Machine, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
-from numaserve.workers.protocol import OperationProfile
+from numaserve.workers.interface.protocol import OperationProfile
 from rich.console import Console
 
 from tests.support.api_fakes import OVERVIEW

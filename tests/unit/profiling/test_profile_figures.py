@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from numaserve.server.profiling.figures import OperationFigures, RankFigures, best_of, between, phase_figures
 from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.protocol import Ceilings, OperationProfile
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Ceilings, OperationProfile
 from rich.console import Console
 
 MS = 1_000_000

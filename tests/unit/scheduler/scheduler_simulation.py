@@ -7,14 +7,13 @@ from itertools import accumulate
 
 from msgspec import UNSET
 from msgspec.structs import replace
-from numaserve.server.scheduler.cache_scope import CacheScope, cache_scope
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.guesses import DEEPEST, Drafters
-from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
-from numaserve.workers.process.continuations import Continuations
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
     OperationTerms,
@@ -26,6 +25,7 @@ from numaserve.workers.protocol import (
     StepResult,
     TokenLogprobs,
 )
+from numaserve.workers.process.continuations import Continuations
 
 from tests.support.drafters import Each, NoDrafters
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.workers.protocol import StepPlan
+from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import Request, Service
 
 from tests.support.scheduler_integrity import check_integrity

@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.cost_table import Terms
-from numaserve.workers.protocol import OperationTerms, StepPlan, StepResult
+from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_table import Terms
+from numaserve.workers.interface.protocol import OperationTerms, StepPlan, StepResult
 from scheduler_simulation import Service
 from test_scheduler import service
 

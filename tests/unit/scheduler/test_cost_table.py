@@ -1,10 +1,10 @@
 """The scheduler's terms of a step are those of the operations themselves."""
 
 import pytest
-from numaserve.server.scheduler.cost_table import CostTable
+from numaserve.server.scheduler.costs.cost_table import CostTable
+from numaserve.workers.interface.protocol import OperationTerms, Ready, decode_from_worker, encode
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import StepWork, merged_terms
-from numaserve.workers.protocol import OperationTerms, Ready, decode_from_worker, encode
 
 from tests.support.recorded_programs import all_programs, dense
 

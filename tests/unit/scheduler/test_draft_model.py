@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 from msgspec import UNSET
-from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.cost_table import NO_TERMS, Terms
+from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.draft_gain import UNKNOWN
 from numaserve.server.scheduler.draft_model_guesses import DraftModelGuesses
 from numaserve.server.scheduler.drafting import Draft, Drafting
@@ -16,7 +16,13 @@ from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import Entry, InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
-from numaserve.workers.protocol import KEPT_HIDDEN_STATES, TO_BE_DRAFTED, OperationTerms, SamplingParams, StepResult
+from numaserve.workers.interface.protocol import (
+    KEPT_HIDDEN_STATES,
+    TO_BE_DRAFTED,
+    OperationTerms,
+    SamplingParams,
+    StepResult,
+)
 from scheduler_simulation import Service
 
 from tests.support.drafters import Each, Played

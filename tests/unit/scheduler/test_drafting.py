@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 from msgspec import UNSET
-from numaserve.server.scheduler.cache_scope import cache_scope
-from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.cost_table import Terms
+from numaserve.server.scheduler.cache.scope import cache_scope
+from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.scheduler.costs.cost_table import Terms
 from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.guesses import Drafter
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import MaskedRow
-from numaserve.workers.protocol import (
+from numaserve.workers.interface.protocol import (
     MAX_MASKED_DRAFTS,
     OperationTerms,
     SampledToken,

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from numaserve.server.scheduler.fair_clock import FairClock
+from numaserve.server.scheduler.queue.fair_clock import FairClock
 
 
 def clock_of(**weights: float) -> FairClock:

@@ -3,7 +3,7 @@
 import pytest
 from numaserve.server.scheduler.guesses import Guesses, Rightness
 from numaserve.server.scheduler.sequence import Sequence
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.drafters import Played
 

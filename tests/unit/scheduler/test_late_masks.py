@@ -3,7 +3,7 @@
 import pytest
 from numaserve.server.scheduler.scheduler import CAREFUL_TOKENS, Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
-from numaserve.workers.protocol import SamplingParams, SeqResult, StepPlan, StepResult, TokenLogprobs
+from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult, TokenLogprobs
 
 from tests.support.scheduler_integrity import check_integrity
 

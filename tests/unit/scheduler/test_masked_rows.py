@@ -4,7 +4,7 @@ import pytest
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 from numaserve.server.scheduler.step import MaskedRow
-from numaserve.workers.protocol import SamplingParams, SeqResult, StepPlan, StepResult
+from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
 
 from tests.support.scheduler_integrity import check_integrity
 

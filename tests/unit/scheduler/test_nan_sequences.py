@@ -1,7 +1,7 @@
 """Sequences whose logits are not numbers: each ends alone, and leaves no page behind that others could find."""
 
 import pytest
-from numaserve.server.scheduler.cache_scope import cache_scope
+from numaserve.server.scheduler.cache.scope import cache_scope
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from scheduler_simulation import NAN_TOKEN, Request, Service
 

@@ -4,7 +4,7 @@ import pytest
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
-from numaserve.workers.protocol import SamplingParams, SeqResult, StepPlan, StepResult
+from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
 
 from tests.support.scheduler_integrity import check_integrity
 

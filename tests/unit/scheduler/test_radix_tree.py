@@ -6,8 +6,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
 
 from tests.support.scheduler_integrity import check_tree
 

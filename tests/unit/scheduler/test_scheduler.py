@@ -4,7 +4,7 @@ import pytest
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.errors import ResultMismatch, SchedulerIntegrityError, SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
+from numaserve.workers.interface.protocol import SeqResult, StepPlan, StepResult
 from scheduler_simulation import Request, Service
 
 from tests.support.scheduler_integrity import check_integrity

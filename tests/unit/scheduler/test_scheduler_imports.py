@@ -8,7 +8,7 @@ import numaserve.server.scheduler
 import pytest
 
 IMPURE = {"asyncio", "time", "datetime", "random", "threading", "socket", "os", "subprocess"}
-OWN = ("numaserve.server.scheduler.", "numaserve.workers.protocol")
+OWN = ("numaserve.server.scheduler.", "numaserve.workers.interface.protocol")
 
 
 @pytest.mark.parametrize(

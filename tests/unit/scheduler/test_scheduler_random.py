@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.workers.protocol import StepPlan
+from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
 from tests.support.scheduler_integrity import check_integrity

@@ -2,7 +2,7 @@
 
 import pytest
 from numaserve.server.scheduler.sequence import DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS, SchedulerConfig
-from numaserve.workers.protocol import StepPlan
+from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import Request, Service, step_ns
 
 PAGE = 4

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.workers.protocol import StepPlan
+from numaserve.workers.interface.protocol import StepPlan
 from scheduler_simulation import Request, Service
 
 from tests.support.scheduler_integrity import check_integrity

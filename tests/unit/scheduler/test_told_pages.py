@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis.stateful import invariant
 from numaserve.server.kv_events.history import History
 from numaserve.server.kv_events.wire import encode
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
-from numaserve.server.scheduler.kv_events import KVEventLog, PagesCleared, PagesRemoved, PagesStored
-from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesCleared, PagesRemoved, PagesStored
+from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from scheduler_simulation import Service
 from test_scheduler_random import RandomService

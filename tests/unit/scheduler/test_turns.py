@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from numaserve.server.scheduler.client import Client
-from numaserve.server.scheduler.queue import PLACES_A_PRIORITY
+from numaserve.server.scheduler.queue.queue import PLACES_A_PRIORITY
 from shared_service import FLOOD, SMALL, flood, plans_until_begun, service, step, steps
 
 

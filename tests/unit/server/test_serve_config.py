@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from numaserve.configs import presets
 from numaserve.server.config.serve import ServeConfig, load_config
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from pydantic import ValidationError
 
 

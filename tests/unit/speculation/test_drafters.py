@@ -2,10 +2,10 @@
 
 import pytest
 from numaserve.server.config.option_types import DRAFTERS, drafters_meant
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.speculation.drafters import ServerDrafters
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.speculation.grammar import GrammarDrafter
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.interface.protocol import SamplingParams
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 
 import pytest
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, CacheScope, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.speculation import suffix
 from numaserve.server.speculation.suffix import Corpus, SuffixDrafter
 

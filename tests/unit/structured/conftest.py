@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pytest
 from llguidance import LLTokenizer
 from numaserve.server.structured.complaints import refusal
-from numaserve.server.structured.matcher import GrammarMatcher
+from numaserve.server.structured.matchers.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits

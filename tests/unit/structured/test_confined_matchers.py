@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 from llguidance import LLTokenizer
-from numaserve.server.engine.constraint import ConstraintFailed
-from numaserve.server.structured.confined_matcher import ConfinedMatcher, MatcherProcesses
-from numaserve.server.structured.matcher import GrammarMatcher, mask_bytes
-from numaserve.server.structured.movable_matcher import MovableMatcher
+from numaserve.server.engine.masks.matcher import ConstraintFailed
+from numaserve.server.structured.matchers.confined_matcher import ConfinedMatcher, MatcherProcesses
+from numaserve.server.structured.matchers.matcher import GrammarMatcher, mask_bytes
+from numaserve.server.structured.matchers.movable_matcher import MovableMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.translate import to_llguidance
-from numaserve.server.structured.trial import Trial
+from numaserve.server.structured.trial.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary
 

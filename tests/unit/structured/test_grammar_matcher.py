@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
-from numaserve.server.engine.constraint import ConstraintFailed
-from numaserve.server.structured.matcher import GrammarMatcher, mask_bytes
+from numaserve.server.engine.masks.matcher import ConstraintFailed
+from numaserve.server.structured.matchers.matcher import GrammarMatcher, mask_bytes
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.server.tokenizer import Tokenizer

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE, cache_scope
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, cache_scope
 from numaserve.server.scheduler.client import Client
 from numaserve.server.structured.grammars import Grammars
-from numaserve.server.structured.trial import Trial
-from numaserve.server.structured.trial_answer import Answer
+from numaserve.server.structured.trial.answer import Answer
+from numaserve.server.structured.trial.trial import Trial
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, Limits, UnsupportedGrammar
 from numaserve.server.text.caller import CALLER
 from numaserve.server.tokenizer import Tokenizer

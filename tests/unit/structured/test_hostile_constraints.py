@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.structured.trial import Trial
+from numaserve.server.structured.trial.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.server.tokenizer import load_tokenizer

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from numaserve.server.scheduler.cache_scope import COMMON_SCOPE
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 from numaserve.server.structured.kept import KeptGrammars
 from numaserve.server.structured.types import Constraint, MatcherFactory
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
-from numaserve.server.engine.constraint import ConstraintFailed, TokenMatcher
-from numaserve.server.structured.matcher import GrammarMatcher
+from numaserve.server.engine.masks.matcher import ConstraintFailed, TokenMatcher
+from numaserve.server.structured.matchers.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.thought import Thought, after_thought, closing_thought
 from numaserve.server.structured.types import MatcherFactory

@@ -11,7 +11,7 @@ import pytest
 from numaserve.server.supervisor.error_pipe import BURST_LINES, MAX_LINE_BYTES, ErrorPipe
 from numaserve.server.supervisor.process import WorkerProcess
 
-SET_UP = "from numaserve.workers.log_lines import set_up_logging; set_up_logging()\n"
+SET_UP = "from numaserve.workers.interface.log_lines import set_up_logging; set_up_logging()\n"
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.types import ChatTemplateError, TokenizerError
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from tokenizers import decoders, processors
 
 from tests.support.tokenizer_builders import byte_level_backend, write_folder

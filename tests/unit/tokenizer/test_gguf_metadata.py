@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.gguf_metadata import read_metadata
 from numaserve.server.tokenizer.types import TokenizerError
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 from tests.support.tokenizer_builders import write_sentencepiece_gguf
 

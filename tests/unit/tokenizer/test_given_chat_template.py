@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from numaserve.server.service.chat_template_file import load_tokenizer_with
+from numaserve.server.service.model.chat_template_file import load_tokenizer_with
 from numaserve.server.tokenizer import own_chat_template
 from numaserve.server.tokenizer.tokenizer import Tokenizer
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 from tests.support.tokenizer_builders import write_byte_level_gguf, write_folder
 

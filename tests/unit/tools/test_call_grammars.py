@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.answers.tools.format import Call, ToolFormat
 from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.answers.tools.types import Tool
-from numaserve.server.structured.matcher import GrammarMatcher
+from numaserve.server.structured.matchers.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.structural_tag import structural_tag_grammar
 from numaserve.server.structured.types import Limits

@@ -2,8 +2,8 @@ import os
 from pathlib import Path
 
 import pytest
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import open_file, read_file, read_json, read_text
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import open_file, read_file, read_json, read_text
 
 from tests.support import special_files
 

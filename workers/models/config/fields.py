@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 
 T = TypeVar("T")
 

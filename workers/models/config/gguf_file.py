@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, ReaderField
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import open_file
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import open_file
 from numaserve.workers.mapped import MappedFile
 
 _MAX_ARRAY_ITEMS = 2**24

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gguf import ReaderTensor
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.gguf_file import GGUFFile, open_gguf
 
 _NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import map_file, open_file
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import map_file, open_file
 from numaserve.workers.models.config.safetensors_files import files_of, read_header
 
 _HEAD, _EMBEDDINGS = "lm_head.", "embed_tokens.weight"

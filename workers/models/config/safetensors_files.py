@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import INDEX_BYTES, is_there, parse_json, read_json
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import INDEX_BYTES, is_there, parse_json, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
 from numaserve.workers.program.cost import Kind, expected_share
 

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import Launch
+from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import check_experts, place
 from numaserve.workers.planning.options import DeploymentOptions
@@ -13,8 +15,6 @@ from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, 
 from numaserve.workers.planning.roofline.phases import PhaseEstimate, RankMachine, Roofline, decode_step, prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import Launch
-from numaserve.workers.settings import ActivationDtype
 
 # Overhead of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
 STEP_S = 150e-6

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from numaserve.configs import hosts
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import SETTINGS_BYTES, read_text
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.files import SETTINGS_BYTES, read_text
+from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.needs import GIB
 from numaserve.workers.planning.topology import HugePages, Node, Topology
 from numaserve.workers.program.handles import INTEGER_GROUPS
-from numaserve.workers.protocol import Ceilings
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Positive = Annotated[float, Field(gt=0)]

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as change
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.narrower import narrower_settings
@@ -12,7 +13,6 @@ from numaserve.workers.planning.needs import format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.settings import ModelSettings
 
 
 @dataclass(frozen=True)

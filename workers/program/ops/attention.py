@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.cost import (
     BF16,
@@ -18,7 +19,6 @@ from numaserve.workers.program.cost import (
 )
 from numaserve.workers.program.ops.base import Joining, Operation, Reads, Rope, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.protocol import OperationTerms
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_type_hints
 
+from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.settings import ActivationDtype
 
 _T = TypeVar("_T")
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Tensor
 from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, expected_share, of_columns, of_rows
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.protocol import OperationTerms
 
 ExpertActivation = Literal["none", "silu", "swiglu_oai"]
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Buffer, Operand, Quantized
 from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
 from numaserve.workers.program.ops.base import (
@@ -17,7 +18,6 @@ from numaserve.workers.program.ops.base import (
     held_format,
 )
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.protocol import OperationTerms
 
 Activation = Literal["none", "silu", "gelu_tanh"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from numaserve.workers.settings import KvCacheDtype
+from numaserve.workers.interface.settings import KvCacheDtype
 
 _MOST = {"int8": 127.0, "fp8_e4m3": 448.0}  # of codes of the KV cache
 _SMALLEST_KV_SCALE = 2.0**-64

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numaserve.shm_comm import Board
+from numaserve.workers.interface.protocol import TokenLogprobs
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import lifetimes
@@ -21,7 +22,6 @@ from numaserve.workers.program.reference.run import KvCache, Run, Weights
 from numaserve.workers.program.reference.slots import SlotTable
 from numaserve.workers.program.reference.step import Ints, make_step
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.protocol import TokenLogprobs
 
 # Sequence, sample, target, log-probabilities of named tokens, as native code returns them.
 Row = tuple[int, tuple[Any, ...] | None, tuple[Any, ...] | None, list[float]]

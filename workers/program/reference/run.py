@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numaserve.workers.interface.protocol import PAGE_SIZE, TokenLogprobs
 from numaserve.workers.program.buffers import Buffer, Columns
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector
@@ -15,7 +16,6 @@ from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.ranks import Member
 from numaserve.workers.program.reference.step import Step
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.protocol import PAGE_SIZE, TokenLogprobs
 
 
 class Weights:

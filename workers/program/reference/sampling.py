@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numaserve.workers.protocol import SamplingParams, TokenLogprobs
+from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]

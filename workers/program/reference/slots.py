@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.program.setup import ProgramLimits
-from numaserve.workers.protocol import SamplingParams
 
 
 @dataclass

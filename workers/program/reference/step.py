@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, PAGE_SIZE
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.reference.slots import Slot, SlotTable
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE
-from numaserve.workers.protocol import MAX_MASKED_DRAFTS, PAGE_SIZE
 
 Ints = npt.NDArray[np.int32]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from numaserve.kernels import Team
+from numaserve.workers.interface.protocol import WeightsCache, WeightsOrigin
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import ModelFiles
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import WeightsCache, WeightsOrigin
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.key import SETTLED_S, Checkpoint, cache_key, look_at, now_ns

@@ -5,7 +5,7 @@ every step. So the weights are rounded again, to 8 bits, which loses far less th
 """
 
 import numpy as np
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.quantized.parts import words
 from numaserve.workers.weights.source import RawTensor

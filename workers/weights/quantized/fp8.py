@@ -6,7 +6,7 @@ block. weight = scale * value. `input_scale`, a fixed scale of activations, is l
 """
 
 import numpy as np
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.parts import (

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import CodeFormat
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.quantized.mxfp4 import powers

@@ -6,7 +6,7 @@ Codes are e2m1, two in a byte, the low bits first; scales the exponents of power
 """
 
 import numpy as np
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import Codes, Floats
 from numaserve.workers.weights.source import RawTensor, as_float32

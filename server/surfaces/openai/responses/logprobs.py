@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import msgspec
 from numaserve.server.surfaces.openai.logprobs import TokenNames, chat_entries
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.interface.protocol import TokenLogprobs
 
 
 class TextLogprobs:

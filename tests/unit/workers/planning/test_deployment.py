@@ -1,14 +1,14 @@
 from dataclasses import replace
 
 import pytest
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import PAGE_SIZE, DraftModel
+from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.options import DraftOptions
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
-from numaserve.workers.protocol import PAGE_SIZE, DraftModel
-from numaserve.workers.settings import KvCacheDtype, ModelSettings, WeightFormats
 
 from tests.support.configured import configured, with_experts
 from tests.support.machines import GIB, OPTIONS, machine

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, settings_of
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.narrower import narrower_settings
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.settings import DEFAULT_SETTINGS, settings_of
 
 from tests.support.configured import configured
 from tests.support.machines import GIB, OPTIONS, machine

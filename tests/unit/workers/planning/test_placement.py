@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.topology import read_topology
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.configs import hosts, presets
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.roofline.machine import Machine, load_machine
 
 TEXT = """

@@ -2,8 +2,8 @@
 
 import pytest
 from msgspec import UNSET
+from numaserve.workers.interface.protocol import TO_BE_DRAFTED, DraftWork, SeqPlan, StepPlan
 from numaserve.workers.process.continuations import Continuations
-from numaserve.workers.protocol import TO_BE_DRAFTED, DraftWork, SeqPlan, StepPlan
 
 SLOT = 3
 

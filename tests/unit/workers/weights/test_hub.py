@@ -7,7 +7,7 @@ import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.weights import hub
 
 

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 from typing import get_args
 
 import pytest
-from numaserve.workers.errors import OperatorError
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import (
+    AS_PUBLISHED,
+    BF16_WEIGHTS,
+    ActivationDtype,
+    ModelSettings,
+    WeightFormats,
+)
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.axes import Columns, split
 from numaserve.workers.layers.decoder import Decoder
@@ -15,7 +22,6 @@ from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import GGUF_BLOCKS, ROW, CodeFormat, Layout, Stored
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.handles import BF16, MatrixFormat
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ActivationDtype, ModelSettings, WeightFormats
 
 from tests.support.configured import configured, with_experts
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from numaserve.workers.interface.protocol import TokenLogprobs
 from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.reference.masks import Mask
 from numaserve.workers.program.reference.operations.rows import normed
@@ -19,7 +20,6 @@ from numaserve.workers.program.reference.sampling import (
 )
 from numaserve.workers.program.reference.slots import Slot
 from numaserve.workers.program.reference.step import LogitRow
-from numaserve.workers.protocol import TokenLogprobs
 
 
 def reduce(run: Run, op: Reduce) -> None:

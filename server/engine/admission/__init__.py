@@ -1,0 +1,1 @@
+"""Admission: whether there is room for one more request."""

@@ -1,0 +1,42 @@
+"""Whether there is room for one more request."""
+
+from collections.abc import Sequence
+
+from numaserve.server.engine.admission.backlog import Backlog
+from numaserve.server.engine.admission.reserve import RESERVE, reserve_of
+from numaserve.server.engine.types import GenerationRequest, QueueFull
+from numaserve.server.scheduler.scheduler import Scheduler
+
+
+class Room:
+    """Bounds what waits, in requests and in predicted seconds.
+
+    A client that has nothing here finds a reserve beyond both bounds: another one's flood fills the queue, and cannot
+    keep it out of it.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, backlog: Backlog, *, max_queued_requests: int, max_queued_s: float
+    ) -> None:
+        self._scheduler = scheduler
+        self._backlog = backlog
+        self._capacity = scheduler.config.max_running + max_queued_requests
+        self._reserve = reserve_of(max_queued_requests)
+        self._max_queued_s = max_queued_s
+
+    def check(self, requests: Sequence[GenerationRequest], live: int, now: float) -> None:
+        """Raise `QueueFull` unless these may come to the `live` ones that there are."""
+        is_new = len(requests) <= self._reserve and not self._scheduler.waiting.live_of(requests[0].client.name)
+        capacity = self._capacity + self._reserve * is_new
+        max_queued_s = self._max_queued_s * (1 + is_new * RESERVE)
+        if live + len(requests) > capacity:
+            message = f"The server is full: {live} requests are running or queued (limit {capacity})."
+        elif self._backlog.seconds > max_queued_s:
+            message = (
+                f"The queue is full: the predicted work of the waiting requests is {self._backlog.seconds:.0f} s "
+                f"(limit {max_queued_s:g} s)."
+            )
+        else:
+            return
+        retry_after = self._backlog.retry_after(now)
+        raise QueueFull(f"{message} Retry after {retry_after} s.", retry_after)

@@ -1,0 +1,1 @@
+"""The requests that have been admitted and have not ended."""

@@ -1,0 +1,235 @@
+"""The requests that have been admitted and have not ended."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+
+from msgspec import structs
+from numaserve.server.engine.admission.backlog import Backlog
+from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.masks.masks import Masks, MatcherWork
+from numaserve.server.engine.masks.matcher import TokenMatcher
+from numaserve.server.engine.requests.live import LiveRequest
+from numaserve.server.engine.requests.stream import Stream
+from numaserve.server.engine.requests.timeouts import Timeouts
+from numaserve.server.engine.types import (
+    EngineError,
+    GenerationFailed,
+    GenerationRequest,
+    RequestTimedOut,
+    RequestTooLong,
+)
+from numaserve.server.engine.views.traces import TraceSink
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.errors import SequenceTooLong
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.supervisor.memory import MaskBoard
+from numaserve.server.tokenizer.types import TokenizerProtocol
+
+logger = logging.getLogger(__name__)
+
+
+class LiveRequests:
+    """Adds requests to the scheduler, hands them what steps bring, and takes them out when they have ended, whoever
+    ended them. `on_end` is called then: there is room for another one."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        tokenizer: TokenizerProtocol,
+        metrics: Metrics,
+        *,
+        board: Callable[[], MaskBoard | None],
+        on_end: Callable[[], None],
+        on_mask: Callable[[], None],
+        mask_patience_s: float,
+        clock: Clock = time.monotonic,
+        matcher_work: MatcherWork | None = None,
+        trace: TraceSink | None = None,
+        looks_ahead: bool = False,
+    ) -> None:
+        """`board` gives the mask board of the present workers; `on_mask` is called when a sequence can go on whose mask
+        was late; `mask_patience_s`, `matcher_work` and `looks_ahead` are as for `Masks`."""
+        self.masks = Masks(
+            board,
+            metrics,
+            failed=self._on_constraint_failed,
+            known=self._on_mask_known,
+            patience_s=mask_patience_s,
+            clock=clock,
+            work=matcher_work,
+            looks_ahead=looks_ahead,
+        )
+        self._clock = clock
+        self._scheduler = scheduler
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._trace = trace
+        self._on_end = on_end
+        self._on_mask = on_mask
+        self._live: dict[str, LiveRequest] = {}
+        self._ids = itertools.count()
+        self.backlog = Backlog(scheduler)
+        self.timeouts = Timeouts(clock, self._on_late)
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, requests: Collection[GenerationRequest], now: float) -> Stream:
+        """Admit all, to one stream. Raises `RequestTooLong`, and then none is admitted."""
+        live: list[LiveRequest] = []
+        stream = Stream(len(requests), on_close=lambda: self._abort(live))
+        try:
+            for index, request in enumerate(requests):
+                # One by one: a comprehension would lose those admitted before the one that is refused.
+                live.append(self._add(request, stream, index, now))
+        except SequenceTooLong as error:
+            self._abort(live)
+            raise RequestTooLong(str(error)) from error
+        return stream
+
+    def _add(self, request: GenerationRequest, stream: Stream, index: int, now: float) -> LiveRequest:
+        sampling, constrained = request.sampling, request.matcher is not None
+        if sampling.masked != constrained:  # workers must not wait for masks that nobody makes
+            sampling = structs.replace(sampling, masked=constrained)
+        sequence = Sequence(
+            # The client's id is not used as a key: two clients may choose the same one.
+            f"{next(self._ids)}",
+            request.prompt,
+            sampling,
+            request.max_new_tokens,
+            request.prompt_logprobs,
+            request.scope,
+            request.pool,
+            request.client,
+            request.priority,
+            request.drafters,
+            request.prediction,
+        )
+        # As if it had been sent back to the queue here: what was drawn and what was said count as they did there.
+        sequence.tokens += request.generated
+        sequence.resuming = bool(request.generated)
+        live = LiveRequest(
+            request,
+            sequence,
+            self._tokenizer,
+            self._metrics,
+            stream,
+            index=index,
+            now=now,
+            on_end=self._remove,
+            trace=self._trace,
+        )
+        self._scheduler.add(sequence)
+        self.backlog.enter(sequence)
+        self._live[sequence.request_id] = live
+        if request.matcher is not None:
+            self.masks.add(sequence, partial(_advanced, request.matcher, request.generated))
+        if request.timeout_s is not None:
+            self.timeouts.add(sequence.request_id, now + request.timeout_s)
+        self._empty.clear()
+        live.replay(now)
+        return live
+
+    def scheduled(self, sequence: Sequence, now: float) -> None:
+        """Tell the request of `sequence` that it left the queue, for the first time."""
+        self.backlog.leave(sequence)
+        live = self._live.get(sequence.request_id)
+        if live is not None:
+            live.scheduled(now)
+
+    def advance(self, updates: list[SequenceUpdate], now: float) -> None:
+        """Hand each request its update. A request whose output cannot be processed fails alone."""
+        for update in updates:
+            live = self._live.get(update.sequence.request_id)
+            if live is None:
+                continue
+            if update.dropped:
+                live.drop(self.masks.why_dropped(update.sequence.request_id), now)
+                continue
+            if update.late:
+                self.masks.late(update.sequence.request_id)
+            try:
+                live.advance(update, now)
+            except Exception:
+                logger.exception("processing the output of a request failed")
+                live.fail(
+                    GenerationFailed("The server failed to process the output of this request. See the server log."),
+                    now,
+                )
+        if self.masks:
+            self.masks.advance(updates)
+
+    def fail(self, sequences: Iterable[Sequence], error: EngineError) -> None:
+        """End the requests of these sequences with an error."""
+        self._fail((self._live[each.request_id] for each in sequences if each.request_id in self._live), error)
+
+    def fail_all(self, error: EngineError) -> None:
+        """End all with an error."""
+        self._fail(list(self._live.values()), error)
+
+    @property
+    def num_begun(self) -> int:
+        """The number of those that have left the queue at some time."""
+        return sum(live.sequence.has_begun for live in self._live.values())
+
+    @property
+    def longest_wait_s(self) -> float:
+        """Seconds since the first of those came that wait and have not begun; 0 where nobody waits."""
+        now = self._clock()
+        return now - min((live.admitted_at for live in self._live.values() if not live.sequence.has_begun), default=now)
+
+    def id_of(self, sequence: Sequence) -> str:
+        """The id under which the client's request is in the log."""
+        live = self._live.get(sequence.request_id)
+        return live.request.request_id if live else ""
+
+    async def wait_until_empty(self) -> None:
+        """Return when every request has ended."""
+        await self._empty.wait()
+
+    def _on_late(self, request_ids: Iterable[str]) -> None:
+        late = [self._live[request_id] for request_id in request_ids if request_id in self._live]
+        self._fail(late, RequestTimedOut())
+
+    def _on_constraint_failed(self, request_id: str, message: str) -> None:
+        live = self._live.get(request_id)
+        if live is not None:
+            live.drop(message, self._clock())
+
+    def _on_mask_known(self, sequence: Sequence) -> None:
+        self._scheduler.mask_known(sequence)
+        self._on_mask()
+
+    def _fail(self, requests: Iterable[LiveRequest], error: EngineError) -> None:
+        now = self._clock()
+        for live in requests:
+            live.fail(error, now)
+
+    def _remove(self, live: LiveRequest) -> None:
+        del self._live[live.sequence.request_id]
+        self._scheduler.finish(live.sequence.request_id)
+        self.masks.remove(live.sequence.request_id)
+        self.backlog.ended(live.sequence, self._clock())
+        if not self._live:
+            self._empty.set()
+        self._on_end()
+
+    def _abort(self, requests: Iterable[LiveRequest]) -> None:
+        now = self._clock()
+        for live in requests:
+            live.abort(now)
+
+
+def _advanced(make: Callable[[], TokenMatcher], tokens: Iterable[int]) -> TokenMatcher:
+    """A matcher that has taken in `tokens`. Raises `ConstraintFailed`."""
+    matcher = make()
+    for token in tokens:
+        matcher.accept(token)
+    return matcher

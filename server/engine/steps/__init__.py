@@ -1,0 +1,1 @@
+"""The step loop: plans in flight, their deadlines and their times."""

@@ -1,0 +1,219 @@
+"""The step loop: which plans are in flight, who answered them, when the next one leaves."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+from numaserve.server.common.death import Death
+from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.steps.deadlines import StepDeadlines
+from numaserve.server.engine.steps.times import StepTimes
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.supervisor.progress import ProgressWatch
+from numaserve.workers.interface.protocol import Failure, StepPlan, StepResult
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE_S = 0.02  # from an answer to a plan that was made because of it
+
+
+@dataclass(slots=True)
+class _Step:
+    plan: StepPlan
+    times: StepTimes
+    waiting_for: set[int] = field(default_factory=set)
+    result: StepResult | None = None  # rank 0's
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class StepHooks:
+    """Calls of the step loop. All are made in the event loop."""
+
+    planning: Callable[[float], None]  # a step is going to be planned
+    send: Callable[[StepPlan], None]
+    admitted: Callable[[Sequence, float], None]  # left the queue for the first time
+    updated: Callable[[list[SequenceUpdate], float], None]
+    failed: Callable[[list[Sequence], str], None]  # by a step that the workers survived
+    masked: Callable[[int, list[MaskedRow]], None]  # the plan of this step has left, and has such rows
+    void: Callable[[int], None]  # the result of this step will be ignored
+    broken: Callable[[Death], None]  # the workers can no longer be used
+
+
+class StepLoop:
+    """Drives the scheduler. It is woken by results and requests, and has no task of its own.
+
+    With `depth` 1 a plan leaves when the one before it was answered and processed: the plain loop, and the oracle for
+    `depth` 2, in which plan N+1 leaves before the answer to plan N is in.
+
+    A step counts as answered when every rank has answered. The next plan would wait for the slowest one anyway, and so
+    an error of any rank is known before the result is used.
+
+    After `beat_s` seconds without an answer, and at once when there are new workers, a plan of nothing is sent: every
+    thread of every rank meets the others in every collective, and a rank that hangs is noticed before a request comes.
+    To ask the worker's Python would prove less: its threads or its ring may be what hangs.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        hooks: StepHooks,
+        metrics: Metrics,
+        *,
+        world_size: int,
+        depth: int,
+        deadlines: StepDeadlines,
+        beat_s: float | None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._beat_s = beat_s
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._scheduler = scheduler
+        self._clock = clock
+        self._hooks = hooks
+        self._metrics = metrics
+        self._ranks = frozenset(range(world_size))
+        self._depth = depth
+        self._deadlines = deadlines
+        self._in_flight: deque[_Step] = deque()
+        self._watch = ProgressWatch(deadlines.longest_s, self._stalled)
+        self._running = False
+        self._wake_planned = False
+        self._last_answered = float("-inf")
+        self.steps = 0
+        self.beats = 0  # plans of nothing that were answered
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is awaited that somebody wants: that of a beat is nobody's."""
+        return not any(step.plan.seqs for step in self._in_flight)
+
+    def seconds_without_progress(self) -> float:
+        """Seconds, of those in which this process ran, since the workers last answered or were first asked; 0 while
+        idle."""
+        return self._watch.waited_s
+
+    def start(self) -> None:
+        """Begin: workers without any state are ready."""
+        self._running = True
+        self.wake()
+
+    def halt(self) -> None:
+        """Stop: the workers are gone, and with them the plans in flight."""
+        self._running = False
+        self._in_flight.clear()
+        self._watch.stop()
+        self._last_answered = float("-inf")
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
+
+    def wake(self) -> None:
+        """Plan soon. All that arrives in the same turn of the event loop goes into the same step."""
+        if self._running and not self._wake_planned:
+            self._wake_planned = True
+            asyncio.get_running_loop().call_soon(self._woken)
+
+    def on_answer(self, message: StepResult | Failure) -> None:
+        """Take in the answer of a rank to a step."""
+        step = next((step for step in self._in_flight if step.plan.step_id == message.step_id), None)
+        if step is None or message.rank not in step.waiting_for:
+            logger.warning(
+                "worker %d returned a result for step %d, which was not in progress", message.rank, message.step_id
+            )
+            return
+        step.waiting_for.discard(message.rank)
+        self._watch.answered()
+        if isinstance(message, Failure):
+            step.failure = step.failure or message
+        elif message.rank == 0:
+            step.result = message
+        try:
+            while self._in_flight and not self._in_flight[0].waiting_for:
+                self._complete(self._in_flight.popleft())
+            self._pump()
+        except Exception as error:
+            # The books of this process are in doubt; a new group starts from clean ones.
+            logger.exception("the step loop failed")
+            self._hooks.broken(Death("mismatch", f"internal error in the step loop: {error!r}"))
+
+    def _woken(self) -> None:
+        self._wake_planned = False
+        try:
+            self._pump()
+        except Exception as error:
+            logger.exception("planning a step failed")
+            self._hooks.broken(Death("mismatch", f"internal error in planning a step: {error!r}"))
+
+    def _pump(self) -> None:
+        while self._running and len(self._in_flight) < self._depth:
+            scheduling = self._clock()
+            self._hooks.planning(scheduling)
+            plan = self._scheduler.schedule()
+            if plan is None:
+                self._rest()
+                break
+            self._send(plan, scheduling)
+            if self._scheduler.masked:
+                self._hooks.masked(plan.step_id, self._scheduler.masked)
+            for sequence in self._scheduler.newly_admitted:
+                self._hooks.admitted(sequence, scheduling)
+        if self._in_flight:
+            self._watch.allow(self._in_flight[0].plan.deadline_s)
+
+    def _send(self, plan: StepPlan, scheduling: float) -> None:
+        """Send the scheduler's last plan, with a deadline."""
+        expected_s = self._scheduler.step_costs.expected(self._scheduler.in_flight[-1])
+        plan = replace(plan, deadline_s=self._deadlines.of(expected_s))
+        scheduled = self._clock()
+        self._hooks.send(plan)
+        self._in_flight.append(_Step(plan, StepTimes(scheduling, scheduled, self._clock()), set(self._ranks)))
+        self._watch.expect(len(self._ranks))
+
+    def _rest(self) -> None:
+        """Have the heart beat some time after the last answer, unless steps are in flight or a timer runs already."""
+        if self._beat_s is not None and not self._in_flight and self._beat_timer is None:
+            seconds = max(0.0, self._last_answered + self._beat_s - self._clock())
+            self._beat_timer = asyncio.get_running_loop().call_later(seconds, self._beat)
+
+    def _beat(self) -> None:
+        self._beat_timer = None
+        now = self._clock()
+        if self._beat_s is not None and now < self._last_answered + self._beat_s:  # steps have come and gone
+            self._rest()
+        elif not self._in_flight:
+            self._send(self._scheduler.beat(), now)
+            self._watch.allow(self._in_flight[0].plan.deadline_s)
+
+    def _complete(self, step: _Step) -> None:
+        answered = self._clock()
+        begun = max(step.times.sent, self._last_answered)
+        before, self._last_answered = self._last_answered, answered
+        self.steps += bool(step.plan.seqs)
+        self.beats += not step.plan.seqs
+        if step.failure is not None:
+            logger.error("step %d failed in worker %d: %s", step.plan.step_id, step.failure.rank, step.failure.message)
+            self._hooks.failed(self._scheduler.fail_step(step.plan.step_id), step.failure.message)
+            for later in self._in_flight:
+                self._hooks.void(later.plan.step_id)
+        elif step.result is not None:
+            if step.plan.seqs and 0 <= step.times.scheduling - before < _AT_ONCE_S:
+                # It was planned because of the answer to the one before.
+                self._scheduler.paused(max(0.0, answered - before - step.result.worker_ns * 1e-9))
+            self._hooks.updated(self._scheduler.apply(step.result), answered)
+            if step.plan.seqs:
+                step.times.record(
+                    self._metrics, step.plan, step.result, begun=begun, answered=answered, processed=self._clock()
+                )
+
+    def _stalled(self) -> None:
+        missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []
+        ranks = ", ".join(map(str, missing))
+        self._hooks.broken(Death("stall", f"worker {ranks} returned no step result for {self._watch.deadline_s:g} s"))

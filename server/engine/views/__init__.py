@@ -1,0 +1,1 @@
+"""The engine as others see it: reports, gauges, profiles and traces."""

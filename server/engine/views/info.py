@@ -1,0 +1,75 @@
+"""The content of GET /server_info and GET /v1/loads."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+from numaserve.server.engine.types import Load
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.workers.interface.protocol import Launch, Ready
+from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
+
+
+def limits_info(limits: SchedulerConfig) -> dict[str, object]:
+    """The limits, under the names of the command line's options where there is one."""
+    return {
+        "context_length": limits.context_length,
+        "num_pages": limits.num_pages,
+        "page_size": limits.page_size,
+        "max_running_requests": limits.max_running,
+        "chunked_prefill_size": limits.max_step_tokens,
+        "enable_prefix_cache": limits.enable_prefix_cache,
+    }
+
+
+def settings_info(settings: ModelSettings, multiplied_by: Mapping[ActivationDtype, Sequence[str]]) -> dict[str, object]:
+    """The model's settings, by their names, and what became of the one for activations."""
+    shown: dict[str, object] = msgspec.to_builtins(settings)
+    return shown | {"multiplied_by": multiplied_by}
+
+
+def load_of(scheduler: Scheduler) -> Load:
+    """The load of the scheduler."""
+    stats, config = scheduler.stats(), scheduler.config
+    return Load(
+        running=stats.running,
+        waiting=stats.waiting,
+        tokens_used=stats.pages_active * config.page_size,
+        token_capacity=config.num_pages * config.page_size,
+    )
+
+
+def loading_line(ready: Collection[Ready]) -> str:
+    """A line for the log: the origin of all ranks' weights, and the seconds that the slowest rank took."""
+    origins = " and the ".join(sorted({each.weights_from for each in ready}))
+    seconds = max(each.weights_ns for each in ready) / 1e9
+    return (
+        f"loaded {sum(each.weight_bytes for each in ready) / 2**20:.0f} MiB of weights from the {origins} "
+        f"in {seconds:.2f} s"
+    )
+
+
+def workers_info(
+    launches: Sequence[Launch], pids: Sequence[int], ready: Mapping[int, Ready]
+) -> list[dict[str, object]]:
+    """Process, place and sizes of each rank that runs."""
+    workers: list[dict[str, object]] = []
+    for launch, pid in zip(launches, pids, strict=False):  # there are no processes between two lives of the group
+        rank = launch.rank
+        worker: dict[str, object] = {
+            "rank": rank,
+            "pid": pid,
+            "node": launch.nodes[rank],
+            "cpus": launch.cpus[rank],
+        }
+        if rank in ready:
+            told = ready[rank]
+            worker |= {
+                "isa": told.isa,
+                "weight_bytes": told.weight_bytes,
+                "weights_from": told.weights_from,
+                "weights_seconds": told.weights_ns / 1e9,
+                "kv_bytes": told.kv_bytes,
+            }
+        workers.append(worker)
+    return workers

@@ -1,0 +1,62 @@
+"""What is known of the ranks of the workers."""
+
+import logging
+from collections.abc import Sequence
+
+from numaserve.server.engine.config import EngineConfig
+from numaserve.server.engine.overview import WorkerState, workers_of
+from numaserve.server.engine.views.info import loading_line, workers_info
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.workers.interface.protocol import Launch, OperationTerms, Ready, WorkerStats
+
+logger = logging.getLogger(__name__)
+
+
+class Ranks:
+    """Keeps what each rank of `launches` tells of itself, and sets its metrics."""
+
+    def __init__(self, launches: Sequence[Launch], metrics: Metrics) -> None:
+        self._launches = launches
+        self._metrics = metrics
+        self._ready: dict[int, Ready] = {}
+        self._newest: dict[int, Ready | WorkerStats] = {}
+
+    def describe(self, message: Ready | WorkerStats) -> None:
+        """Take in what a rank tells."""
+        self._newest[message.rank] = message
+        if isinstance(message, Ready):
+            self._ready[message.rank] = message
+            self._metrics.memory_bound(message.rank, message.memory_bound)
+        self._metrics.worker(
+            message.rank, up=True, rss_bytes=message.rss_bytes, misplaced_pages=message.misplaced_pages
+        )
+
+    def up(self, config: EngineConfig) -> None:
+        """All of them have loaded."""
+        ready = self._ready.values()
+        logger.info("%s", loading_line(ready))
+        isa = ",".join(sorted({each.isa for each in ready}))
+        self._metrics.describe(version=config.version, model=config.model, isa=isa, tp=len(self._launches))
+
+    def down(self) -> None:
+        """All of them have ended. What they told of their shards holds for the next ones, too."""
+        for launch in self._launches:
+            self._metrics.worker(launch.rank, up=False)
+
+    @property
+    def terms(self) -> list[list[OperationTerms]]:
+        """The work of the operations of each rank that has loaded."""
+        return [each.terms for each in self._ready.values()]
+
+    @property
+    def draft_terms(self) -> list[list[OperationTerms]]:
+        """The same of the draft models."""
+        return [each.draft_terms for each in self._ready.values()]
+
+    def info(self, pids: Sequence[int]) -> list[dict[str, object]]:
+        """Process, place and sizes of each rank that runs, as `/server_info` has them; `pids` are by rank."""
+        return workers_info(self._launches, pids, self._ready)
+
+    def states(self) -> list[WorkerState]:
+        """Place, sizes and memory of each rank that has loaded."""
+        return workers_of(self._launches, self._ready, self._newest)

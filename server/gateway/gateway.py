@@ -1,0 +1,173 @@
+"""What clients reach: routes of its own, and every other request passed on to the model that it names."""
+
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from fastapi import Request
+from numaserve.server.app.middleware.request_timeout import TIMEOUT_HEADER
+from numaserve.server.engine.types import EngineError
+from numaserve.server.gateway.asking import Ask, Question, first_that_knows, gathered, summed
+from numaserve.server.gateway.bodies import decoded
+from numaserve.server.gateway.cut_off import last_event
+from numaserve.server.gateway.own_routes import OwnRoutes
+from numaserve.server.gateway.passing import IDLE_CONNECTIONS, AnswerCutOff, Headers, pass_on
+from numaserve.server.generation.served_names import LATEST
+from numaserve.server.http.access_log import record_of
+from numaserve.server.http.auth.passed_clients import PASSED_HEADER, passed_header
+from numaserve.server.http.auth.peers import client_at
+from numaserve.server.http.body.names_model import NamesModel
+from numaserve.server.http.body.process import DecodingProcess
+from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.http.errors import ApiError, from_engine, from_http, from_problem, model_not_found
+from numaserve.server.surfaces.errors import error_of
+from starlette.types import Receive, Scope, Send
+
+_log = logging.getLogger("numaserve.api")
+
+INLINE_BYTES = 1 << 20  # which take a millisecond or two: nothing but one name is kept of them
+_LEAST_S = 0.001  # where a request's time has passed: its server says so
+_RESPONSES = "/v1/responses/"
+# Of which each server knows its own part only: the name of the list, or of the number, in each answer.
+_LISTS = {("GET", "/api/tags"): "models", ("GET", "/api/ps"): "models"}
+_COUNTS = {("POST", "/abort_request"): "aborted"}
+
+
+class _Named(msgspec.Struct):
+    """The one field of a body that is looked at."""
+
+    model: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Named)
+
+
+@dataclass(frozen=True)
+class FrontDoor:
+    """The application. A request that names no model is for the `default` one."""
+
+    routes: OwnRoutes
+    default: str
+    _decoding: DecodingProcess = field(default_factory=DecodingProcess)
+
+    def close(self) -> None:
+        """End the process that looks into long bodies."""
+        self._decoding.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        try:
+            await self._answer(request, send)
+        except ApiError as error:
+            await self._refuse(request, error, send)
+        except EngineError as error:
+            await self._refuse(request, from_engine(error), send)
+        except AnswerCutOff as cut:
+            _log.error("a model process ended in the middle of a response", extra=_fields(request))
+            event = last_event(scope["path"], cut)
+            if event is None:
+                raise  # too late for an answer: the connection must break so that the client notices
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        scope, path = request.scope, request.scope["path"]
+        own = self.routes.find(path)
+        if own is not None:
+            method, handler = own
+            if scope["method"] != method:
+                raise from_http(405, "", {"Allow": method}, scope["method"], path)
+            response = await handler(request)
+        elif not _is_text(scope["raw_path"]):
+            raise from_http(404, "", None, scope["method"], path)  # whatever model is meant, and loaded or not
+        elif (ask := _asked_of_all(scope["method"], path)) is not None:
+            question = Question(scope, _told(request, self._client(request)), await request.body())
+            response = await until_disconnect(request, ask(self.routes.fleet.open_sessions().values(), question))
+        else:
+            client = self._client(request)  # before the body and the model are waited for: its key may be gone by then
+            body = await request.body()
+            await until_disconnect(request, self._pass_on(request, body, send, client))
+            return
+        await response(scope, request.receive, send)
+
+    async def _refuse(self, request: Request, error: ApiError, send: Send) -> None:
+        if error.refusal is not None:
+            self.routes.metrics.refused(error.refusal)
+        await error_of(request.scope, error)(request.scope, request.receive, send)
+
+    async def _pass_on(self, request: Request, body: bytes, send: Send, client: bytes) -> None:
+        fleet, name = self.routes.fleet, await self._meant(request, body)
+        record_of(request).model = name
+        # Who sends nothing wants to know something, which is no reason to load a model.
+        left = record_of(request).time_left
+        session = await fleet.session_of(name, client, len(body), left) if body else fleet.session_if_ready(name)
+        try:
+            told = _told(request, client)
+            if fleet.requests(name) > IDLE_CONNECTIONS:
+                # Else as many would stay open as were in use at once, at each model, beside those that are in use.
+                told.append((b"connection", b"close"))
+            await pass_on(session, request.scope, send, body, told)
+        finally:
+            fleet.leave(name)
+
+    async def _meant(self, request: Request, body: bytes) -> str:
+        """The model that a request is for: what its body says, or its query where it has none."""
+        given = await self._named_in(body) if body else request.query_params.get("model")
+        if given is None:
+            return self.default
+        names = self.routes.names
+        name = names.get(given) or names.get(given.removesuffix(LATEST))
+        if name is None:
+            raise model_not_found(given)
+        return name
+
+    async def _named_in(self, body: bytes) -> str | None:
+        if len(body) > INLINE_BYTES:
+            found = await self._decoding.decode(NamesModel, body, refuse_unknown=False)
+            if found.problem is not None:
+                raise from_problem(found.problem)
+            return found.fields.get("model")
+        return decoded(_decoder, body).model
+
+    def _client(self, request: Request) -> bytes:
+        """Whose a request is, as its model's server is told."""
+        keys, headers = self.routes.keys, request.scope["headers"]
+        if keys is None:
+            return passed_header(client_at(request.scope.get("client")))
+        return passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
+
+
+def _is_text(path: bytes) -> bool:
+    """Whether a path that was sent is UTF-8, as every path of a model's server is."""
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _asked_of_all(method: str, path: str) -> Ask | None:
+    """How a request that is of no one model is answered; None for others."""
+    if method in {"GET", "DELETE"} and path.startswith(_RESPONSES):
+        return first_that_knows
+    if (method, path) in _LISTS:
+        return partial(gathered, name=_LISTS[method, path])
+    if (method, path) in _COUNTS:
+        return partial(summed, name=_COUNTS[method, path])
+    return None
+
+
+def _told(request: Request, client: bytes) -> Headers:
+    """What a server is told beside the client's own headers."""
+    record = record_of(request)
+    told = [(PASSED_HEADER, client), (b"x-request-id", record.request_id.encode())]
+    if record.time_left is not None:  # the server begins to count now
+        told.append((TIMEOUT_HEADER, b"%.3f" % max(_LEAST_S, record.time_left)))
+    return told
+
+
+def _fields(request: Request) -> dict[str, object]:
+    record = record_of(request)
+    return {"fields": {"request_id": record.request_id, "model": record.model}}

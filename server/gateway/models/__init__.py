@@ -1,0 +1,1 @@
+"""The models' servers: where each one runs, and which of them are loaded."""

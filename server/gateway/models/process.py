@@ -1,0 +1,190 @@
+"""A model's server as a process: started by exec, heard through systemd's protocol, watched through its pidfd."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+from numaserve.server.common.patience import PatientTimer
+from numaserve.server.connection.listen import BACKLOG
+from numaserve.server.gateway.models.process_main import Membership
+
+MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.gateway.models.process_main")
+_NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
+_MESSAGE_BYTES = 4096
+DESCRIPTORS = 3  # of a process, here
+# For the workers of a server that was killed: the kernel takes some seconds to have the memory of a large model back.
+_LEFTOVERS_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProcessHooks:
+    """Calls of a process, in the event loop."""
+
+    ready: Callable[[], None]
+    ended: Callable[[int], None]  # with its status, as subprocess has it; once
+    gone: Callable[[], None]  # then: its workers have ended, too, and what they had is free; once
+
+
+class ModelProcess:
+    """A running server of one model, which listens at `path`.
+
+    It inherits the listening socket, and one end of a pair of sockets, as its workers do, whose other end is this
+    process's alone. Each end tells when nobody has the other one any more: so the server ends with this process,
+    however that ends (see `supervisor.process`), and this one knows when of a server that was killed no worker is left.
+    `membership` comes without descriptors. Once the server is ready, it is killed when it has told of no life for
+    `watchdog_s` seconds in which this process ran. Must be made inside a running event loop. Raises `OSError`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        membership: Membership,
+        path: Path,
+        hooks: ProcessHooks,
+        watchdog_s: float,
+    ) -> None:
+        self.path = path
+        self._name = membership.name
+        self._hooks = hooks
+        self._watchdog_s = watchdog_s
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._leftovers = PatientTimer(self._give_up_on_leftovers)
+        self._watchdog = PatientTimer(partial(self.signal, signal.SIGKILL))
+        self._is_watched = False
+        notify_path = path.with_suffix(".notify")
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._lifeline, inherited = socket.socketpair()
+        try:
+            _bind(self._notify, notify_path)
+            _bind(listener, path)
+            listener.listen(BACKLOG)
+            environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+            told = {"NOTIFY_SOCKET": str(notify_path), "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
+            self._popen = start_member(
+                command, membership, listener, inherited.fileno(), environment=environment | told
+            )
+            self._pidfd = _watched(self._popen)
+        except OSError:
+            self._notify.close()
+            self._lifeline.close()
+            raise
+        finally:
+            listener.close()
+            inherited.close()
+        self._loop.add_reader(self._pidfd, self._reap)
+        self._loop.add_reader(self._notify, self._hear)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens once the process has ended."""
+        if self._popen.returncode is None:
+            self._popen.send_signal(number)
+
+    def _hear(self) -> None:
+        try:
+            message = self._notify.recv(_MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        lines = message.split(b"\n")
+        if b"READY=1" in lines:
+            self._watchdog.start(self._watchdog_s)
+            self._is_watched = True
+            self._hooks.ready()
+        elif b"WATCHDOG=1" in lines and self._is_watched:
+            self._watchdog.start(self._watchdog_s)
+        elif b"STOPPING=1" in lines:
+            self._stop_watchdog()
+
+    def _stop_watchdog(self) -> None:
+        self._is_watched = False
+        self._watchdog.stop()
+
+    def _reap(self) -> None:
+        self._stop_watchdog()
+        self._loop.remove_reader(self._pidfd)
+        self._loop.remove_reader(self._notify)
+        os.close(self._pidfd)
+        self._notify.close()
+        status = self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
+        self._hooks.ended(status)
+        self._leftovers.start(_LEFTOVERS_S)
+        self._loop.add_reader(self._lifeline, self._on_gone)  # nothing is ever sent: it is readable at its end
+
+    def _give_up_on_leftovers(self) -> None:
+        _log.warning(
+            "workers of model %s are still running %g s after the model process ended", self._name, _LEFTOVERS_S
+        )
+        self._on_gone()
+
+    def _on_gone(self) -> None:
+        self._leftovers.stop()
+        self._loop.remove_reader(self._lifeline)
+        self._lifeline.close()
+        self.gone.set_result(None)
+        self._hooks.gone()
+
+
+def start_member(
+    command: Sequence[str],
+    membership: Membership,
+    listener: socket.socket,
+    lifeline: int,
+    *,
+    environment: Mapping[str, str] | None = None,
+    log: IO[str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a server, and tell it what to serve: `membership`, which comes without descriptors.
+
+    It inherits `listener` and `lifeline`, at whose end it ends; this process may then close both. It has a session of
+    its own, so that Ctrl-C in a terminal reaches who starts it only. Raises `OSError`.
+    """
+    popen = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        pass_fds=(listener.fileno(), lifeline),
+        env=environment,
+        start_new_session=True,
+    )
+    told = msgspec.structs.replace(membership, listen_fd=listener.fileno(), lifeline_fd=lifeline)
+    # A few hundred bytes, for which a new pipe has room. If it has ended by now, that is told otherwise.
+    with contextlib.suppress(BrokenPipeError), cast(IO[bytes], popen.stdin) as pipe:
+        pipe.write(msgspec.json.encode(told, enc_hook=str))
+    return popen
+
+
+def _watched(popen: subprocess.Popen[bytes]) -> int:
+    """A pidfd of the process, which is ended where there is none to be had."""
+    try:
+        return os.pidfd_open(popen.pid)
+    except OSError:
+        popen.kill()
+        popen.communicate()
+        raise
+
+
+def _bind(bound: socket.socket, path: Path) -> None:
+    """Bind in a folder that is nobody else's, over what an earlier process has left there."""
+    bound.setblocking(False)
+    path.unlink(missing_ok=True)
+    bound.bind(os.fspath(path))

@@ -1,0 +1,91 @@
+"""Requests that wait for models to be loaded: bounded in number and bytes over all models, and in time."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import aiohttp
+from numaserve.server.engine.admission.reserve import reserve_of
+from numaserve.server.http.errors import ApiError, not_ready, rate_limited
+
+MAX_WAITING = 1024
+MAX_BYTES = 64 << 20  # of their bodies
+_RETRY_AFTER_S = 5
+
+Place = asyncio.Future[aiohttp.ClientSession]
+
+
+class WaitingRoom:
+    """The places of those who wait, by model.
+
+    A client of whom nothing waits finds a reserve beyond both bounds: another one's flood fills the room, and cannot
+    keep others out of it. Whoever waits for a model is let in with all others who do; its server divides its work among
+    clients then.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._places: dict[str, list[Place]] = {name: [] for name in names}
+        self._clients: Counter[bytes] = Counter()
+        self._bytes = 0
+
+    def count(self, name: str) -> int:
+        """How many wait for a model."""
+        return len(self._places[name])
+
+    @contextmanager
+    def place(self, name: str, client: bytes, nbytes: int) -> Iterator[Place]:
+        """A place for a client's request with a body of `nbytes`, which is told of the way to its model's server.
+        Raises `ApiError` where there is none left."""
+        is_new = client not in self._clients
+        most, most_bytes = MAX_WAITING + is_new * reserve_of(MAX_WAITING), MAX_BYTES + is_new * reserve_of(MAX_BYTES)
+        if self._clients.total() >= most or self._bytes + nbytes > most_bytes:
+            raise rate_limited(
+                f"The queue for models that are loading is full: {self._clients.total()} requests "
+                f"with {self._bytes} bytes are waiting (limits {most} and {most_bytes}). Retry later."
+            )
+        place: Place = asyncio.get_running_loop().create_future()
+        self._places[name].append(place)
+        self._bytes += nbytes
+        self._clients[client] += 1
+        try:
+            yield place
+        finally:
+            self._bytes -= nbytes
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
+            if place in self._places[name]:
+                self._places[name].remove(place)
+
+    def let_in(self, name: str, session: aiohttp.ClientSession) -> int:
+        """Tell all who wait for a model of the way to it. Returns how many they are."""
+        places = [each for each in self._empty(name) if not each.done()]
+        for place in places:
+            place.set_result(session)
+        return len(places)
+
+    def refuse(self, name: str, message: str) -> None:
+        """Send all who wait for a model away."""
+        for place in self._empty(name):
+            if not place.done():
+                place.set_exception(not_ready(message))
+
+    def _empty(self, name: str) -> list[Place]:
+        places, self._places[name] = self._places[name], []
+        return places
+
+
+def not_loadable(name: str) -> str:
+    """What is said of a model that has failed."""
+    return f"The model '{name}' could not be loaded. See the server log."
+
+
+def too_late(name: str, *, at_request: bool) -> ApiError:
+    """A model that was not loaded in the time that is given to all, or that the request itself had."""
+    message = f"The model '{name}' was not loaded in time. Retry later."
+    if at_request:
+        return ApiError(504, message, kind="timeout_error", code="deadline_exceeded", refusal=None)
+    error = not_ready(message)
+    error.headers = {"Retry-After": str(_RETRY_AFTER_S)}
+    return error

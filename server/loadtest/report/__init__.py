@@ -1,0 +1,1 @@
+"""The figures of a load: statistics, comparisons, tables and plots."""

@@ -1,0 +1,63 @@
+"""The times at which requests are sent, and their sending."""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+import numpy as np
+from numaserve.server.loadtest.workload.requests import BenchRequest, Outcome
+
+Complete = Callable[[BenchRequest], Awaitable[Outcome]]
+Done = Callable[[Outcome], None]
+
+
+def poisson_arrivals(count: int, rate: float, rng: np.random.Generator) -> list[float]:
+    """Seconds after the start at which `count` requests arrive: gaps are exponential with a mean of 1 / `rate`.
+
+    The first comes at once. An infinite rate sends all at once.
+    """
+    if math.isinf(rate):
+        return [0.0] * count
+    gaps = rng.exponential(1.0 / rate, size=count)
+    gaps[:1] = 0.0
+    return [float(at) for at in np.cumsum(gaps)]
+
+
+def arrivals_of(requests: Sequence[BenchRequest], rate: float | None, rng: np.random.Generator) -> list[float]:
+    """Poisson arrivals at `rate`; without a rate the times of the trace, or all at once where it has none."""
+    own = [request.arrival_s for request in requests if request.arrival_s is not None]
+    if rate is None and len(own) == len(requests):
+        return own
+    return poisson_arrivals(len(requests), math.inf if rate is None else rate, rng)
+
+
+async def run_load(
+    complete: Complete,
+    requests: Sequence[BenchRequest],
+    arrivals_s: Sequence[float],
+    *,
+    max_concurrency: int | None = None,
+    done: Done = lambda _outcome: None,
+) -> tuple[list[Outcome], float]:
+    """Outcomes in the order of `requests`, and the seconds that all took together.
+
+    A request that is due while `max_concurrency` others run is sent when one of them ends, in order of arrival; its
+    latency counts from there, as in vLLM's and SGLang's clients.
+    """
+    gate: AbstractAsyncContextManager[object] = (
+        nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
+    )
+    begin = time.perf_counter()
+
+    async def one(request: BenchRequest, at_s: float) -> Outcome:
+        await asyncio.sleep(begin + at_s - time.perf_counter())
+        async with gate:
+            outcome = await complete(request)
+        done(outcome)
+        return outcome
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(*each)) for each in zip(requests, arrivals_s, strict=True)]
+    return [task.result() for task in tasks], time.perf_counter() - begin

@@ -1,0 +1,1 @@
+"""Cached pages: their scopes, the radix tree, the free list, and the events that tell of them."""

@@ -1,0 +1,213 @@
+"""Cached prefixes: a tree of full pages, keyed by the tokens that they hold.
+
+A node is one page. Edges of several pages (the textbook radix tree) would save a pointer hop per 32 tokens, but would
+have to be split when prompts diverge and when their cold end is evicted, both while sequences hold them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
+from numaserve.server.scheduler.errors import SchedulerIntegrityError
+
+
+class Node:
+    """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one scope."""
+
+    __slots__ = ("children", "depth", "digest", "key", "locks", "page", "parent", "scope", "trusted")
+
+    def __init__(self, parent: Node | None, scope: CacheScope, key: tuple[int, ...] = (), page: int = -1) -> None:
+        self.parent = parent
+        self.scope = scope
+        self.key = key
+        self.page = page
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[tuple[int, ...], Node] = {}
+        self.locks = 0
+        self.trusted = False  # logits that are numbers have come of it, and so of its parents
+        self.digest = 0  # its name in the log of events; 0: it has none, and nobody is told of it or of its children
+
+
+class RadixTree:
+    """Prefixes of `page_size`-token pages, one root per scope, evicted least recently used first.
+
+    Children are found by the tuple of their tokens: equality of tokens, so that no hash collision can hand one
+    prompt's pages to another.
+
+    A lock on a node holds its whole path, so an unlocked node has only unlocked descendants. Nodes join `_evictable`
+    when their last lock goes, a child before its parent: hence every node in it comes after all of its children, the
+    first one is always a leaf, and eviction needs neither a heap nor a clock.
+
+    A `log` records which pages of the common scope can be found. Pages of other scopes are in no event: a client with a
+    salt or a cache group of its own does not want others to learn what is cached. Digests that name the scope were
+    rejected: routers mostly index tokens alone, and would take such pages for everybody's.
+    """
+
+    def __init__(self, page_size: int, log: KVEventLog | None = None) -> None:
+        self.page_size = page_size
+        self._log = log
+        self._roots: dict[CacheScope, Node] = {}
+        self._evictable: OrderedDict[Node, None] = OrderedDict()
+        self._num_pages = 0
+        self._num_hidden = 0
+
+    @property
+    def num_pages(self) -> int:
+        """The number of pages in the tree, locked or not."""
+        return self._num_pages
+
+    @property
+    def num_evictable(self) -> int:
+        """The number of pages that `evict` could give back now."""
+        return len(self._evictable)
+
+    def match_prefix(self, scope: CacheScope, tokens: Sequence[int], max_pages: int) -> Node:
+        """The deepest node whose path is a prefix of `tokens`, at most `max_pages` deep; a root when nothing matches.
+
+        Changes nothing: lock the node before anything else is evicted.
+        """
+        size = self.page_size
+        node = self._roots.get(scope) or self._new_root(scope)
+        limit = min(max_pages, len(tokens) // size)
+        while node.depth < limit:
+            start = node.depth * size
+            child = node.children.get(tuple(tokens[start : start + size]))
+            if child is None:
+                break
+            node = child
+        return node
+
+    def insert(self, parent: Node, key: tuple[int, ...], page: int) -> Node:
+        """The child of `parent` for the tokens `key`, made from `page` when there is none, with one more lock.
+
+        The caller holds a lock on `parent`, and from now on holds the child in its place. When the child was there
+        already, it has another page with the same content, and `page` remains the caller's.
+        """
+        if parent.locks == 0 or len(key) != self.page_size:
+            raise ValueError("prefix tree: only a full page can be inserted, and only below a locked node")
+        child = parent.children.get(key)
+        if child is None:
+            child = parent.children[key] = Node(parent, parent.scope, key, page)
+            self._num_pages += 1
+            if self._log is not None and parent.digest:
+                child.digest = self._log.stored(parent.digest, key)
+        elif child.locks == 0:
+            del self._evictable[child]
+        child.locks += 1
+        return child
+
+    def lock(self, node: Node) -> None:
+        """Keep `node` and its path from being evicted, until the matching `unlock`."""
+        step: Node | None = node
+        while step is not None:
+            if step.locks == 0:
+                self._leave_evictable(step)
+            step.locks += 1
+            step = step.parent
+
+    def unlock(self, node: Node) -> None:
+        """Undo one `lock` (or `insert`); the path becomes the most recently used one where nobody else holds it."""
+        step: Node | None = node
+        while step is not None:
+            step.locks -= 1
+            if step.locks == 0:
+                if step.parent is None:
+                    self._drop_empty_root(step)
+                else:
+                    self._evictable[step] = None
+            step = step.parent
+
+    def evict(self, count: int) -> list[int]:
+        """Forget up to `count` unlocked pages, least recently used first; the pages are the caller's."""
+        pages = []
+        for _ in range(min(count, len(self._evictable))):
+            node, _ = self._evictable.popitem(last=False)
+            parent = node.parent
+            if parent is None or node.children:
+                raise SchedulerIntegrityError("prefix tree: a node cannot be evicted before its children")
+            del parent.children[node.key]
+            self._num_pages -= 1
+            pages.append(node.page)
+            self._tell_removed(node)
+            if parent.parent is None and parent.locks == 0:
+                self._drop_empty_root(parent)
+        if self._log is not None and pages and not self._num_pages:
+            self._log.cleared()  # in one event, in the place of one for each page
+        return pages
+
+    def trust(self, node: Node) -> None:
+        """Mark `node` and its path as sound: their logits were numbers."""
+        step: Node | None = node
+        while step is not None and not step.trusted:
+            step.trusted = True
+            step = step.parent
+
+    def hide(self, scope: CacheScope, tokens: Sequence[int]) -> None:
+        """Let nobody find the first page of `tokens` that is not trusted, nor any page after it.
+
+        Who holds such pages keeps them. The others are the first to be evicted.
+        """
+        parent, node = None, self._roots.get(scope)
+        while node is not None and (parent is None or node.trusted):
+            start = node.depth * self.page_size
+            parent, node = node, node.children.get(tuple(tokens[start : start + self.page_size]))
+        if parent is None or node is None:
+            return
+        # A key that no tokens have: locks, eviction and the count of pages need not know of it.
+        self._num_hidden += 1
+        del parent.children[node.key]
+        node.key = (-self._num_hidden,)
+        parent.children[node.key] = node
+        hidden = [node]
+        for step in hidden:
+            if step in self._evictable:
+                self._evictable.move_to_end(step, last=False)  # and its children go before it
+            hidden.extend(step.children.values())
+        for step in reversed(hidden):  # children first, as they are evicted too
+            self._tell_removed(step)
+
+    def path_pages(self, node: Node) -> list[int]:
+        """The pages from the root to `node`, in token order."""
+        pages = []
+        while node.parent is not None:
+            pages.append(node.page)
+            node = node.parent
+        pages.reverse()
+        return pages
+
+    def roots(self) -> Iterable[Node]:
+        """The root of each scope."""
+        return self._roots.values()
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node, roots too, parents first."""
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def _new_root(self, scope: CacheScope) -> Node:
+        root = Node(None, scope)
+        if self._log is not None and scope == COMMON_SCOPE:
+            root.digest = self._log.root
+        return root
+
+    def _tell_removed(self, node: Node) -> None:
+        if self._log is not None and node.digest:
+            self._log.removed(node.digest)
+            node.digest = 0
+
+    def _leave_evictable(self, node: Node) -> None:
+        if node.parent is not None:
+            del self._evictable[node]
+        elif self._roots.setdefault(node.scope, node) is not node:
+            raise ValueError("prefix tree: the node was removed after the prompt had matched it")
+
+    def _drop_empty_root(self, root: Node) -> None:
+        # Salts come from clients: a root that holds nothing must not stay, or the dictionary would grow for ever.
+        if not root.children:
+            del self._roots[root.scope]

@@ -1,0 +1,120 @@
+"""The work of a step: what has to be read and computed for it, as far as its shape tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.interface.protocol import OperationTerms
+
+NUM_TERMS = 5
+Terms = tuple[float, float, float, float, float]  # 1, bytes and flops of weights, bytes and flops of attention
+NO_TERMS: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def summed(parts: Iterable[Terms]) -> Terms:
+    """The terms of work that is done one after the other."""
+    one, weights, products, kv_bytes, kv_flops = map(sum, zip(NO_TERMS, *parts, strict=True))
+    return one, weights, products, kv_bytes, kv_flops
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The work of all operations of a rank, from what it tells of them."""
+
+    weight_bytes: int = 0
+    token_flops: float = 0.0
+    logit_bytes: int = 0  # of weights that only rows of logits need
+    logit_flops: float = 0.0
+    experts: tuple[tuple[int, int, int], ...] = ()  # how many there are and a token chooses, and bytes of all
+    attention: tuple[tuple[int, int, int], ...] = ()  # window, bytes of a position, flops of a pair
+
+    @classmethod
+    def of(cls, operations: Iterable[OperationTerms]) -> CostTable:
+        """The table of those operations."""
+        experts: dict[tuple[int, int], int] = {}
+        attention: dict[int, tuple[int, int]] = {}
+        sums = {False: (0, 0.0), True: (0, 0.0)}
+        for each in operations:
+            nbytes, flops = sums[each.of_logits]
+            sums[each.of_logits] = nbytes + each.weight_bytes, flops + each.row_flops
+            if each.expert_bytes:
+                choice = each.num_experts, each.top_k
+                experts[choice] = experts.get(choice, 0) + each.expert_bytes
+            if each.pair_flops:
+                position, pair = attention.get(each.window, (0, 0))
+                attention[each.window] = position + each.position_bytes, pair + each.pair_flops
+        return cls(
+            *sums[False],
+            *sums[True],
+            tuple((*choice, nbytes) for choice, nbytes in experts.items()),
+            tuple((window, *each) for window, each in attention.items()),
+        )
+
+    @classmethod
+    def of_slowest(cls, ranks: Sequence[Iterable[OperationTerms]]) -> CostTable:
+        """The table of the rank that multiplies most for a token: the others wait for it."""
+        return max(map(cls.of, ranks), key=lambda table: (table.token_flops, table.weight_bytes), default=cls())
+
+    def begin(self) -> StepWork:
+        """The work of a new plan."""
+        return StepWork(self)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it tells of no operation."""
+        return self.token_flops == 0.0
+
+
+class StepWork:
+    """The work of a plan in the making."""
+
+    def __init__(self, table: CostTable) -> None:
+        self._table = table
+        self._tokens = 0
+        self._rows = 0
+        self._kv_bytes = 0
+        self._kv_flops = 0
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all sequences: rows of most products."""
+        return self._tokens
+
+    def add(self, start: int, count: int, rows: int = 0, *, times: int = 1) -> None:
+        """Add `count` new tokens of a sequence from position `start` on, and as many rows of logits; of `times` such
+        sequences."""
+        self._tokens += times * count
+        self._rows += times * rows
+        nbytes, flops = self._attention(start, count)
+        self._kv_bytes += times * nbytes
+        self._kv_flops += times * flops
+
+    def lengthen(self, start: int, count: int, times: int = 1) -> None:
+        """Add a token, with a row of logits, behind `count` that were added of a sequence from position `start` on;
+        with `times` -1 take it away again."""
+        self._tokens += times
+        self._rows += times
+        seen = start + count + 1
+        for window, position_bytes, pair_flops in self._table.attention:
+            self._kv_bytes += times * position_bytes
+            self._kv_flops += times * pair_flops * (min(window, seen) if window else seen)
+
+    def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
+        """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""
+        table, tokens, rows = self._table, self._tokens + count, self._rows + rows
+        nbytes, flops = self._attention(start, count) if count else (0, 0)
+        weights = float(table.weight_bytes + (table.logit_bytes if rows else 0))
+        for num_experts, top_k, of_all in table.experts:
+            weights += of_all * (1.0 - (1.0 - top_k / num_experts) ** tokens)
+        products = table.token_flops * tokens + table.logit_flops * rows
+        return 1.0, weights, products, float(self._kv_bytes + nbytes), float(self._kv_flops + flops)
+
+    def _attention(self, start: int, count: int) -> tuple[int, int]:
+        nbytes = flops = 0
+        for window, position_bytes, pair_flops in self._table.attention:
+            seen = window or start + count
+            growing = min(max(seen - start, 0), count)  # tokens that see everything before them
+            nbytes += position_bytes * (start + count - max(start - seen + 1, 0))
+            flops += pair_flops * (growing * start + growing * (growing + 1) // 2 + (count - growing) * seen)
+        return nbytes, flops

@@ -1,0 +1,1 @@
+"""The sequences that wait, and the turns of their clients."""

@@ -1,0 +1,1 @@
+"""Checks before the start: processor, backend and tokenizer."""

@@ -1,0 +1,19 @@
+"""Whether a backend can run here, known before the workers start."""
+
+from importlib.util import find_spec
+
+from numaserve.server.service.checks.instruction_set import instruction_set
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import Backend
+
+
+def check_backend(backend: Backend) -> str | None:
+    """Return the instruction set of the kernels; None for the backend that has none.
+
+    Raises `OperatorError` where the processor or the installation lacks what the backend needs.
+    """
+    if backend == "native":
+        return instruction_set()
+    if find_spec("torch") is None:
+        raise OperatorError("--backend reference needs torch, which is not installed: run `pip install torch`")
+    return None

@@ -1,0 +1,109 @@
+"""The check of a model's tokenizer in a process of its own, before the server loads it.
+
+A tokenizer.json decides how much memory and time its loading takes: an id of 2**31 makes a table of as many rows, and
+400,000 added tokens hold the GIL for minutes. Bounds on ids alone were rejected: a config.json that lies about its
+vocabulary would lift them.
+"""
+
+from __future__ import annotations
+
+import signal
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+from numaserve.server.common.patience import Patience
+from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
+from numaserve.server.tokenizer.types import TokenizerError
+
+# Bytes of a complaint in UTF-8, which follows; none where all is well. There is one answer for the tokenizer, and one
+# for its tables.
+ANSWER_SIZE = struct.Struct("<Q")
+
+_COMMAND = command_of("numaserve.server.service.checks.tokenizer_check_process")
+
+
+class CheckLimits(msgspec.Struct, frozen=True):
+    """Bounds on the loading of a tokenizer."""
+
+    cpu_seconds: float = 30.0  # vocabularies of 262,144 tokens take three
+    seconds: float = 120.0  # wall time: several times as much, for a machine whose cores are all busy
+    memory_bytes: int = 3 * 2**30  # a tokenizer.json of 35 MB takes a sixth
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """The first line that the process gets. The second one is the model's number of logits."""
+
+    model: str
+    limits: CheckLimits
+
+
+class TokenizerCheck:
+    """One process that loads one tokenizer and ends.
+
+    The process loads the tokenizer while the server imports its modules and reads the model's configuration.
+    """
+
+    def __init__(self, model: Path, limits: CheckLimits | None = None) -> None:
+        """Let the process load the tokenizer of the model at `model`."""
+        self._model = model
+        self._limits = limits or CheckLimits()
+        self._patience = Patience(self._limits.seconds)
+        self._process = ChildProcess(_COMMAND)
+        with suppress(Ended, TooLate):  # found when the answer is read
+            self._process.send(msgspec.json.encode(Subject(str(model), self._limits)) + b"\n", self._patience)
+
+    def wait_until_loaded(self, vocab_size: int) -> None:
+        """Wait until the process has loaded the tokenizer and compared its ids with the model's `vocab_size` logits.
+
+        The server may load the tokenizer from then on, while the process goes on with the tables for constraints.
+        Raises `TokenizerError` unless all went well.
+        """
+        with suppress(Ended, TooLate):  # found when the answer is read
+            self._process.send(b"%d\n" % vocab_size, self._patience)
+        self._read_answer()
+
+    def finish(self) -> None:
+        """Wait until the tables are made, and end the process. Raises `TokenizerError` unless that went well."""
+        self._read_answer()
+        self.close()
+
+    def _read_answer(self) -> None:
+        try:
+            (size,) = ANSWER_SIZE.unpack(self._process.receive(ANSWER_SIZE.size, self._patience))
+            complaint = self._process.receive(size, self._patience).decode()
+        except TooLate:
+            self._refuse(f"loading the tokenizer did not finish within {self._limits.seconds:g} s")
+        except Ended:
+            self._process.stop()
+            self._refuse(self._reason_of_its_end())
+        if complaint:
+            raise TokenizerError(complaint)
+
+    def close(self) -> None:
+        """End the process. May be called twice."""
+        self._process.stop()
+
+    def __enter__(self) -> TokenizerCheck:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _reason_of_its_end(self) -> str:
+        if self._process.returncode == -signal.SIGPROF:
+            return f"loading the tokenizer took more than {self._limits.cpu_seconds:g} s of processor time"
+        mebibytes = self._limits.memory_bytes >> 20
+        return f"loading the tokenizer crashed the process or took more than {mebibytes} MiB of memory"
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise TokenizerError(f"the tokenizer of {self._model} cannot be used: {reason}. Use another copy of the model")
+
+
+def check_tokenizer(model: Path, vocab_size: int, limits: CheckLimits | None = None) -> None:
+    """Raise `TokenizerError` unless the tokenizer of the model at `model`, with `vocab_size` logits, is sound."""
+    with TokenizerCheck(model, limits) as check:
+        check.wait_until_loaded(vocab_size)
+        check.finish()

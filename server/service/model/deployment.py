@@ -1,0 +1,83 @@
+"""The options of a deployment, from the server's configuration."""
+
+import os
+from pathlib import Path
+
+from msgspec import structs
+from numaserve.server.config.serve import ServeConfig
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.protocol import WeightsCache
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
+from numaserve.workers.models.load import load_model_config, open_model
+from numaserve.workers.planning.needs import GIB
+from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
+from numaserve.workers.weights.checkpoint import can_predict
+from numaserve.workers.weights.hub import resolve_model
+
+
+def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True) -> DeploymentOptions:
+    """The part of the configuration that decides on cores and memory. A draft model is looked for, and fetched where it
+    is not here; without `weights` no more than its configuration.
+
+    Raises `OperatorError` for a draft model that cannot be had.
+    """
+    return DeploymentOptions(
+        model=str(model),
+        max_running_requests=config.max_running_requests,
+        max_step_tokens=config.chunked_prefill_size,
+        mem_fraction_static=config.mem_fraction_static,
+        step_deadline_s=config.step_deadline_seconds,
+        tp=config.tp,
+        threads_per_worker=config.threads_per_worker,
+        reserve_core=config.reserve_core,
+        context_length=config.context_length,
+        kv_cache_gib=config.kv_cache_gib,
+        memory_bytes=None if config.memory_gib is None else int(config.memory_gib * GIB),
+        settings=structs.replace(
+            config.settings, pooled=config.task == "embed", mtp=_predicts(config, model, weights=weights)
+        ),
+        weights_cache=_weights_cache(config),
+        backend=config.backend,
+        draft=_draft(config, weights=weights),
+        guesses=bool(config.drafters),
+    )
+
+
+def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
+    if config.draft_model is None or "draft_model" not in config.drafters:
+        return None
+    path = resolve_model(config.draft_model, weights=weights)
+    model = load_model_config(path)
+    latent = any(block.attention.cache.value_dim for block in model.decoder.blocks)  # kept in bf16 only
+    settings = ModelSettings(
+        formats=WeightFormats(linear=config.draft_quantization),
+        kv_cache_dtype="bf16" if latent else config.settings.kv_cache_dtype,
+    )
+    return DraftOptions(str(path), model, settings)
+
+
+def _predicts(config: ServeConfig, path: Path, *, weights: bool) -> bool:
+    """Whether the layer that predicts is loaded: where it is named, or meant and there."""
+    if "mtp" not in config.drafters:
+        return False
+    return "mtp" in (config.speculative or ()) or can_predict(open_model(path), weights=weights)
+
+
+def weights_cache_folder() -> Path:
+    """The folder of packed weights, by the XDG base directory specification: it says to ignore a relative path."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():
+        try:
+            cache = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise OperatorError(
+                "the home directory is unknown: set XDG_CACHE_HOME, or --weights-cache-gib 0"
+            ) from error
+    return cache / "numaserve" / "packed"
+
+
+def _weights_cache(config: ServeConfig) -> WeightsCache | None:
+    # Sums over packed weights are of AVX2, which the reference does without.
+    if config.weights_cache_gib == 0 or config.backend == "reference":
+        return None
+    return WeightsCache(folder=str(weights_cache_folder()), limit_bytes=int(config.weights_cache_gib * GIB))

@@ -1,0 +1,85 @@
+"""The sources of API keys: a file, which is read again at SIGHUP, and the environment."""
+
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+
+from numaserve.server.common.secret_file import find_secret_file
+from numaserve.server.http.auth.key_file import ApiKey, read_keys
+from numaserve.server.http.auth.keys import ApiKeys, Callers
+from numaserve.server.http.auth.passed_clients import PassedClients
+from numaserve.server.service.process.environment_key import take_environment_key
+
+_log = logging.getLogger(__name__)
+
+
+class KeySources:
+    """The keys of `file`, if there is one, and the one of the environment, if there is one; all of them count.
+
+    With `passed` there is a front door before this server, which has checked keys and says whose requests are. With
+    `one_group` keys share cached prefixes unless the file names a cache group for them.
+
+    Raises `OperatorError` for a file or a key that cannot be used.
+    """
+
+    def __init__(self, file: Path | None, *, passed: bool = False, one_group: bool = False) -> None:
+        key = take_environment_key()
+        self._file = file
+        self._from_environment = [] if key is None else [ApiKey(key)]
+        keys = self._read()
+        self.keys: Callers | None = ApiKeys(keys, one_group=one_group) if keys else None  # None: no key is asked for
+        if passed:
+            self.keys = PassedClients(time.monotonic, one_group=one_group)
+
+    def reload(self) -> None:
+        """Accept what the file says now. Raises `OperatorError`, and then nothing has changed."""
+        if isinstance(self.keys, ApiKeys):
+            self.keys.replace(self._read())
+            self.log_sharing()
+
+    def log_sharing(self) -> None:
+        """Write to the log which keys share cached prefixes; nothing where no key is asked for."""
+        if self.keys is None:
+            return
+        groups = self.keys.count_groups() if isinstance(self.keys, ApiKeys) else None
+        if self.keys.sharing == "keys_without_group" and (groups is None or groups[""] != 1):
+            _log.warning("%s", _told_to_routers(groups))
+        elif groups is not None:
+            _log.info(
+                "API keys that share cached prefixes with no other key: %d; with the keys of the same "
+                "cache-group=: %d (%s)",
+                groups.pop("", 0),
+                groups.total(),
+                ", ".join(sorted(groups)) or "no group",
+            )
+
+    def _read(self) -> list[ApiKey]:
+        # In this order: what the file says of the environment's key holds.
+        return self._from_environment + ([] if self._file is None else read_keys(find_key_file(self._file)))
+
+
+def find_key_file(named: Path) -> Path:
+    """The file that `api_key_file` names. Raises `OperatorError` as `find_secret_file` does."""
+    return find_secret_file(named, "API key file")
+
+
+def client_key(named: Path | None) -> str | None:
+    """The key a client sends: the first of the file, if one is named. Raises `OperatorError` when there is none."""
+    return None if named is None else read_keys(find_key_file(named))[0].key
+
+
+def _told_to_routers(groups: Counter[str] | None) -> str:
+    """Return what KV events mean for the keys of each group; None where a front door alone knows them."""
+    if groups is not None and not groups[""]:
+        return (
+            "KV events report no prefixes: they cover only API keys without cache-group=, and every API key has "
+            "one. Remove cache-group= from the keys that routers use."
+        )
+    count = "" if groups is None else f" ({groups['']} of {groups.total()})"
+    return (
+        f"Because KV events are published, API keys without cache-group={count} share cached prefixes: KV events "
+        "describe a single prefix cache. The field usage.cached_tokens in responses to one key can reveal prompts of "
+        "other keys. Set cache-group= in the key file for keys that must be isolated. KV events do not include "
+        "prefixes of keys with cache-group=."
+    )

@@ -1,0 +1,1 @@
+"""Matchers: one sequence's walk through a grammar, in this process or in another."""

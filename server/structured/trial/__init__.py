@@ -1,0 +1,1 @@
+"""Compilation for trial, in a process that a grammar may crash, hang or fill."""

@@ -1,0 +1,88 @@
+"""The messages between the front end and the workers, and nothing else.
+
+Every message is a msgspec struct encoded with msgpack, sent as one ZeroMQ frame over ``ipc://``. The first byte of a
+frame is `PROTOCOL_VERSION`: a worker left over from another version is told apart before anything is decoded.
+Unknown fields and wrong types are refused by msgspec; nothing is ever unpickled.
+
+Vocabulary: a *slot* is a sequence's place in a batch; a *page* holds `PAGE_SIZE` tokens of KV cache; page numbers are
+given out by the front end and are the same on every rank.
+"""
+
+from numaserve.workers.interface.protocol.frames import (
+    PROTOCOL_VERSION,
+    FromWorker,
+    ProtocolError,
+    ToWorker,
+    decode_from_worker,
+    decode_to_worker,
+    encode,
+)
+from numaserve.workers.interface.protocol.lives import (
+    DraftModel,
+    Failure,
+    Launch,
+    LoadProgress,
+    OperationTerms,
+    Ready,
+    Shutdown,
+    WeightsCache,
+    WeightsOrigin,
+    WorkerStats,
+)
+from numaserve.workers.interface.protocol.profiles import Ceilings, OperationProfile, ProfileRequest, RankProfile
+from numaserve.workers.interface.protocol.steps import (
+    KEPT_HIDDEN_STATES,
+    MAX_LOGPROBS,
+    MAX_MASKED_DRAFTS,
+    PAGE_SIZE,
+    TO_BE_DRAFTED,
+    DraftWork,
+    SampledToken,
+    SamplingParams,
+    SeqPlan,
+    SeqResult,
+    SlotInit,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    mask_rows,
+)
+
+__all__ = [
+    "KEPT_HIDDEN_STATES",
+    "MAX_LOGPROBS",
+    "MAX_MASKED_DRAFTS",
+    "PAGE_SIZE",
+    "PROTOCOL_VERSION",
+    "TO_BE_DRAFTED",
+    "Ceilings",
+    "DraftModel",
+    "DraftWork",
+    "Failure",
+    "FromWorker",
+    "Launch",
+    "LoadProgress",
+    "OperationProfile",
+    "OperationTerms",
+    "ProfileRequest",
+    "ProtocolError",
+    "RankProfile",
+    "Ready",
+    "SampledToken",
+    "SamplingParams",
+    "SeqPlan",
+    "SeqResult",
+    "Shutdown",
+    "SlotInit",
+    "StepPlan",
+    "StepResult",
+    "ToWorker",
+    "TokenLogprobs",
+    "WeightsCache",
+    "WeightsOrigin",
+    "WorkerStats",
+    "decode_from_worker",
+    "decode_to_worker",
+    "encode",
+    "mask_rows",
+]

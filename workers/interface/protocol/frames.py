@@ -1,0 +1,50 @@
+"""The frames that messages travel in."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from numaserve.workers.interface.protocol.lives import Failure, Launch, LoadProgress, Ready, Shutdown, WorkerStats
+from numaserve.workers.interface.protocol.profiles import ProfileRequest, RankProfile
+from numaserve.workers.interface.protocol.steps import StepPlan, StepResult
+
+PROTOCOL_VERSION = 10
+
+
+class ProtocolError(ValueError):
+    """A frame that is not a message of this protocol version."""
+
+
+ToWorker = Launch | StepPlan | ProfileRequest | Shutdown
+FromWorker = LoadProgress | Ready | StepResult | WorkerStats | RankProfile | Failure
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+T = TypeVar("T")
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """The frame of a message."""
+    return bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
+
+
+def decode_to_worker(frame: bytes) -> ToWorker:
+    """Decode what a worker receives. Raises `ProtocolError` for any frame that is not such a message."""
+    return _decode(_to_worker, frame)
+
+
+def decode_from_worker(frame: bytes) -> FromWorker:
+    """Decode what the front end receives. Raises `ProtocolError` for any frame that is not such a message."""
+    return _decode(_from_worker, frame)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], frame: bytes) -> T:
+    if not frame or frame[0] != PROTOCOL_VERSION:
+        raise ProtocolError(f"the frame is not of protocol version {PROTOCOL_VERSION}")
+    try:
+        return decoder.decode(memoryview(frame)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(str(error)) from error

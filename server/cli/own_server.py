@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from numaserve.server.client.remote import RemoteServer
-from numaserve.server.gateway.models.process import MEMBER_COMMAND, start_member
-from numaserve.server.gateway.models.process_main import Membership
+from numaserve.server.gateway.models.process import MODEL_COMMAND, start_model_process
+from numaserve.server.gateway.models.process_main import ModelLaunch
 from numaserve.workers.interface.errors import OperatorError
 
 _URL = "http://localhost"  # of which only the path counts: requests go through the socket
@@ -23,11 +23,11 @@ _LOOKS_S = 0.05
 
 @contextlib.contextmanager
 def own_server(
-    model: str, options: Mapping[str, object], command: Sequence[str] = MEMBER_COMMAND
+    model: str, options: Mapping[str, object], command: Sequence[str] = MODEL_COMMAND
 ) -> Iterator[RemoteServer]:
     """Serve `model` with these options of `numaserve serve`; the server is loaded when the first answer comes.
 
-    It is started as a front door starts one: in a session of its own, so that Ctrl-C reaches the command alone, and
+    It is started as a gateway starts one: in a session of its own, so that Ctrl-C reaches the command alone, and
     with the end of a pipe, so that it ends however the command does. Raises `OperatorError` where it does not start.
     """
     with (
@@ -69,8 +69,8 @@ def _started(
     read_end, lifeline = os.pipe()
     try:
         with listener:
-            membership = Membership(model, {**options, "model": model}, sorted(os.sched_getaffinity(0)))
-            process = start_member(command, membership, listener, read_end, log=log)
+            launch = ModelLaunch(model, {**options, "model": model}, sorted(os.sched_getaffinity(0)))
+            process = start_model_process(command, launch, listener, read_end, log=log)
         os.close(read_end)
         try:
             yield process

@@ -39,7 +39,7 @@ def serve(
 def _serve_several(
     models: Path, model: str | None, options: dict[str, Any], config: Path | None, max_loaded: int | None
 ) -> None:
-    from numaserve.server.gateway.models.models_file import FRONT_DOOR_KEYS  # noqa: PLC0415 nothing of it for one model
+    from numaserve.server.gateway.models.models_file import GATEWAY_KEYS  # noqa: PLC0415 nothing of it for one model
 
     if model is not None:
         raise OperatorError(f"{model} is one model, and {models} is a file of several models: leave out one of the two")
@@ -47,7 +47,7 @@ def _serve_several(
     given = {key for key, value in options.items() if value not in (None, [])}
     given |= set() if config is None else read_config_file(config).keys()
     for key in KEYS:
-        if key in given and key not in FRONT_DOOR_KEYS:
+        if key in given and key not in GATEWAY_KEYS:
             raise OperatorError(f"'{key}' is an option of a model: set it in {models} for each model")
     from numaserve.server.gateway.service import run_fleet  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The way to a server of this host that listens on a Unix socket, for a front door and for a replica."""
+"""The way to a server of this host that listens on a Unix socket, for a gateway and for a replica."""
 
 from pathlib import Path
 

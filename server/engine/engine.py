@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from numaserve.server.common.death import Cause, Death
-from numaserve.server.engine.admission.admission import Room
+from numaserve.server.engine.admission.admission import Admission
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.masks.masks import MatcherWork
@@ -100,7 +100,7 @@ class Engine:
         self._profiles = Profiles(
             supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
         )
-        self._room = Room(
+        self._admission = Admission(
             scheduler,
             self._requests.backlog,
             max_queued_requests=config.max_queued_requests,
@@ -126,7 +126,7 @@ class Engine:
                 "without a constraint."
             )
         now = self._clock()
-        self._room.check(requests, len(self._requests), now)
+        self._admission.check(requests, len(self._requests), now)
         stream = self._requests.add(requests, now)
         self._steps.wake()
         return stream

@@ -1,4 +1,4 @@
-"""The layers around the front door: those of a server of one model, but for what only that can decide."""
+"""The layers around the gateway: those of a server of one model, but for what only that can decide."""
 
 from numaserve.server.app.middleware.body_limit import BodyLimit
 from numaserve.server.app.middleware.browsers import Browsers
@@ -8,7 +8,7 @@ from numaserve.server.app.middleware.request_scope import RequestScope
 from numaserve.server.app.middleware.request_timeout import RequestTimeout
 from numaserve.server.app.middleware.require_key import RequireKey
 from numaserve.server.app.middleware.root_path import StripRootPath
-from numaserve.server.gateway.gateway import FrontDoor
+from numaserve.server.gateway.gateway import Gateway
 from numaserve.server.http.auth.keys import OPEN_PATHS
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.http.limits import ApiLimits
@@ -16,13 +16,13 @@ from numaserve.server.http.ui_files import ui_files
 from starlette.types import ASGIApp
 
 
-def with_layers(front_door: FrontDoor, browsers: BrowserRules, root_path: str | None = None) -> ASGIApp:
-    """The application that is served: `front_door` behind what checks and bounds requests."""
-    app: ASGIApp = BodyLimit(front_door, LIMITS)
-    keys = front_door.routes.keys
+def with_layers(gateway: Gateway, browsers: BrowserRules, root_path: str | None = None) -> ASGIApp:
+    """The application that is served: `gateway` behind what checks and bounds requests."""
+    app: ASGIApp = BodyLimit(gateway, LIMITS)
+    keys = gateway.routes.keys
     if keys is not None:
-        open_paths = OPEN_PATHS | (ui_files().keys() if front_door.routes.ui else frozenset())
-        app = RequireKey(app, keys, front_door.routes.metrics.refused, open_paths)
+        open_paths = OPEN_PATHS | (ui_files().keys() if gateway.routes.ui else frozenset())
+        app = RequireKey(app, keys, gateway.routes.metrics.refused, open_paths)
     app = Browsers(app, browsers, has_keys=keys is not None)
     app = RequestScope(HeaderLimit(RequestTimeout(app, LIMITS), LIMITS))
     if root_path:

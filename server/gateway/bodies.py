@@ -1,4 +1,4 @@
-"""What the front door reads of bodies."""
+"""What the gateway reads of bodies."""
 
 from typing import TypeVar
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the front door: what the models' servers say of themselves, and its own routes."""
+"""The OpenAPI document of the gateway: what the models' servers say of themselves, and its own routes."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, get_args
@@ -48,7 +48,7 @@ def described(documents: Iterable[bytes], own: Collection[str], *, has_keys: boo
         for method, operation in methods.items():
             if method == "get" and path not in own:
                 operation["parameters"] = [*operation.get("parameters", ()), _NAMED]
-            if not has_keys:  # a model's server asks the front door for them
+            if not has_keys:  # a model's server asks the gateway for them
                 operation.pop("security", None)
     whole["paths"] |= {path: {"post": _order(path, text, has_keys=has_keys)} for path, text in _ORDERS.items()}
     return whole | ({"servers": [{"url": root_path}]} if root_path else {})

@@ -45,7 +45,7 @@ _decoder = msgspec.json.Decoder(_Named)
 
 
 @dataclass(frozen=True)
-class FrontDoor:
+class Gateway:
     """The application. A request that names no model is for the `default` one."""
 
     routes: OwnRoutes

@@ -1,4 +1,4 @@
-"""The front door's own routes: its health, the list of models, and orders to load or unload one."""
+"""The gateway's own routes: its health, the list of models, and orders to load or unload one."""
 
 from __future__ import annotations
 

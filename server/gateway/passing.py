@@ -11,7 +11,7 @@ from numaserve.server.http.errors import ApiError, not_ready
 from starlette.types import Scope, Send
 from yarl import URL
 
-# Of one connection (RFC 9110, 7.6.1), of the front door's own checks, or of its own making.
+# Of one connection (RFC 9110, 7.6.1), of the gateway's own checks, or of its own making.
 _NOT_SENT = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
@@ -85,7 +85,7 @@ def _no_answer() -> ApiError:
 
 def _url(scope: Scope) -> URL:
     query = scope["query_string"].decode("latin-1")
-    # Of the path that routes are looked up by, so that the front door and the server cannot see two different ones.
+    # Of the path that routes are looked up by, so that the gateway and the server cannot see two different ones.
     return URL(f"http://model{quote(scope['path'], safe=_SAFE)}" + (f"?{query}" if query else ""), encoded=True)
 
 

@@ -1,4 +1,4 @@
-"""One life of the front door: models are placed, their servers started, requests passed on, all of it ended."""
+"""One life of the gateway: models are placed, their servers started, requests passed on, all of it ended."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,12 @@ from numaserve.server.connection.descriptors import check_descriptors
 from numaserve.server.connection.listen import Listener
 from numaserve.server.dispatch.directory import SocketDirectory
 from numaserve.server.gateway.app import with_layers
-from numaserve.server.gateway.gateway import FrontDoor
+from numaserve.server.gateway.gateway import Gateway
 from numaserve.server.gateway.models.fleet import Fleet
 from numaserve.server.gateway.models.metrics import FleetMetrics
 from numaserve.server.gateway.models.models_file import ModelsFile, read_models_file
 from numaserve.server.gateway.models.placement import Placed, Plan, plan_models
-from numaserve.server.gateway.models.process import DESCRIPTORS, MEMBER_COMMAND
+from numaserve.server.gateway.models.process import DESCRIPTORS, MODEL_COMMAND
 from numaserve.server.gateway.models.process_main import EXIT_MISTAKE
 from numaserve.server.gateway.models.resident import FleetOptions
 from numaserve.server.gateway.own_routes import OwnRoutes, Shown
@@ -46,11 +46,11 @@ _log = logging.getLogger(__name__)
 
 
 def run_fleet(
-    path: Path, config: ServeConfig, max_loaded: int | None = None, command: Sequence[str] = MEMBER_COMMAND
+    path: Path, config: ServeConfig, max_loaded: int | None = None, command: Sequence[str] = MODEL_COMMAND
 ) -> NoReturn:
     """Serve the models of the file at `path` until told to stop, and end the process. Raises `OperatorError`.
 
-    Of `config` the front door's keys count; `max_loaded` overrides the file's. `command` is what is executed for a
+    Of `config` the gateway's keys count; `max_loaded` overrides the file's. `command` is what is executed for a
     model's server.
     """
     key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
@@ -82,7 +82,7 @@ def run_fleet(
 
 
 class _Life:
-    """The fleet and its front door from start to end."""
+    """The fleet and its gateway from start to end."""
 
     def __init__(
         self,
@@ -112,8 +112,8 @@ class _Life:
         residents = self._plan.residents
         metrics = FleetMetrics(residents)
         fleet = Fleet(residents, self._plan.capacity, self._models.max_loaded, options, metrics)
-        front_door = self._front_door(fleet, metrics)
-        http = self._http_server(front_door)
+        gateway = self._gateway(fleet, metrics)
+        http = self._http_server(gateway)
         serving = loop.create_task(http.run_until_stopped())
         fleet.start()
         try:
@@ -121,11 +121,11 @@ class _Life:
             if status == EXIT_OK and not self._signals.stop.is_set():
                 await self._serve(http)
         finally:
-            front_door.close()
+            gateway.close()
             await self._end(fleet, http, serving)
         return status
 
-    def _front_door(self, fleet: Fleet, metrics: FleetMetrics) -> FrontDoor:
+    def _gateway(self, fleet: Fleet, metrics: FleetMetrics) -> Gateway:
         routes = OwnRoutes(
             fleet=fleet,
             names=_names(self._models),
@@ -137,9 +137,9 @@ class _Life:
             ui=self._config.ui,
             root_path=self._config.root_path or "",
         )
-        return FrontDoor(routes, self._models.default)
+        return Gateway(routes, self._models.default)
 
-    def _http_server(self, front_door: FrontDoor) -> AppServer:
+    def _http_server(self, gateway: Gateway) -> AppServer:
         config, keys = self._config, self._key_sources.keys
         browsers = BrowserRules(
             cors_origins=config.cors_origin or (),
@@ -148,7 +148,7 @@ class _Life:
         )
         certificate = self._listeners[0].certificate
         return AppServer(
-            with_layers(front_door, browsers, config.root_path),
+            with_layers(gateway, browsers, config.root_path),
             [each.socket for each in self._listeners],
             self._limits,
             None if certificate is None else certificate.context,

@@ -80,7 +80,7 @@ class ApiContext:
 
     @cached_property
     def text(self) -> TextWork:
-        """The threads for all tokenizing. A lane of them takes as many requests as the engine does."""
+        """The threads for all tokenizing. A executor of them takes as many requests as the engine does."""
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
     @cached_property

@@ -4,29 +4,31 @@ from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.queue.queue import WaitingQueue
-from numaserve.server.scheduler.seats import Seats
+from numaserve.server.scheduler.running_set import RunningSet
 from numaserve.server.scheduler.sequence import Sequence, SequenceState
 from numaserve.server.scheduler.step import StepBuilder, slot_init
 from numaserve.workers.interface.protocol import SlotInit
 
 
 class Planner:
-    """Plans what runs next, of whom `Seats` and `WaitingQueue` put first, as far as the step's budget allows."""
+    """Plans what runs next, of whom `RunningSet` and `WaitingQueue` put first, as far as the step's budget allows."""
 
-    def __init__(self, kv: KVCache, waiting: WaitingQueue, seats: Seats, drafting: Drafting | None = None) -> None:
+    def __init__(
+        self, kv: KVCache, waiting: WaitingQueue, running_set: RunningSet, drafting: Drafting | None = None
+    ) -> None:
         self._drafting = drafting
         self._kv = kv
         self._waiting = waiting
-        self._seats = seats
+        self._running_set = running_set
 
     def fill(self, step: StepBuilder) -> list[Sequence]:
         """Fill a plan of which nothing is planned yet. Returns those that begin in it for the first time."""
-        self._seats.make_room()
+        self._running_set.make_room()
         return self._compute_prompts(step, self._continue_decodes(step))
 
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
         """Plan the next token of all that have one. Returns the others that have more to compute, by turn."""
-        ranked = self._seats.ranked()
+        ranked = self._running_set.ranked()
         drafts = self._drafts(step, ranked)
         prompts = []
         for seq in list(ranked):
@@ -35,10 +37,10 @@ class Planner:
             remaining = seq.num_remaining
             if remaining == 1:
                 chunk = step.budget.take(seq)
-                pages = self._seats.grow(seq, ranked)
+                pages = self._running_set.grow(seq, ranked)
                 if pages is not None and seq in drafts:
                     guessed = drafts[seq]
-                    more, found = self._seats.grow_for_drafts(seq, len(guessed.tokens))
+                    more, found = self._running_set.grow_for_drafts(seq, len(guessed.tokens))
                     pages += more
                     chunk = step.budget.draft(chunk, guessed.tokens[:found], guessed.drafter)
                 if pages is not None:
@@ -63,7 +65,7 @@ class Planner:
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:
         """Plan chunks of `prompts`, and of those that wait. Returns those that begin for the first time."""
         begun: list[Sequence] = []
-        newcomer = self._seats.newcomer()
+        newcomer = self._running_set.newcomer()
         while step.budget.is_open:
             seq = self._waiting.next_prompt(prompts, newcomer)
             if seq is None:
@@ -73,13 +75,13 @@ class Planner:
                 self._compute(step, seq, [])
                 continue
             is_new = not seq.has_begun
-            if not self._seats.admit(seq):
+            if not self._running_set.admit(seq):
                 newcomer = None  # nobody overtakes it
                 continue
             if is_new:
                 begun.append(seq)
             self._compute(step, seq, list(seq.pages), slot_init(seq))
-            newcomer = self._seats.newcomer()
+            newcomer = self._running_set.newcomer()
         return begun
 
     def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:

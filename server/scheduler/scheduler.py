@@ -9,7 +9,7 @@ from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.queue.queue import WaitingQueue
-from numaserve.server.scheduler.seats import Seats
+from numaserve.server.scheduler.running_set import RunningSet
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
@@ -42,7 +42,7 @@ class Scheduler:
     the same place would write to pages that may be shared. What the plan in flight has of it rests on a token that
     stands for the one to come: it is void, in a page that nobody else finds, since its tokens are not known.
 
-    Who runs, who gives way, and why nothing deadlocks, is told in `Seats` and `WaitingQueue`.
+    Who runs, who gives way, and why nothing deadlocks, is told in `RunningSet` and `WaitingQueue`.
 
     What becomes of cached pages is noted in `log`, if there is one. With `drafters`, steps verify what these
     guess (see `Drafting`). How far a sequence with guesses gets is known only by the answer. What the front end guesses
@@ -61,9 +61,9 @@ class Scheduler:
         self.step_costs = StepCosts(draft_model=config.worker_drafter is not None)
         self.costs = self.step_costs.served
         self.waiting = WaitingQueue()
-        self.seats = Seats(config, self.kv, self.waiting)
+        self.running_set = RunningSet(config, self.kv, self.waiting)
         self._drafting = None if drafters is None else Drafting(self.step_costs, drafters, config)
-        self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
+        self._planner = Planner(self.kv, self.waiting, self.running_set, self._drafting)
         # Guesses that were verified, by what they came from and whether they were right.
         self.drafted: Counter[tuple[str, bool]] = Counter()
         self.in_flight: deque[InFlight] = deque()
@@ -77,7 +77,7 @@ class Scheduler:
     @property
     def running(self) -> list[Sequence]:
         """Those that have slots, in order of turns."""
-        return self.seats.running
+        return self.running_set.running
 
     @property
     def held(self) -> list[Sequence]:
@@ -221,7 +221,7 @@ class Scheduler:
         self.in_flight.clear()
         for seq in list(self.running):
             seq.resuming = len(seq.tokens) > seq.prompt_len
-            self.seats.suspend(seq)
+            self.running_set.suspend(seq)
         for seq in self.waiting:  # those set aside, too
             seq.num_pending = 0
             seq.logprob_rows_planned = seq.logprob_rows_received
@@ -245,7 +245,7 @@ class Scheduler:
             waiting=len(self.waiting) + len(self.waiting.aside) + len(self.held),
             prefix_query_tokens=self.kv.query_tokens,
             prefix_hit_tokens=self.kv.hit_tokens,
-            retractions=self.seats.retractions,
+            retractions=self.running_set.retractions,
         )
 
     def _waits_for_drafts(self) -> bool:
@@ -267,7 +267,7 @@ class Scheduler:
 
     def _end(self, seq: Sequence) -> None:
         if seq.state is SequenceState.RUNNING:
-            self.seats.leave(seq)
+            self.running_set.leave(seq)
         elif seq not in self.held:
             self.waiting.take_out(seq)
         self.waiting.leave(seq)
@@ -326,7 +326,7 @@ class Scheduler:
         seq.careful = CAREFUL_TOKENS
         if seq.state is SequenceState.RUNNING:
             self.kv.trust(seq, end)
-            self.seats.suspend(seq)
+            self.running_set.suspend(seq)
         self._set_awaits_mask(seq, awaits=True)
         return SequenceUpdate(seq, None, None, answer.prompt_logprobs, finished=False, late=True)
 

@@ -23,7 +23,7 @@ from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.server.service.bind import Member
+from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.server.service.process.key_sources import KeySources
 from numaserve.server.speculation.drafters import ServerDrafters
@@ -90,7 +90,7 @@ def make_engine(
     kv_feed: KVFeed | None = None,
     trace: TraceSink | None = None,
     *,
-    member: Member | None = None,
+    link: GatewayLink | None = None,
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment, drafters = checked.config, checked.deployment, checked.drafters
@@ -117,7 +117,7 @@ def make_engine(
         ring_factory if world_size > 1 else None,
         worker_command,
         board_factory,
-        inherited_fd=-1 if member is None else member.lifeline_fd,
+        inherited_fd=-1 if link is None else link.lifeline_fd,
     )
     return Engine(
         EngineConfig(
@@ -141,13 +141,13 @@ def make_engine(
     )
 
 
-def connection_limits(config: ServeConfig, member: Member | None) -> ConnectionLimits:
-    """Bounds on a connection. A front door, whose own bound counts, reads a slow reader's answer in large pieces, with
+def connection_limits(config: ServeConfig, link: GatewayLink | None) -> ConnectionLimits:
+    """Bounds on a connection. A gateway, whose own bound counts, reads a slow reader's answer in large pieces, with
     minutes between them."""
     from numaserve.server.connection.bounds import ConnectionLimits  # noqa: PLC0415 the workers are loading by now
 
     limits = ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds)
-    return limits if member is None else replace(limits, write_seconds=None)
+    return limits if link is None else replace(limits, write_seconds=None)
 
 
 def make_http_server(
@@ -156,7 +156,7 @@ def make_http_server(
     listeners: Sequence[Listener],
     *,
     traced: bool = False,
-    member: Member | None = None,
+    link: GatewayLink | None = None,
 ) -> HttpServer:
     """The HTTP server; slow, as it imports half of what there is, and meant for a thread.
 
@@ -207,5 +207,5 @@ def make_http_server(
     certificate = listeners[0].certificate
     tls = None if certificate is None else certificate.context
     at_once = not any(each.kept_open for each in listeners)
-    limits = connection_limits(config, member)
+    limits = connection_limits(config, link)
     return HttpServer(context, [each.socket for each in listeners], limits, tls, at_once=at_once)

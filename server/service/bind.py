@@ -16,12 +16,12 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Member:
-    """What makes a server one of several behind a front door: only this reaches its `listener`."""
+class GatewayLink:
+    """What makes a server one of several behind a gateway: only this reaches its `listener`."""
 
     name: str  # of its model
     listener: Listener
-    lifeline_fd: int  # which its workers inherit: the front door waits until nobody has it any more
+    lifeline_fd: int  # which its workers inherit: the gateway waits until nobody has it any more
 
 
 def bind_listeners(config: ServeConfig) -> list[Listener]:

@@ -24,7 +24,7 @@ from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
-from numaserve.server.service.bind import Member
+from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
 from numaserve.server.service.kv_feed import open_kv_feed
@@ -69,7 +69,7 @@ def serve(started: Started, closing: contextlib.ExitStack) -> NoReturn:
     if spans is not None:
         closing.callback(spans.close)
     trace = None if spans is None else spans.sequence_ended
-    service = Service(checked, started.listeners, started.worker_command, kv_feed, trace, member=started.member)
+    service = Service(checked, started.listeners, started.worker_command, kv_feed, trace, link=started.link)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(service.run())
         closing.close()
@@ -140,17 +140,17 @@ class Service:
         kv_feed: KVFeed | None = None,
         trace: TraceSink | None = None,
         *,
-        member: Member | None = None,
+        link: GatewayLink | None = None,
     ) -> None:
         self._checked = checked
         self._listeners = listeners
         self._service_manager = ServiceManager()
-        bar = member is None and is_text(checked.config.log_format)
+        bar = link is None and is_text(checked.config.log_format)
         self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
-        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, member=member)
+        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, link=link)
         self._traced = trace is not None
-        self._member = member
+        self._link = link
         self._signals = StopSignals()
         self._gave_up = asyncio.Event()
 
@@ -162,7 +162,7 @@ class Service:
             starting = loop.create_task(self._engine.start())
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
             parts = (self._checked, self._engine, self._listeners)
-            http = await asyncio.to_thread(make_http_server, *parts, traced=self._traced, member=self._member)
+            http = await asyncio.to_thread(make_http_server, *parts, traced=self._traced, link=self._link)
             serving = loop.create_task(http.run_until_stopped())
             # Before the server is ready: the tables for constraints hold the GIL for some tenths of a second, in which
             # no stream would go on.

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.connection.descriptors import check_descriptors
-from numaserve.server.service.bind import Member, bind_listeners, warn_of_reach
+from numaserve.server.service.bind import GatewayLink, bind_listeners, warn_of_reach
 from numaserve.server.service.checks.backend import check_backend
 from numaserve.server.service.checks.tokenizer_check import TokenizerCheck
 from numaserve.server.service.process.key_sources import KeySources
@@ -23,25 +23,25 @@ from numaserve.workers.weights.hub import resolve_model
 
 
 def run_service(
-    config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND, member: Member | None = None
+    config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND, link: GatewayLink | None = None
 ) -> NoReturn:
     """Serve until told to stop, and end the process. Raises `OperatorError` for what the operator can mend.
 
-    `worker_command` is what is executed for a worker, without its arguments. As a `member` the server
-    is one of several behind a front door.
+    `worker_command` is what is executed for a worker, without its arguments. With a `link` the server
+    is one of several behind a gateway.
     """
     # First: nothing else is to see the environment with a key in it.
     key_sources = KeySources(
         config.api_key_file,
-        passed=member is not None,
+        passed=link is not None,
         # Routers index the tokens of events alone, and would count a prefix that one key finds for all keys.
         one_group=config.kv_events is not None,
     )
-    set_up_logging(config.log_level, config.log_format, None if member is None else member.name)
+    set_up_logging(config.log_level, config.log_format, None if link is None else link.name)
     key_sources.log_sharing()
     check_descriptors(config.max_running_requests)
     with contextlib.ExitStack() as closing:
-        bound = bind_listeners(config) if member is None else [member.listener]
+        bound = bind_listeners(config) if link is None else [link.listener]
         listeners = [closing.enter_context(each) for each in bound]
         if key_sources.keys is None:
             warn_of_reach(listeners)
@@ -51,6 +51,6 @@ def run_service(
         from numaserve.server.service.service import serve  # noqa: PLC0415 the process of the check works meanwhile
 
         serve(
-            Started(config, key_sources, listeners, instructions, path, tokenizer_check, worker_command, member),
+            Started(config, key_sources, listeners, instructions, path, tokenizer_check, worker_command, link),
             closing,
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.connection.listen import Listener
-from numaserve.server.service.bind import Member
+from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.checks.tokenizer_check import TokenizerCheck
 from numaserve.server.service.process.key_sources import KeySources
 
@@ -22,4 +22,4 @@ class Started:
     path: Path  # of the model
     tokenizer_check: TokenizerCheck
     worker_command: Sequence[str]
-    member: Member | None
+    link: GatewayLink | None

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
-from numaserve.server.speculation.trail import Trail
+from numaserve.server.speculation.match_cursor import MatchCursor
 
 _TYPE = "I"
 _BYTES = array(_TYPE).itemsize
@@ -15,9 +15,9 @@ _NEAR = 4096  # tokens of the text, behind the place and before it, in which an 
 class PredictionDrafter:
     """Follows an answer through the text that was predicted, and guesses that it goes on there.
 
-    Where the answer leaves the text, it is found again close behind by a token or two (see `Trail`), or else by its
-    last two: at the next place that has them, or at the first one before it. The event loop does not look through a
-    long text at every token.
+    Where the answer leaves the text, it is found again close behind by a token or two (see `MatchCursor`), or else by
+    its last two: at the next place that has them, or at the first one before it. The event loop does not look through
+    a long text at every token.
     """
 
     name = "prediction"
@@ -25,7 +25,7 @@ class PredictionDrafter:
     def __init__(self, prediction: Sequence[int], prompt_len: int) -> None:
         self._text = prediction if isinstance(prediction, array) else array(_TYPE, prediction)
         self._bytes = self._text.tobytes()  # to be searched at the pace of memory
-        self._trail = Trail(self._text, 0, prompt_len, matched=_KEY)
+        self._trail = MatchCursor(self._text, 0, prompt_len, matched=_KEY)
 
     @property
     def matched(self) -> int:
@@ -48,7 +48,7 @@ class PredictionDrafter:
         if found is None:
             found = self._find(key, max(0, left - _NEAR), left)
         if found is not None:
-            self._trail = Trail(self._text, found + _KEY, len(tokens), matched=_KEY)
+            self._trail = MatchCursor(self._text, found + _KEY, len(tokens), matched=_KEY)
 
     def _find(self, key: bytes, begin: int, end: int) -> int | None:
         at = begin * _BYTES - 1

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from operator import itemgetter
 
 from numaserve.server.scheduler.cache.scope import CacheScope
-from numaserve.server.speculation.trail import Trail
+from numaserve.server.speculation.match_cursor import MatchCursor
 
 _KEY = 3  # tokens that must be the same
 _LONGEST = 32  # beyond which one match is as good as another
@@ -135,7 +135,7 @@ class SuffixDrafter:
 
     Of the latest places that have its last tokens in common, the one that agrees with it for longest is taken, as in
     prompt lookup (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024). Where there is none, the text is gone on with
-    that was followed last, if it is found again close by (see `Trail`). In the sequence itself guesses go on in
+    that was followed last, if it is found again close by (see `MatchCursor`). In the sequence itself guesses go on in
     themselves where they reach the end, so that what repeats is guessed as far as is wanted.
     """
 
@@ -147,7 +147,7 @@ class SuffixDrafter:
         # same digest.
         self._scope = blake2b(scope.encode(), digest_size=_SCOPE_BYTES).hexdigest() if scope else ""
         self._text: Text | None = None
-        self._trail: Trail | None = None
+        self._trail: MatchCursor | None = None
 
     @property
     def matched(self) -> int:
@@ -173,7 +173,7 @@ class SuffixDrafter:
         ]
         if found:
             matched, text, place = max(found, key=itemgetter(0))  # of equal ones the first, which is the latest
-            self._trail = Trail(tokens if text is own else text.tokens, place, len(tokens), matched)
+            self._trail = MatchCursor(tokens if text is own else text.tokens, place, len(tokens), matched)
         elif self._trail is not None:
             self._trail.follow(tokens)
             if self._trail.is_lost:

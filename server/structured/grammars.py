@@ -13,8 +13,8 @@ from typing import NamedTuple
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.engine.types import NotReady
 from numaserve.server.scheduler.cache.scope import CacheScope
+from numaserve.server.structured.grammar_cache import GrammarCache, Scoped
 from numaserve.server.structured.json_text import utf8
-from numaserve.server.structured.kept import KeptGrammars, Scoped
 from numaserve.server.structured.matchers.confined_matcher import ConfinedMatcher, MatcherProcesses
 from numaserve.server.structured.matchers.matcher import GrammarMatcher
 from numaserve.server.structured.matchers.movable_matcher import MovableMatcher
@@ -23,7 +23,7 @@ from numaserve.server.structured.trial.trial import Trial
 from numaserve.server.structured.types import Constraint, Limits, MatcherFactory, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import DefinedTokenizer, Vocabulary
 from numaserve.server.text.caller import CALLER
-from numaserve.server.text.lane import Lane
+from numaserve.server.text.executor import Executor
 
 _LARGEST_AHEAD = 16 * 1024  # characters of a grammar that is compiled once more for each sequence, to look ahead
 _SLOW_S = 0.01  # of a mask, of processor time: a matcher with such masks works in a process from the beginning
@@ -52,9 +52,11 @@ class Grammars:
         self._limits = limits or Limits()
         self._tokenizer = tokenizer
         self._model_vocab_size = model_vocab_size
-        self._kept = KeptGrammars(self._limits.cache_bytes)
+        self._kept = GrammarCache(self._limits.cache_bytes)
         self._in_work: dict[Scoped, _Shared] = {}
-        self._lane = Lane("grammar", threads=self._limits.threads, max_requests=self._limits.queue, waiting="grammars")
+        self._executor = Executor(
+            "grammar", threads=self._limits.threads, max_requests=self._limits.queue, waiting="grammars"
+        )
         self._loading = threading.Lock()
         self._loaded: Loaded | None = None
         self._idle: deque[Trial] = deque()
@@ -92,7 +94,7 @@ class Grammars:
     def close(self) -> None:
         """Compile nothing more and end the processes; what runs here is not waited for."""
         self._closed.set()
-        self._lane.close()
+        self._executor.close()
         if self._loaded is not None:
             self._loaded.processes.close()
         for trial in tuple(self._trials):
@@ -102,8 +104,8 @@ class Grammars:
 
     async def _compile_admitted(self, scoped: Scoped) -> MatcherFactory:
         _, constraint = scoped
-        with self._lane.admitted():
-            factory, nbytes = await self._lane.run(partial(self._compile, constraint))
+        with self._executor.admitted():
+            factory, nbytes = await self._executor.run(partial(self._compile, constraint))
         self._kept.keep(CALLER.get().name, scoped, factory, nbytes)
         return factory
 

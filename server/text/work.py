@@ -5,7 +5,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TypeVar
 
-from numaserve.server.text.lane import Lane
+from numaserve.server.text.executor import Executor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 
 SMALL_CHARACTERS = 16 * 1024  # some milliseconds of work
@@ -26,13 +26,13 @@ class TextTooLong(Exception):
 class Turns:
     """The text work of one admitted request: every call waits for its turn."""
 
-    def __init__(self, lane: Lane, tokenizer: TokenizerProtocol) -> None:
-        self._lane = lane
+    def __init__(self, executor: Executor, tokenizer: TokenizerProtocol) -> None:
+        self._executor = executor
         self._tokenizer = tokenizer
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`, which must be short, called in a thread."""
-        return await self._lane.run(work)
+        return await self._executor.run(work)
 
     async def encode(self, text: str, *, max_tokens: int, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Raises `TextTooLong` where a long text has more than `max_tokens`.
@@ -77,25 +77,25 @@ class Turns:
 
 
 class TextWork:
-    """Gives requests their turns: small texts in one lane and large ones in another, so that no small one waits behind
-    large ones; chat templates in a third, so that a template's process can hold up nothing else.
+    """Gives requests their turns: small texts in one executor and large ones in another, so that no small one waits
+    behind large ones; chat templates in a third, so that a template's process can hold up nothing else.
 
     One thread for each: they run on the cores of the workers, and one tokenizes faster than those compute.
     """
 
     def __init__(self, tokenizer: TokenizerProtocol, *, max_requests: int) -> None:
-        """`max_requests` may be in each lane, waiting or at work."""
+        """`max_requests` may be in each executor, waiting or at work."""
         self._tokenizer = tokenizer
         self._small, self._large, self._templates = (
-            Lane(f"text-{name}", threads=1, max_requests=max_requests) for name in ("small", "large", "template")
+            Executor(f"text-{name}", threads=1, max_requests=max_requests) for name in ("small", "large", "template")
         )
 
     @contextmanager
     def admit(self, size: int) -> Iterator[Turns]:
         """Turns for a request of `size` characters, or tokens to decode, in all. Raises `QueueFull`."""
-        lane = self._small if size <= SMALL_CHARACTERS else self._large
-        with lane.admitted():
-            yield Turns(lane, self._tokenizer)
+        executor = self._small if size <= SMALL_CHARACTERS else self._large
+        with executor.admitted():
+            yield Turns(executor, self._tokenizer)
 
     async def render(self, render: Callable[[], str]) -> str:
         """The text that `render` makes with a chat template. Raises `QueueFull` and what `render` does."""
@@ -104,6 +104,6 @@ class TextWork:
 
     def close(self) -> None:
         """Run nothing more, and end the template's process; what else runs is not waited for."""
-        for lane in (self._small, self._large, self._templates):
-            lane.close()
+        for executor in (self._small, self._large, self._templates):
+            executor.close()
         self._tokenizer.close()

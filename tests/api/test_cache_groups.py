@@ -38,7 +38,7 @@ def groups(keys: ApiKeys) -> dict[str, str]:
     return {each.key: keys.client(header(each.key)).cache_group for each in KEYS}
 
 
-def behind_a_front_door(keys: ApiKeys, *, one_group: bool = False) -> dict[str, str]:
+def behind_a_gateway(keys: ApiKeys, *, one_group: bool = False) -> dict[str, str]:
     """The group of each key, as the server of a model sees it."""
     behind, found = PassedClients(lambda: 0.0, one_group=one_group), {}
     for each in KEYS:
@@ -61,13 +61,13 @@ def test_with_one_group_only_named_groups_are_apart() -> None:
     assert found["one"] == found["two"] != ""
 
 
-def test_a_group_is_the_same_before_and_behind_a_front_door() -> None:
+def test_a_group_is_the_same_before_and_behind_a_gateway() -> None:
     before = ApiKeys(KEYS)
-    assert behind_a_front_door(before) == groups(before)
-    assert behind_a_front_door(before, one_group=True) == groups(ApiKeys(KEYS, one_group=True))
+    assert behind_a_gateway(before) == groups(before)
+    assert behind_a_gateway(before, one_group=True) == groups(ApiKeys(KEYS, one_group=True))
 
 
-def test_without_keys_all_are_in_the_common_group_behind_a_front_door_too() -> None:
+def test_without_keys_all_are_in_the_common_group_behind_a_gateway_too() -> None:
     passed = passed_header(Client("192.0.2.1"))
     assert PassedClients(lambda: 0.0).client([(PASSED_HEADER, passed)]).cache_group == ""
 

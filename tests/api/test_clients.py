@@ -13,7 +13,7 @@ from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.auth.peers import client_at
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.text.caller import CALLER
-from numaserve.server.text.lane import Lane
+from numaserve.server.text.executor import Executor
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -67,13 +67,13 @@ def test_every_surface_says_whose_its_sequences_are_and_another_key_is_another_c
 
 def test_texts_are_worked_on_as_the_client_s(monkeypatch: pytest.MonkeyPatch) -> None:
     callers = []
-    admitted = Lane.admitted
+    admitted = Executor.admitted
 
-    def noted(lane: Lane) -> AbstractContextManager[None]:
+    def noted(executor: Executor) -> AbstractContextManager[None]:
         callers.append(CALLER.get().name)
-        return admitted(lane)
+        return admitted(executor)
 
-    monkeypatch.setattr(Lane, "admitted", noted)
+    monkeypatch.setattr(Executor, "admitted", noted)
     engine = FakeEngine()
     with TestClient(create_app(make_context(engine, keys=["key-a"]))) as http:
         assert http.get("/ping").status_code == 200  # needs no key, and is nobody's

@@ -77,15 +77,15 @@ def test_texts_of_several_contexts_are_tokenized_up_to_a_limit(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_full_queue_of_texts_answers_429(client: TestClient, context: ApiContext, path: str) -> None:
-    lanes = (context.text._small, context.text._templates)
-    for lane in lanes:
-        lane._requests["somebody"] = 2 * lane._max_requests
+    executors = (context.text._small, context.text._templates)
+    for executor in executors:
+        executor._requests["somebody"] = 2 * executor._max_requests
     answer = client.post(path, json=body_for(path))
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(answer.headers["retry-after"]) >= 1
     assert outcomes(context, "queue_full") == 1
-    for lane in lanes:
-        lane._requests.clear()
+    for executor in executors:
+        executor._requests.clear()
     assert client.post(path, json=body_for(path)).status_code == 200
 
 

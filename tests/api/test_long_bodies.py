@@ -303,4 +303,4 @@ async def test_the_process_is_left_what_decoding_needs() -> None:
 def test_the_process_knows_the_body_of_every_route() -> None:
     bodies = [operation["requestBody"]["content"] for operation in operations().values() if "requestBody" in operation]
     named = {content["application/json"]["schema"]["$ref"].rpartition("/")[2] for content in bodies}
-    assert named == set(MODELS) - {NamesModel.__name__}  # which a front door looks at in all of them
+    assert named == set(MODELS) - {NamesModel.__name__}  # which a gateway looks at in all of them

@@ -1,4 +1,4 @@
-"""Requests that a front door passes on, with a header that says whose they are."""
+"""Requests that a gateway passes on, with a header that says whose they are."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ def keys_with(limits: Mapping[str, KeyLimits]) -> ApiKeys:
     return ApiKeys([ApiKey(key, f"name-of-{key}", 2.0, limit) for key, limit in limits.items()], lambda: 0.0)
 
 
-def test_a_client_is_the_same_before_and_behind_the_front_door() -> None:
+def test_a_client_is_the_same_before_and_behind_the_gateway() -> None:
     keys = keys_with({"a": KeyLimits(), "b": KeyLimits()})
     behind = PassedClients(lambda: 0.0)
     for key in "ab":
@@ -49,7 +49,7 @@ def test_without_keys_clients_are_told_apart_and_own_everything_together() -> No
     assert behind.account(headers).quota.has_rates is False
 
 
-def test_what_the_front_door_itself_asks_for_is_nobodys() -> None:
+def test_what_the_gateway_itself_asks_for_is_nobodys() -> None:
     behind = PassedClients(lambda: 0.0)
     assert behind.accept([])
     assert behind.client([]) == EVERYBODY

@@ -26,7 +26,7 @@ COMMANDS = {
     ],
     "load": [[*NUMASERVE, "load", *model, "--tp", "1", "--tp", "2"] for model in (["demo"], ["--shape", "llama-1b"])],
     "serving": [[sys.executable, str(Path(__file__).with_name("bench_serving.py"))]],
-    "front-door": [[sys.executable, str(Path(__file__).with_name("bench_front_door.py"))]],
+    "gateway": [[sys.executable, str(Path(__file__).with_name("bench_gateway.py"))]],
     "speculation": [
         [sys.executable, str(Path(__file__).with_name("bench_speculation.py")), *model] for model in ([], ["--larger"])
     ],

@@ -17,7 +17,7 @@ from typing import cast
 from numaserve.server.cli import main
 from numaserve.server.service import start
 from numaserve.server.structured import grammars
-from numaserve.server.structured.kept import KeptGrammars
+from numaserve.server.structured.grammar_cache import GrammarCache
 from numaserve.server.supervisor import group
 
 from tests.support.forked import members_and_workers_forked, prepare
@@ -31,7 +31,7 @@ def serve() -> None:
     way, cells, ranks, seconds, *words = sys.argv[1:]
     sys.argv[1:] = words
     group.LOAD_DEADLINE_S = float(seconds)
-    grammars.KeptGrammars = cast("type[KeptGrammars]", lambda _: KeptGrammars(_KEPT_BYTES))
+    grammars.GrammarCache = cast("type[GrammarCache]", lambda _: GrammarCache(_KEPT_BYTES))
     command: Sequence[str] = (sys.executable, "-m", _WORKER, cells, ranks)
     start.run_service = cast("type[start.run_service]", partial(start.run_service, worker_command=command))
     prepare([_WORKER])

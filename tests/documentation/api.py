@@ -86,7 +86,7 @@ def other_fields() -> str:
         for _, path, operation in _operations()
         if "requestBody" in operation
     }
-    # One of them is of no route: what a front door looks at in bodies of all.
+    # One of them is of no route: what a gateway looks at in bodies of all.
     others = {name: model for name, model in MODELS.items() if name in bodies and not issubclass(model, SamplingFields)}
     return "\n".join(f"### `{bodies[name]}`\n\n{_table(model, _properties(model))}" for name, model in others.items())
 

@@ -26,7 +26,7 @@ def metrics() -> str:
 
 
 def fleet_metrics() -> str:
-    """The same of a front door's own metrics."""
+    """The same of a gateway's own metrics."""
     return _table(FleetMetrics(["m"]).registry)
 
 

@@ -1,4 +1,4 @@
-"""Two models behind one front door, with their workers: what a model answers alone, it answers there."""
+"""Two models behind one gateway, with their workers: what a model answers alone, it answers there."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = [needs_demo, pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, r
 PROMPT = "The capital of France is"
 
 
-def test_a_model_answers_behind_a_front_door_as_it_does_alone(tmp_path: Path) -> None:
+def test_a_model_answers_behind_a_gateway_as_it_does_alone(tmp_path: Path) -> None:
     first, second = sorted(os.sched_getaffinity(0))[:2]
     common = {"model": "demo", "kv_cache_gib": 0.1, "memory": "2GiB", "weights_cache_gib": 0}
     file = tmp_path / "models.yaml"

@@ -1,4 +1,4 @@
-"""A front door over servers that are stand-ins, in this process's event loop."""
+"""A gateway over servers that are stand-ins, in this process's event loop."""
 
 import asyncio
 import socket
@@ -12,10 +12,9 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
-from fleet_door import FAKE_MEMBER, Open, Opened, resident
 from numaserve.server.connection.app_server import AppServer
 from numaserve.server.gateway.app import with_layers
-from numaserve.server.gateway.gateway import FrontDoor
+from numaserve.server.gateway.gateway import Gateway
 from numaserve.server.gateway.models.fleet import Fleet
 from numaserve.server.gateway.models.metrics import FleetMetrics
 from numaserve.server.gateway.models.resident import FleetOptions
@@ -23,6 +22,7 @@ from numaserve.server.gateway.own_routes import OwnRoutes, Shown
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules
+from open_gateway import FAKE_MEMBER, Open, Opened, resident
 
 from tests.support.coroutines import run_coroutine
 from tests.support.forked import members_and_workers_forked, prepare
@@ -37,7 +37,7 @@ def _cheap_processes() -> Iterator[None]:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Open:
-    """Opens a front door before these models: of each how its server behaves, and its keys in the file."""
+    """Opens a gateway before these models: of each how its server behaves, and its keys in the file."""
 
     @asynccontextmanager
     async def opened(
@@ -66,8 +66,8 @@ def opened(tmp_path: Path) -> Open:
                 version="0",
                 ui=ui,
             )
-            front_door = FrontDoor(routes, next(iter(residents)))
-            server = AppServer(with_layers(front_door, BrowserRules()), [listener])
+            gateway = Gateway(routes, next(iter(residents)))
+            server = AppServer(with_layers(gateway, BrowserRules()), [listener])
             serving = asyncio.create_task(server.run_until_stopped())
             fleet.start()
             host, port = listener.getsockname()
@@ -76,7 +76,7 @@ def opened(tmp_path: Path) -> Open:
                     yield Opened(fleet, client, (host, port), notes)
             finally:
                 await fleet.stop()
-                front_door.close()
+                gateway.close()
                 server.stop()
                 await serving
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from fleet_door import Open, Opened
 from numaserve.server.gateway import asking
+from open_gateway import Open, Opened
 
 THREE = {"a": {}, "b": {"how": "silent"}, "c": {"how": "knowing"}, "d": {"load": "request"}}
 

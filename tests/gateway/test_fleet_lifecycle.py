@@ -7,12 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
-from fleet_door import Open, Opened, kill, started
 from numaserve.server.gateway.models import fleet as fleet_module
 from numaserve.server.gateway.models import waiting
 from numaserve.server.gateway.models.process import ModelProcess
 from numaserve.server.gateway.models.resident import Resident
 from numaserve.server.http.auth.key_file import ApiKey
+from open_gateway import Open, Opened, kill, started
 
 
 async def echoed(door: Opened, name: str) -> httpx.Response:
@@ -283,7 +283,7 @@ async def test_a_server_that_tells_no_life_is_killed(opened: Open, monkeypatch: 
         await door.until(lambda: len(started(door, "a")) > 1)
 
 
-async def test_a_front_door_that_was_absent_reads_what_servers_have_told_before_it_judges(
+async def test_a_gateway_that_was_absent_reads_what_servers_have_told_before_it_judges(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Resident, "watchdog_s", 0.05)

@@ -1,4 +1,4 @@
-"""Requests and answers on their way through the front door, over real sockets."""
+"""Requests and answers on their way through the gateway, over real sockets."""
 
 import asyncio
 import json
@@ -8,9 +8,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from fake_member import BLOB
-from fleet_door import Open, Opened, kill, started
-from numaserve.server.gateway import gateway as front_door
+from fake_model_process import BLOB
+from numaserve.server.gateway import gateway
 from numaserve.server.gateway.passing import IDLE_CONNECTIONS
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.passed_clients import PassedClient
@@ -18,6 +17,7 @@ from numaserve.server.http.auth.quota import KeyLimits
 from numaserve.server.http.ui_files import ui_files
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.surfaces.ollama.greeting import OLLAMA_VERSION
+from open_gateway import Open, Opened, kill, started
 
 ONE: dict[str, dict[str, Any]] = {"a": {}}
 
@@ -43,7 +43,7 @@ async def test_bytes_of_bodies_and_answers_are_not_changed(opened: Open) -> None
         assert len(blob.headers.get_list("date")) == 1
 
 
-async def test_nobody_can_say_who_he_is_to_a_server_but_the_front_door(opened: Open) -> None:
+async def test_nobody_can_say_who_he_is_to_a_server_but_the_gateway(opened: Open) -> None:
     limits = KeyLimits(concurrent=3)
     async with opened(ONE, keys=[ApiKey("secret", "alice", 2.0, limits)]) as door:
         forged = {
@@ -127,11 +127,11 @@ async def test_a_request_without_a_body_names_its_model_in_the_query_and_loads_n
         assert door.fleet.state("c") == "unloaded"
 
 
-@pytest.mark.parametrize("inline", [front_door.INLINE_BYTES, 0])
+@pytest.mark.parametrize("inline", [gateway.INLINE_BYTES, 0])
 async def test_the_model_is_found_in_bodies_of_any_length(
     opened: Open, monkeypatch: pytest.MonkeyPatch, inline: int
 ) -> None:
-    monkeypatch.setattr(front_door, "INLINE_BYTES", inline)
+    monkeypatch.setattr(gateway, "INLINE_BYTES", inline)
     async with opened({"a": {}, "b": {}}) as door:
         for body, status in {
             '{"mode": 1, "model": "b"}': 200,

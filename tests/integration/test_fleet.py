@@ -1,4 +1,4 @@
-"""Several models behind one front door: processes of their own, over fake workers."""
+"""Several models behind one gateway: processes of their own, over fake workers."""
 
 import json
 import os
@@ -193,7 +193,7 @@ def test_a_server_is_started_again_when_its_old_workers_have_ended(serve_fleet: 
         assert not lives(worker)
 
 
-def test_servers_and_workers_end_with_a_front_door_that_is_killed(serve_fleet: ServeFleet) -> None:
+def test_servers_and_workers_end_with_a_gateway_that_is_killed(serve_fleet: ServeFleet) -> None:
     process = serve_fleet(models={"a": {}, "b": {}}, execute=True)
     announced_url(process)
     family = psutil.Process(process.pid).children(recursive=True)

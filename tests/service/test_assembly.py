@@ -27,10 +27,10 @@ def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
 
 
-def test_the_front_door_s_reader_is_the_one_that_may_be_too_slow() -> None:
+def test_the_gateway_s_reader_is_the_one_that_may_be_too_slow() -> None:
     config = load_config({"model": "demo", "keep_alive_seconds": 7})
-    member: Any = SimpleNamespace()
-    limits = [connection_limits(config, each) for each in (None, member)]
+    link: Any = SimpleNamespace()
+    limits = [connection_limits(config, each) for each in (None, link)]
     assert [each.keep_alive_seconds for each in limits] == [7, 7]
     assert (limits[0].write_seconds is None, limits[1].write_seconds) == (False, None)
 

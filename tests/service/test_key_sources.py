@@ -150,7 +150,7 @@ def test_the_log_says_at_the_start_and_when_keys_are_read_again_which_of_them_sh
         assert re.search(logged, record.message)
 
 
-def test_behind_a_front_door_the_log_says_what_events_mean_for_its_keys(caplog: pytest.LogCaptureFixture) -> None:
+def test_behind_a_gateway_the_log_says_what_events_mean_for_its_keys(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         KeySources(None, passed=True).log_sharing()
         KeySources(None).log_sharing()

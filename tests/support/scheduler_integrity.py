@@ -63,12 +63,12 @@ def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
 
 
 def _check_slots(scheduler: Scheduler) -> None:
-    slots = sorted([*scheduler.seats.free_slots, *(seq.slot for seq in scheduler.running)])
+    slots = sorted([*scheduler.running_set.free_slots, *(seq.slot for seq in scheduler.running)])
     _require(slots == list(range(scheduler.config.max_running_requests)), f"slots not in one place: {slots}")
 
 
 def _check_levels(scheduler: Scheduler) -> None:
-    levels, shares = scheduler.seats._levels, scheduler.waiting._shares.values()
+    levels, shares = scheduler.running_set._levels, scheduler.waiting._shares.values()
     held = {name: (held.running, held.pages) for name, held in levels._held.items()}
     running: dict[str, list[Sequence]] = {}
     for seq in scheduler.running:

@@ -30,7 +30,7 @@ RUNNING_KEYWORDS = {"shell", "allow_pickle", "trust_remote_code"}
 # Who names TCP to ZeroMQ: for KV events, which are published where the operator says, and nothing is read from there.
 PUBLISHERS = {"server/config/serve.py", "server/kv_events/listening.py", "server/service/kv_feed.py"}
 NAMES_A_SHELL = "server/cli/completion.py"  # to typer, which has a script for it
-# What asks other machines, and who may: commands that are given a server, the front door of several
+# What asks other machines, and who may: commands that are given a server, the gateway of several
 # models, which asks theirs, and the fetching of a model.
 ASKING = {"aiohttp", "httpx", "requests", "urllib.request", "http.client", "ftplib", "huggingface_hub", "socketserver"}
 ASKING |= {"opentelemetry.exporter.otlp.proto.http.trace_exporter"}

@@ -10,7 +10,7 @@ import msgspec
 from numaserve.server.answers.response_template.errors import BadTemplate
 from numaserve.server.answers.response_template.types import CALLS, THOUGHTS, Question, ReadAnswer, finder_of
 from numaserve.server.confined.worker import CPU_SECONDS, SECONDS, ConfinedWorker, WorkerUnavailable, WorkFailed
-from numaserve.server.text.lane import Lane
+from numaserve.server.text.executor import Executor
 from numaserve.workers.interface.files import is_there, read_json
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class ResponseTemplate:
         self._idle: LifoQueue[ConfinedWorker] = LifoQueue()
         for worker in self._workers:
             self._idle.put(worker)
-        self._lane = Lane("response", threads=_PROCESSES, max_requests=max_answers, waiting="answers")
+        self._executor = Executor("response", threads=_PROCESSES, max_requests=max_answers, waiting="answers")
         try:
             self._ask(b"null")
         except WorkerUnavailable:
@@ -72,8 +72,8 @@ class ResponseTemplate:
     async def read(self, question: Question) -> ReadAnswer:
         """The answer, read; all of it as content where that fails or takes too long. Raises `QueueFull`, and `NotReady`
         once this is closed."""
-        with self._lane.admitted():
-            read = await self._lane.run(lambda: self._read(question))
+        with self._executor.admitted():
+            read = await self._executor.run(lambda: self._read(question))
         return self.unread(question) if read is None else read
 
     def unread(self, question: Question) -> ReadAnswer:
@@ -84,7 +84,7 @@ class ResponseTemplate:
         """End the processes, and read nothing more."""
         for worker in self._workers:
             worker.close()
-        self._lane.close()
+        self._executor.close()
 
     def _read(self, question: Question) -> ReadAnswer | None:
         try:

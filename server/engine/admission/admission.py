@@ -8,7 +8,7 @@ from numaserve.server.engine.types import GenerationRequest, QueueFull
 from numaserve.server.scheduler.scheduler import Scheduler
 
 
-class Room:
+class Admission:
     """Bounds what waits, in requests and in predicted seconds.
 
     A client that has nothing here finds a reserve beyond both bounds: another one's flood fills the queue, and cannot

@@ -152,7 +152,7 @@ class Fleet:
         self._act()
 
     def open_sessions(self) -> dict[str, aiohttp.ClientSession]:
-        """The ways to those that are ready or have requests yet, for what the front door asks of all."""
+        """The ways to those that are ready or have requests yet, for what the gateway asks of all."""
         return {
             name: model.session
             for name, model in self._models.items()
@@ -212,14 +212,14 @@ class Fleet:
 
     def _start(self, model: RunningModel) -> None:
         options = self._options
-        membership = model.resident.membership(
+        launch = model.resident.launch(
             drain_seconds=options.drain_seconds, log_level=options.log_level, log_format=options.log_format
         )
         hooks = ProcessHooks(*(partial(on, model) for on in (self._on_ready, self._on_end, self._on_gone)))
         _log.info("loading model %s", model.name)
         model.starts(self._loop.time())
         try:
-            model.process = ModelProcess(options.command, membership, model.path, hooks, model.resident.watchdog_s)
+            model.process = ModelProcess(options.command, launch, model.path, hooks, model.resident.watchdog_s)
         except OSError as error:
             _log.error("the process of model %s could not be started: %s", model.name, error)
             self._on_end(model, 1)

@@ -1,4 +1,4 @@
-"""The metrics of all models together, and the front door's own."""
+"""The metrics of all models together, and the gateway's own."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ _IN_A_SAMPLE = f'{_LABEL}="'.encode()
 
 
 class FleetMetrics:
-    """The front door's own metrics, which `render` shows with those of the models. Call it from the event loop."""
+    """The gateway's own metrics, which `render` shows with those of the models. Call it from the event loop."""
 
     def __init__(self, names: Collection[str]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -15,14 +15,14 @@ from numaserve.workers.planning.topology import parse_cpu_list
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-# Of the front door: how clients reach it, and how it ends.
-FRONT_DOOR_KEYS = frozenset(
+# Of the gateway: how clients reach it, and how it ends.
+GATEWAY_KEYS = frozenset(
     {
         *("host", "port", "uds", "root_path", "ssl_certfile", "ssl_keyfile", "api_key_file", "cors_origin"),
         *("allowed_host", "log_level", "log_format", "keep_alive_seconds", "drain_seconds", "ui"),
     }
 )
-_MODEL_KEYS = {key: field for key, field in KEYS.items() if key not in FRONT_DOOR_KEYS | {"memory_gib"}}
+_MODEL_KEYS = {key: field for key, field in KEYS.items() if key not in GATEWAY_KEYS | {"memory_gib"}}
 _SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MiB|GiB|TiB)")
 _GIB_IN = {"MiB": 1 / 1024, "GiB": 1.0, "TiB": 1024.0}
 _CPU_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
@@ -155,7 +155,7 @@ def _check_names(models: Mapping[str, ModelSpec], path: Path) -> None:
 def _spec(name: str, spelt: Mapping[str, Any], where: str) -> ModelSpec:
     values = by_key(spelt, where)
     for key in values:
-        if key in FRONT_DOOR_KEYS:
+        if key in GATEWAY_KEYS:
             raise OperatorError(
                 f"{where}: '{key}' is an option of the gateway: pass it to numaserve serve, not to a model"
             )

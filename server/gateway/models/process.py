@@ -17,9 +17,9 @@ from typing import IO, cast
 import msgspec
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.connection.listen import BACKLOG
-from numaserve.server.gateway.models.process_main import Membership
+from numaserve.server.gateway.models.process_main import ModelLaunch
 
-MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.gateway.models.process_main")
+MODEL_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.gateway.models.process_main")
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _MESSAGE_BYTES = 4096
 DESCRIPTORS = 3  # of a process, here
@@ -44,20 +44,20 @@ class ModelProcess:
     It inherits the listening socket, and one end of a pair of sockets, as its workers do, whose other end is this
     process's alone. Each end tells when nobody has the other one any more: so the server ends with this process,
     however that ends (see `supervisor.process`), and this one knows when of a server that was killed no worker is left.
-    `membership` comes without descriptors. Once the server is ready, it is killed when it has told of no life for
+    `launch` comes without descriptors. Once the server is ready, it is killed when it has told of no life for
     `watchdog_s` seconds in which this process ran. Must be made inside a running event loop. Raises `OSError`.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        membership: Membership,
+        launch: ModelLaunch,
         path: Path,
         hooks: ProcessHooks,
         watchdog_s: float,
     ) -> None:
         self.path = path
-        self._name = membership.name
+        self._name = launch.name
         self._hooks = hooks
         self._watchdog_s = watchdog_s
         self._loop = asyncio.get_running_loop()
@@ -75,8 +75,8 @@ class ModelProcess:
             listener.listen(BACKLOG)
             environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
             told = {"NOTIFY_SOCKET": str(notify_path), "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
-            self._popen = start_member(
-                command, membership, listener, inherited.fileno(), environment=environment | told
+            self._popen = start_model_process(
+                command, launch, listener, inherited.fileno(), environment=environment | told
             )
             self._pidfd = _watched(self._popen)
         except OSError:
@@ -143,16 +143,16 @@ class ModelProcess:
         self._hooks.gone()
 
 
-def start_member(
+def start_model_process(
     command: Sequence[str],
-    membership: Membership,
+    launch: ModelLaunch,
     listener: socket.socket,
     lifeline: int,
     *,
     environment: Mapping[str, str] | None = None,
     log: IO[str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a server, and tell it what to serve: `membership`, which comes without descriptors.
+    """Start a server, and tell it what to serve: `launch`, which comes without descriptors.
 
     It inherits `listener` and `lifeline`, at whose end it ends; this process may then close both. It has a session of
     its own, so that Ctrl-C in a terminal reaches who starts it only. Raises `OSError`.
@@ -166,7 +166,7 @@ def start_member(
         env=environment,
         start_new_session=True,
     )
-    told = msgspec.structs.replace(membership, listen_fd=listener.fileno(), lifeline_fd=lifeline)
+    told = msgspec.structs.replace(launch, listen_fd=listener.fileno(), lifeline_fd=lifeline)
     # A few hundred bytes, for which a new pipe has room. If it has ended by now, that is told otherwise.
     with contextlib.suppress(BrokenPipeError), cast(IO[bytes], popen.stdin) as pipe:
         pipe.write(msgspec.json.encode(told, enc_hook=str))

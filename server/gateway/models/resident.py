@@ -6,8 +6,8 @@ from pathlib import Path
 
 from numaserve.server.config.serve import LogFormat, LogLevel
 from numaserve.server.gateway.models.models_file import ModelSpec
-from numaserve.server.gateway.models.process import MEMBER_COMMAND
-from numaserve.server.gateway.models.process_main import Membership
+from numaserve.server.gateway.models.process import MODEL_COMMAND
+from numaserve.server.gateway.models.process_main import ModelLaunch
 from numaserve.server.gateway.models.residency import Claim
 
 _WATCHDOG_S = 90.0  # at least: a server may be busy with other things than steps
@@ -22,7 +22,7 @@ class FleetOptions:
     load_wait_s: float
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
-    command: Sequence[str] = MEMBER_COMMAND
+    command: Sequence[str] = MODEL_COMMAND
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Resident:
         """
         return max(_WATCHDOG_S, 1.5 * self.spec.config.step_deadline_seconds)
 
-    def membership(self, **of_all: object) -> Membership:
+    def launch(self, **of_all: object) -> ModelLaunch:
         """What the process of its server is told; `of_all` are options that all models have in common."""
         spec = self.spec
         names = [spec.name, *(spec.config.served_model_name or ())]
-        return Membership(spec.name, {**spec.options, "served_model_name": names, **of_all}, list(self.cpus))
+        return ModelLaunch(spec.name, {**spec.options, "served_model_name": names, **of_all}, list(self.cpus))

@@ -1,6 +1,6 @@
-"""Who sends a request that a front door passes on: it has checked the key, and says in a header whose it was.
+"""Who sends a request that a gateway passes on: it has checked the key, and says in a header whose it was.
 
-The header is believed by a server that only its front door can reach, and by no other.
+The header is believed by a server that only its gateway can reach, and by no other.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ class PassedClient(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_group: str = ""  # that the key file names
 
 
-_NOBODY = PassedClient(EVERYBODY.name)  # whose request the front door itself sends
+_NOBODY = PassedClient(EVERYBODY.name)  # whose request the gateway itself sends
 _decoder = msgspec.json.Decoder(PassedClient)
 
 
 class PassedClients:
-    """The clients that a front door names. Limits hold for each of them in this server."""
+    """The clients that a gateway names. Limits hold for each of them in this server."""
 
     def __init__(self, clock: Clock, *, one_group: bool = False) -> None:
         """`one_group` is as for `cache_group_of`: models differ in whether routers read of their caches."""
@@ -46,15 +46,15 @@ class PassedClients:
         return sharing_of(one_group=self._one_group)
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Every request is served: the front door has checked it."""
+        """Every request is served: the gateway has checked it."""
         return True
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """What tells the callers apart, as the front door's keys do."""
+        """What tells the callers apart, as the gateway's keys do."""
         return bytes.fromhex(_passed(headers).owner)
 
     def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
-        """The account of the key that was presented to the front door."""
+        """The account of the key that was presented to the gateway."""
         passed = _passed(headers)
         return Account(passed.key, passed.weight, self._quota(passed), cache_group=passed.cache_group)
 

@@ -1,4 +1,4 @@
-"""The one field of a body that a front door looks at."""
+"""The one field of a body that a gateway looks at."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 class KeySources:
     """The keys of `file`, if there is one, and the one of the environment, if there is one; all of them count.
 
-    With `passed` there is a front door before this server, which has checked keys and says whose requests are. With
+    With `passed` there is a gateway before this server, which has checked keys and says whose requests are. With
     `one_group` keys share cached prefixes unless the file names a cache group for them.
 
     Raises `OperatorError` for a file or a key that cannot be used.
@@ -70,7 +70,7 @@ def client_key(named: Path | None) -> str | None:
 
 
 def _told_to_routers(groups: Counter[str] | None) -> str:
-    """Return what KV events mean for the keys of each group; None where a front door alone knows them."""
+    """Return what KV events mean for the keys of each group; None where a gateway alone knows them."""
     if groups is not None and not groups[""]:
         return (
             "KV events report no prefixes: they cover only API keys without cache-group=, and every API key has "

@@ -88,7 +88,7 @@ def complete(tokens: int = 8, model: str = NAME) -> str:
 
 
 def metric(name: str, model: str = NAME) -> float:
-    """The sum of a metric's series. A front door leaves out what a model's server does not tell in time."""
+    """The sum of a metric's series. A gateway leaves out what a model's server does not tell in time."""
 
     def series() -> list[str]:
         lines = get("/metrics")[1].decode().splitlines()

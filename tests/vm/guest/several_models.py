@@ -1,4 +1,4 @@
-"""Two models, each on a node of its own, behind one front door."""
+"""Two models, each on a node of its own, behind one gateway."""
 
 import json
 import os

@@ -17,7 +17,7 @@ from numaserve.workers.interface.protocol.frames import (
     decode_to_worker,
     encode,
 )
-from numaserve.workers.interface.protocol.lives import (
+from numaserve.workers.interface.protocol.launches import (
     DraftModel,
     Failure,
     Launch,

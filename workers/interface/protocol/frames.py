@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
-from numaserve.workers.interface.protocol.lives import Failure, Launch, LoadProgress, Ready, Shutdown, WorkerStats
+from numaserve.workers.interface.protocol.launches import Failure, Launch, LoadProgress, Ready, Shutdown, WorkerStats
 from numaserve.workers.interface.protocol.profiles import ProfileRequest, RankProfile
 from numaserve.workers.interface.protocol.steps import StepPlan, StepResult
 

@@ -7,7 +7,7 @@ from numaserve.server.structured.types import Constraint, MatcherFactory
 Scoped = tuple[CacheScope, Constraint]
 
 
-class KeptGrammars:
+class GrammarCache:
     """The compiled grammars that were used last, as many as fit a number of bytes. They are there for all clients, and
     count for the one that had them compiled: no client's grammars go for those of a client that holds more."""
 

@@ -1,4 +1,4 @@
-"""What tests ask of a front door that is open, and the models before which it is."""
+"""What tests ask of a gateway that is open, and the models before which it is."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ FAKE_MEMBER = Path(__file__).with_name("fake_member.py")
 
 @dataclass
 class Opened:
-    """A front door that is open."""
+    """A gateway that is open."""
 
     fleet: Fleet
     client: httpx.AsyncClient

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 
-class Line:
+class FairSemaphore:
     """Gives out `count` permits; for one event loop.
 
     Those who wait are told apart by whose they are: these take turns, and what waits for one of them is first come,

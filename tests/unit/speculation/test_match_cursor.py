@@ -3,14 +3,14 @@
 import random
 
 from numaserve.server.speculation import trail as trails
-from numaserve.server.speculation.trail import Trail
+from numaserve.server.speculation.match_cursor import MatchCursor
 
 TEXT = list(range(100, 140))
 
 
-def gone(tokens: list[int], text: list[int] | None = None) -> Trail:
+def gone(tokens: list[int], text: list[int] | None = None) -> MatchCursor:
     """A trail along the text, from its beginning, token by token."""
-    trail, known = Trail(TEXT if text is None else text, 0, 0, matched=0), list[int]()
+    trail, known = MatchCursor(TEXT if text is None else text, 0, 0, matched=0), list[int]()
     for token in tokens:
         known.append(token)
         trail.follow(known)
@@ -52,21 +52,21 @@ def test_it_does_not_come_back_far_off_nor_late() -> None:
 
 def test_tokens_that_come_at_once_are_followed_like_those_that_come_one_by_one() -> None:
     tokens = [*TEXT[:9], *TEXT[10:12]]
-    trail = Trail(TEXT, 0, 0, matched=0)
+    trail = MatchCursor(TEXT, 0, 0, matched=0)
     trail.follow(tokens)
     assert (trail.place, trail.matched, trail.is_there) == (12, 2, True)
 
 
 def test_too_many_at_once_are_not_looked_through() -> None:
     text = list(range(1000))
-    trail = Trail(text, 0, 0, matched=0)
+    trail = MatchCursor(text, 0, 0, matched=0)
     trail.follow(text[: trails._MANY + 1])
     assert not trail.is_there
 
 
 def test_a_sequence_that_repeats_itself_is_not_found_at_its_own_end() -> None:
     tokens = [1, 2, 3, 4, 1, 2]
-    trail = Trail(tokens, 2, len(tokens), matched=2)
+    trail = MatchCursor(tokens, 2, len(tokens), matched=2)
     tokens += [9]
     trail.follow(tokens)
     assert not trail.is_there
@@ -76,7 +76,7 @@ def test_the_place_is_behind_the_last_token_wherever_it_is_there() -> None:
     chance = random.Random(5)
     for _ in range(300):
         text = [chance.randrange(5) for _ in range(chance.randrange(40))]
-        trail, tokens = Trail(text, 0, 1, matched=0), [7]
+        trail, tokens = MatchCursor(text, 0, 1, matched=0), [7]
         for _ in range(40):
             tokens.append(chance.randrange(5))
             trail.follow(tokens)

@@ -1,4 +1,4 @@
-"""How long a model's server may be silent until its front door kills it."""
+"""How long a model's server may be silent until its gateway kills it."""
 
 from typing import Any
 

@@ -27,12 +27,12 @@ BLOB = bytes(range(256)) * 400
 
 
 class FakeMember:
-    def __init__(self, membership: dict) -> None:
-        self.name = membership["name"]
-        self.how = membership["options"]["model"]
-        self.notes = Path(membership["options"]["chat_template"])
-        self.listener = socket.socket(fileno=membership["listen_fd"])
-        self.lifeline = membership["lifeline_fd"]
+    def __init__(self, launch: dict) -> None:
+        self.name = launch["name"]
+        self.how = launch["options"]["model"]
+        self.notes = Path(launch["options"]["chat_template"])
+        self.listener = socket.socket(fileno=launch["listen_fd"])
+        self.lifeline = launch["lifeline_fd"]
 
     def note(self, text: str) -> None:
         with self.notes.open("a") as file:

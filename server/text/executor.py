@@ -10,19 +10,19 @@ from typing import TypeVar
 from numaserve.server.engine.admission.reserve import reserve_of
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.text.caller import CALLER
-from numaserve.server.text.line import Line
+from numaserve.server.text.fair_semaphore import FairSemaphore
 
 _RETRY_AFTER_S = 1  # a turn is short; whoever comes again finds others
 
 T = TypeVar("T")
 
 
-class Lane:
+class Executor:
     """Runs pieces of work in its own threads; for one event loop.
 
     Callers take turns (`CALLER`), and the requests of one are first come, first served. A request is admitted once and
     then runs one piece after another, each at the end of its caller's line: nobody waits for the whole of another one's
-    work. A caller of whom nothing is in finds a reserve when the lane is full.
+    work. A caller of whom nothing is in finds a reserve when the executor is full.
 
     Pieces wait in the event loop rather than in the pool's queue, so that what a cancelled task still wanted is gone at
     once, with the text it holds. A piece that has begun is finished.
@@ -32,7 +32,7 @@ class Lane:
         """`name` is the threads'; `waiting` says to clients what too many of wait when it is full."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting = waiting
-        self._line = Line(threads)
+        self._semaphore = FairSemaphore(threads)
         self._max_requests = max_requests
         self._requests: Counter[str] = Counter()
         self._closed = False
@@ -53,14 +53,14 @@ class Lane:
                 del self._requests[caller]
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`, called in one of the threads. Raises `NotReady` once the lane is closed."""
-        await self._line.acquire(CALLER.get().name)
+        """The result of `work`, called in one of the threads. Raises `NotReady` once the executor is closed."""
+        await self._semaphore.acquire(CALLER.get().name)
         if self._closed:
-            self._line.release()
+            self._semaphore.release()
             raise NotReady("The server is shutting down.")
         running = asyncio.wrap_future(self._pool.submit(work))
         # The thread is free when the piece has ended, not when the request that wanted it is gone.
-        running.add_done_callback(lambda _: self._line.release())
+        running.add_done_callback(lambda _: self._semaphore.release())
         return await asyncio.shield(running)
 
     def close(self) -> None:

@@ -3,14 +3,14 @@
 from typing import cast
 
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
-from numaserve.server.structured.kept import KeptGrammars
+from numaserve.server.structured.grammar_cache import GrammarCache
 from numaserve.server.structured.types import Constraint, MatcherFactory
 
 _FACTORY = cast(MatcherFactory, object())
 
 
 def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
-    kept = KeptGrammars(10_000)
+    kept = GrammarCache(10_000)
     a, b, c = ((COMMON_SCOPE, Constraint("regex", text)) for text in "abc")
     for scoped in (a, b):
         kept.keep("", scoped, _FACTORY, 4000)
@@ -20,7 +20,7 @@ def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
 
 
 def test_one_client_s_grammars_leave_those_of_another() -> None:
-    kept = KeptGrammars(10_000)
+    kept = GrammarCache(10_000)
     kept.keep("one", (COMMON_SCOPE, Constraint("regex", "a")), _FACTORY, 1000)
     for number in range(50):
         kept.keep("two", (COMMON_SCOPE, Constraint("regex", f"{number}")), _FACTORY, 1000)
@@ -30,7 +30,7 @@ def test_one_client_s_grammars_leave_those_of_another() -> None:
 
 
 def test_what_is_kept_already_does_not_count_twice() -> None:
-    kept = KeptGrammars(10_000)
+    kept = GrammarCache(10_000)
     for client in ("one", "two"):
         for _ in range(20):
             kept.keep(client, (COMMON_SCOPE, Constraint("regex", "a")), _FACTORY, 4000)
@@ -39,6 +39,6 @@ def test_what_is_kept_already_does_not_count_twice() -> None:
 
 
 def test_what_is_larger_than_all_that_may_be_kept_is_not_kept() -> None:
-    kept = KeptGrammars(1000)
+    kept = GrammarCache(1000)
     kept.keep("", (COMMON_SCOPE, Constraint("regex", "a")), _FACTORY, 1001)
     assert len(kept) == 0

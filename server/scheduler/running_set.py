@@ -8,7 +8,7 @@ from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 
 
-class Seats:
+class RunningSet:
     """Who runs, who may begin, and who gives way.
 
     All sequences have an order: by `Levels`, then by turn, the number of the first admission. With one client that is

@@ -7,7 +7,7 @@ _LOST = 8  # tokens of the sequence behind which it is not looked for any more
 _MANY = 64  # new tokens that are not followed: those of a sequence that is resumed, as it was said elsewhere
 
 
-class Trail:
+class MatchCursor:
     """Where in a text a sequence is that goes along it, and by how many tokens that is known.
 
     A sequence that leaves the text, since a word is changed in it, is mostly back some tokens later. There one token in

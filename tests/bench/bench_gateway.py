@@ -1,8 +1,8 @@
-"""What a front door costs: its processor time for a streamed token, and what it adds to the time of an answer.
+"""What a gateway costs: its processor time for a streamed token, and what it adds to the time of an answer.
 
-python tests/bench/bench_front_door.py [--model demo] [--concurrency 1 16] [--tokens 256] [--json FILE]
+python tests/bench/bench_gateway.py [--model demo] [--concurrency 1 16] [--tokens 256] [--json FILE]
 
-The same streams are asked of the front door and of the model's server behind it, by turns. The client is a bare reader
+The same streams are asked of the gateway and of the model's server behind it, by turns. The client is a bare reader
 of bytes, and shares the machine with both.
 """
 
@@ -27,7 +27,7 @@ URL = re.compile(r"served at (http://[\d.]+:\d+)")
 ROUNDS = 3
 
 
-class FrontDoor:
+class Gateway:
     """A `numaserve serve --models` with one model, called m."""
 
     def __init__(self, model: str, folder: Path) -> None:
@@ -70,8 +70,8 @@ async def streamed(session: aiohttp.ClientSession, url: str, tokens: int) -> int
         return events - 1  # the last one says that it is over
 
 
-async def measured(door: FrontDoor, concurrency: int, tokens: int) -> Row:
-    """Streams through the front door and past it, by turns."""
+async def measured(door: Gateway, concurrency: int, tokens: int) -> Row:
+    """Streams through the gateway and past it, by turns."""
     took: dict[str, list[float]] = {"through": [], "past": []}
     cpu: list[float] = []
     for way in ("past", "through") * ROUNDS:
@@ -91,10 +91,10 @@ async def measured(door: FrontDoor, concurrency: int, tokens: int) -> Row:
         "past_s": past_it,
         "added_us": 1e6 * (through - past_it) / tokens,
     }
-    return Row("front door, a token", {"streams": concurrency, "tokens": tokens}, figures)
+    return Row("gateway, a token", {"streams": concurrency, "tokens": tokens}, figures)
 
 
-def bench_streams(door: FrontDoor, concurrency: int, tokens: int) -> Rows:
+def bench_streams(door: Gateway, concurrency: int, tokens: int) -> Rows:
     """What a token of so many streams costs."""
     asyncio.run(measured(door, concurrency, 32))  # what is done once
     yield asyncio.run(measured(door, concurrency, tokens))
@@ -108,8 +108,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, MachineReport("front door", arguments.json) as report:
-        door = FrontDoor(arguments.model, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, MachineReport("gateway", arguments.json) as report:
+        door = Gateway(arguments.model, Path(folder))
         try:
             for concurrency in arguments.concurrency:
                 report.add(bench_streams(door, concurrency, arguments.tokens))

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a front door, made of those of its models' servers."""
+"""The OpenAPI document of a gateway, made of those of its models' servers."""
 
 import functools
 
@@ -18,7 +18,7 @@ def document(*, tokenizer_info: bool) -> bytes:
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
-def test_the_document_of_a_front_door_has_the_routes_of_all_models_and_its_own(*, has_keys: bool) -> None:
+def test_the_document_of_a_gateway_has_the_routes_of_all_models_and_its_own(*, has_keys: bool) -> None:
     servers = [document(tokenizer_info=False), document(tokenizer_info=True)]
     whole = described(servers, {"/v1/models"}, has_keys=has_keys, root_path="/llm")
     assert all(each.ok() for each in schemathesis.openapi.from_dict(whole).get_all_operations())

@@ -1,7 +1,7 @@
 """What may wait, and the reserve for those who have nothing here."""
 
 import pytest
-from numaserve.server.engine.admission.admission import Room
+from numaserve.server.engine.admission.admission import Admission
 from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.engine.types import GenerationRequest, QueueFull
 from numaserve.server.scheduler.client import Client
@@ -19,7 +19,7 @@ class Doorway:
     def __init__(self, max_queued_s: float = 600.0) -> None:
         self.scheduler = Scheduler(SchedulerConfig(num_pages=64, context_length=64, max_running_requests=RUNNING))
         self.backlog = Backlog(self.scheduler)
-        self.room = Room(self.scheduler, self.backlog, max_queued_requests=QUEUED, max_queued_s=max_queued_s)
+        self.room = Admission(self.scheduler, self.backlog, max_queued_requests=QUEUED, max_queued_s=max_queued_s)
         self.inside = 0
 
     def come(self, client: Client, sequences: int = 1) -> None:

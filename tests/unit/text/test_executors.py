@@ -8,8 +8,8 @@ import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.scheduler.client import Client
 from numaserve.server.text.caller import CALLER
-from numaserve.server.text.lane import Lane
-from numaserve.server.text.line import Line
+from numaserve.server.text.executor import Executor
+from numaserve.server.text.fair_semaphore import FairSemaphore
 
 
 class Gate:
@@ -31,41 +31,41 @@ async def begun(gate: Gate) -> None:
 
 
 @asynccontextmanager
-async def busy_lane() -> AsyncIterator[Lane]:
-    """A lane whose only thread is at work until the block ends."""
-    lane = Lane("test", threads=1, max_requests=9)
+async def busy_lane() -> AsyncIterator[Executor]:
+    """A executor whose only thread is at work until the block ends."""
+    executor = Executor("test", threads=1, max_requests=9)
     gate = Gate()
-    first = asyncio.create_task(lane.run(gate))
+    first = asyncio.create_task(executor.run(gate))
     await begun(gate)
-    yield lane
+    yield executor
     gate.opened.set()
     assert await first == "done"
 
 
 def test_a_full_lane_refuses_and_has_room_again_when_a_request_has_left() -> None:
-    lane = Lane("test", threads=1, max_requests=2)
-    with lane.admitted():
-        with lane.admitted(), pytest.raises(QueueFull) as refused, lane.admitted():
+    executor = Executor("test", threads=1, max_requests=2)
+    with executor.admitted():
+        with executor.admitted(), pytest.raises(QueueFull) as refused, executor.admitted():
             pass
         assert refused.value.retry_after >= 1
-        with lane.admitted():
+        with executor.admitted():
             pass
-    lane.close()
+    executor.close()
 
 
 def test_requests_take_turns() -> None:
     order: list[str] = []
 
-    async def request(lane: Lane, name: str) -> None:
+    async def request(executor: Executor, name: str) -> None:
         for _ in range(3):
-            await lane.run(lambda: order.append(name))
+            await executor.run(lambda: order.append(name))
 
     async def scenario() -> None:
-        async with busy_lane() as lane:
-            others = [asyncio.create_task(request(lane, name)) for name in "ab"]
+        async with busy_lane() as executor:
+            others = [asyncio.create_task(request(executor, name)) for name in "ab"]
             await asyncio.sleep(0)
         await asyncio.gather(*others)
-        lane.close()
+        executor.close()
 
     asyncio.run(scenario())
     assert order == ["a", "b"] * 3
@@ -74,26 +74,26 @@ def test_requests_take_turns() -> None:
 def test_callers_take_turns_whatever_number_of_requests_they_have() -> None:
     order: list[str] = []
 
-    async def request(lane: Lane, caller: str, name: str) -> None:
+    async def request(executor: Executor, caller: str, name: str) -> None:
         CALLER.set(Client(caller))
-        await lane.run(lambda: order.append(name))
+        await executor.run(lambda: order.append(name))
 
     async def scenario() -> None:
         jobs = [("flood", f"flood {index}") for index in range(5)] + [("small", "small"), ("other", "other")]
-        async with busy_lane() as lane:
-            waiting = [asyncio.create_task(request(lane, *job)) for job in jobs]
+        async with busy_lane() as executor:
+            waiting = [asyncio.create_task(request(executor, *job)) for job in jobs]
             await asyncio.sleep(0)
             waiting[1].cancel()
             waiting[6].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        lane.close()
+        executor.close()
 
     asyncio.run(scenario())
     assert order == ["flood 0", "small", "flood 2", "flood 3", "flood 4"]
 
 
 async def test_a_permit_that_comes_as_its_caller_leaves_goes_to_the_next() -> None:
-    line = Line(1)
+    line = FairSemaphore(1)
     await line.acquire("first")
     leaver, next_one = (asyncio.create_task(line.acquire(whose)) for whose in ("leaver", "next"))
     await asyncio.sleep(0)
@@ -106,28 +106,28 @@ async def test_a_permit_that_comes_as_its_caller_leaves_goes_to_the_next() -> No
 
 
 async def test_a_full_lane_keeps_a_reserve_for_callers_of_whom_nothing_is_in() -> None:
-    lane = Lane("test", threads=1, max_requests=8)
+    executor = Executor("test", threads=1, max_requests=8)
     with ExitStack() as entered:
         CALLER.set(Client("flood"))
         for _ in range(8):
-            entered.enter_context(lane.admitted())
+            entered.enter_context(executor.admitted())
         with pytest.raises(QueueFull):
-            entered.enter_context(lane.admitted())
+            entered.enter_context(executor.admitted())
         CALLER.set(Client("newcomer"))
-        entered.enter_context(lane.admitted())
+        entered.enter_context(executor.admitted())
         CALLER.set(Client("one more"))
         with pytest.raises(QueueFull):
-            entered.enter_context(lane.admitted())
-    lane.close()
+            entered.enter_context(executor.admitted())
+    executor.close()
 
 
 async def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten() -> None:
     class Text:
         pass
 
-    lane = Lane("test", threads=1, max_requests=9)
+    executor = Executor("test", threads=1, max_requests=9)
     gate = Gate()
-    first = asyncio.create_task(lane.run(gate))
+    first = asyncio.create_task(executor.run(gate))
     await begun(gate)
     called: list[object] = []
 
@@ -136,7 +136,7 @@ async def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten(
 
     text = Text()
     forgotten = weakref.ref(text)
-    second = asyncio.create_task(lane.run(work_on(text)))
+    second = asyncio.create_task(executor.run(work_on(text)))
     del text
     await asyncio.sleep(0)
     second.cancel()
@@ -145,45 +145,45 @@ async def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten(
     assert forgotten() is None
     gate.opened.set()
     await first
-    await lane.run(lambda: None)
+    await executor.run(lambda: None)
     assert not called
-    lane.close()
+    executor.close()
 
 
 async def test_a_client_that_leaves_does_not_wait_for_its_work_and_others_do() -> None:
-    lane = Lane("test", threads=1, max_requests=9)
+    executor = Executor("test", threads=1, max_requests=9)
     gate = Gate()
-    left = asyncio.create_task(lane.run(gate))
+    left = asyncio.create_task(executor.run(gate))
     await begun(gate)
     left.cancel()
     await asyncio.wait([left])
     assert left.cancelled()
-    following = asyncio.create_task(lane.run(gate.opened.is_set))
+    following = asyncio.create_task(executor.run(gate.opened.is_set))
     await asyncio.sleep(0.01)
     assert not following.done()
     gate.opened.set()
     assert await following
-    lane.close()
+    executor.close()
 
 
 async def test_an_error_in_the_work_is_the_caller_s() -> None:
-    lane = Lane("test", threads=1, max_requests=9)
+    executor = Executor("test", threads=1, max_requests=9)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            await lane.run(lambda: 1 // 0)
-    lane.close()
+            await executor.run(lambda: 1 // 0)
+    executor.close()
 
 
 async def test_a_closed_lane_runs_nothing_more() -> None:
-    lane = Lane("test", threads=1, max_requests=9)
+    executor = Executor("test", threads=1, max_requests=9)
     gate = Gate()
-    first = asyncio.create_task(lane.run(gate))
+    first = asyncio.create_task(executor.run(gate))
     await begun(gate)
-    second = asyncio.create_task(lane.run(lambda: "never"))
+    second = asyncio.create_task(executor.run(lambda: "never"))
     await asyncio.sleep(0)
-    lane.close()
+    executor.close()
     gate.opened.set()
     assert await first == "done"
-    for late in (second, lane.run(lambda: "never")):
+    for late in (second, executor.run(lambda: "never")):
         with pytest.raises(NotReady):
             await late

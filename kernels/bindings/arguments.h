@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/runtime/moe_operations.h"
+#include "kernels/runtime/experts/moe_operations.h"
 
 namespace numaserve {
 

@@ -18,10 +18,10 @@
 
 #include "kernels/bindings/program.h"
 #include "kernels/cpu_features.h"
-#include "kernels/runtime/ceilings.h"
-#include "kernels/runtime/packed_matrix.h"
-#include "kernels/runtime/team.h"
-#include "kernels/runtime/weight_file.h"
+#include "kernels/runtime/machine/ceilings.h"
+#include "kernels/runtime/machine/team.h"
+#include "kernels/runtime/weights/packed_matrix.h"
+#include "kernels/runtime/weights/weight_file.h"
 
 namespace nb = nanobind;
 

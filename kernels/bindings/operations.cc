@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "kernels/bindings/arguments.h"
-#include "kernels/runtime/latent_operations.h"
-#include "kernels/runtime/moe_operations.h"
-#include "kernels/runtime/operations.h"
+#include "kernels/runtime/attention/latent_operations.h"
+#include "kernels/runtime/experts/moe_operations.h"
+#include "kernels/runtime/program/operations.h"
 
 namespace nb = nanobind;
 

@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "kernels/runtime/program.h"
+#include "kernels/runtime/program/program.h"
 
 namespace numaserve {
 

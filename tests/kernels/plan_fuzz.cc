@@ -14,7 +14,7 @@
 #include <random>
 #include <string>
 
-#include "kernels/runtime/step.h"
+#include "kernels/runtime/program/step.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/runtime/nodes.h"
+#include "kernels/runtime/program/nodes.h"
 
 namespace numaserve::testing {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/runtime/program.h"
+#include "kernels/runtime/program/program.h"
 
 namespace numaserve::testing {
 

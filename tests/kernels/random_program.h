@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/runtime/attention_nodes.h"
-#include "kernels/runtime/context_parallel.h"
-#include "kernels/runtime/gather_columns.h"
-#include "kernels/runtime/latent_nodes.h"
-#include "kernels/runtime/moe_nodes.h"
+#include "kernels/runtime/attention/attention_nodes.h"
+#include "kernels/runtime/attention/context_parallel.h"
+#include "kernels/runtime/attention/latent_nodes.h"
+#include "kernels/runtime/experts/moe_nodes.h"
+#include "kernels/runtime/program/gather_columns.h"
 #include "tests/kernels/random_nodes.h"
 
 namespace numaserve::testing {

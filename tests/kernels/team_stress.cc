@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/runtime/team.h"
+#include "kernels/runtime/machine/team.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""The minimum length of a sequence whose latents ranks divide; see kernels/runtime/context_parallel.h."""
+"""The minimum length of a sequence whose latents ranks divide; see kernels/runtime/attention/context_parallel.h."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -54,7 +54,7 @@ class Masks:
     """Has matchers make the mask of each next token as soon as the token before is known, and hands it to rank 0 when a
     plan wants it, whichever comes last. All methods are called in the event loop.
 
-    Rank 0 does not wait long (see `Masks` in kernels/runtime/nodes.h): a mask that comes later costs its own sequence
+    Rank 0 does not wait long (see `Masks` in kernels/runtime/program/nodes.h): a mask that comes later costs its own sequence
     alone. The scheduler takes the sample back, and plans the sequence again once `known` was called. A sequence that
     waits for longer than `patience_s` fails.
 

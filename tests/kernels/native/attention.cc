@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/runtime/memory.h"
-#include "kernels/runtime/program.h"
+#include "kernels/runtime/machine/memory.h"
+#include "kernels/runtime/program/program.h"
 #include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;

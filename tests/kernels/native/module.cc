@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "kernels/blocking.h"
-#include "kernels/runtime/memory.h"
-#include "kernels/runtime/operations.h"
-#include "kernels/runtime/packed_matrix.h"
+#include "kernels/runtime/machine/memory.h"
+#include "kernels/runtime/program/operations.h"
+#include "kernels/runtime/weights/packed_matrix.h"
 #include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;

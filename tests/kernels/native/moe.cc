@@ -1,7 +1,7 @@
 // Routing and summing of a mixture of experts, see module.cc
 #include <vector>
 
-#include "kernels/runtime/moe_operations.h"
+#include "kernels/runtime/experts/moe_operations.h"
 #include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;

@@ -1,0 +1,89 @@
+#include "kernels/runtime/attention/attention_nodes.h"
+
+namespace numaserve {
+
+void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int turn, int thread) {
+  const bool latent = args.value_dim > 0;
+  const auto compute = latent ? run.table.latent_attention_item : run.table.attention_item;
+  const auto merge = latent ? run.table.latent_attention_merge : run.table.attention_merge;
+  const auto count = static_cast<int64_t>(work.items.size());
+  const int threads = run.team.size();
+  // A thread's first item is fixed, so that what it reads can be fetched before. The others are handed out one by one,
+  // heaviest first: which thread computes an item does not show in its bits. The thread's next item is a guess, good
+  // enough for prefetching: the others take one each before.
+  std::atomic<int64_t>& taken = run.next_item[turn];
+  for (int64_t i = thread; i < count; i = threads + taken.fetch_add(1)) {
+    const int64_t next = i + threads;
+    compute(args, work.items[static_cast<size_t>(i)], next < count ? &work.items[static_cast<size_t>(next)] : nullptr,
+            run.scratch<void>(thread));
+  }
+  // Nobody is at the other turn's items: there was a barrier since, and there will be one before the next.
+  if (thread == 0) run.next_item[1 - turn].store(0);
+  if (work.merges.empty()) return;
+  run.team.barrier(thread);
+  const Range merges = split(static_cast<int64_t>(work.merges.size()), run.team.size(), thread);
+  for (int64_t i = merges.begin; i < merges.end; ++i) {
+    const AttentionWork::Merge& of = work.merges[static_cast<size_t>(i)];
+    merge(args, of.first, of.blocks, of.stride);
+  }
+}
+
+Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtype dtype) {
+  const int64_t halves = heads.latent() ? 1 : 2;
+  const int64_t position = halves * heads.kv_heads * kv_half_bytes(dtype, heads.head_tiles()) / kPageTokens;
+  const int64_t pair = int64_t{2} * heads.q_heads * (heads.head_dim + heads.values());
+  return {.bytes = position * work.positions, .flops = pair * work.pairs, .format = WeightFormat::kBf16};
+}
+
+AttentionArgs AttentionNode::arguments(const Run& run) const {
+  return {.q = run.at<bf16>(q),
+          .q_heads = heads.q_heads,
+          .kv_heads = heads.kv_heads,
+          .head_dim = heads.head_dim,
+          .head_tiles = heads.head_tiles(),
+          .scale = scale,
+          .softcap = softcap,
+          .window = run.step.attention[static_cast<size_t>(work)].window,
+          .kv = kv,
+          .sequences = run.step.sequences.data(),
+          .out = run.at<bf16>(out),
+          .ldo = out.ld,
+          .partial = run.at<float>(partial),
+          .value_dim = heads.value_dim,
+          .sinks = sinks,
+          .block_groups = block_groups};
+}
+
+// The pages of a thread's first item, K and V of its head. (Latents are not fetched: a block has more of them than the
+// second-level cache should hold beside weights.)
+std::span<const std::byte> AttentionNode::reads_first(const Run& run, int thread, int64_t index) const {
+  const AttentionWork& todo = run.step.attention[static_cast<size_t>(work)];
+  if (heads.latent() || static_cast<size_t>(thread) >= todo.items.size()) return {};
+  const AttentionItem& item = todo.items[static_cast<size_t>(thread)];
+  const AttentionSequence& s = run.step.sequences[static_cast<size_t>(item.sequence)];
+  const Range pages = todo.first_pages(s, item, heads.q_heads / heads.kv_heads);
+  if (index >= pages.end - pages.begin) return {};
+  return {kv.k + s.pages[pages.begin + index] * kv.page_stride + item.kv_head * kv.head_stride,
+          static_cast<size_t>(kv.head_stride)};
+}
+
+void AttentionNode::run(Run& run, int thread) const {
+  AttentionArgs args = arguments(run);
+  RopeStoreArgs stores{};
+  if (rope != nullptr && rope->joins_next(run)) {
+    stores = rope->arguments(run);
+    args.rope = &stores;
+  }
+  if (next_node != nullptr) {
+    const std::span<const std::byte> after = next_node->reads_first(run, thread, 0);
+    args.after = after.data();
+    args.after_lines = static_cast<int64_t>(after.size()) / kLineBytes;
+  }
+  attend(run, args, run.step.attention[static_cast<size_t>(work)], turn, thread);
+}
+
+Cost AttentionNode::cost(const Step& step) const {
+  return attention_cost(step.attention[static_cast<size_t>(work)], heads, kv.dtype);
+}
+
+}  // namespace numaserve

@@ -1,0 +1,35 @@
+// Attention, over keys and values of heads or over latents.
+#pragma once
+
+#include "kernels/runtime/program/nodes.h"
+
+namespace numaserve {
+
+struct AttentionNode : Node {
+  AttentionNode(Place q_in, Place out_in, Place partial_in, HeadGeometry heads_in, KvLayer kv_in, int turn_in)
+      : Node("attention"), q(q_in), out(out_in), partial(partial_in), heads(heads_in), kv(kv_in), turn(turn_in) {}
+  void run(Run& run, int thread) const override;
+  std::span<const std::byte> reads_first(const Run& run, int thread, int64_t index) const override;
+  Cost cost(const Step& step) const override;
+  Place q, out, partial;
+  HeadGeometry heads;
+  KvLayer kv;
+  int turn;  // see `attend`
+  float scale = 1.0f, softcap = 0.0f;
+  const float* sinks = nullptr;
+  int32_t block_groups = 1;
+  int work = 0;                         // index in Step::attention
+  const RopeStoreNode* rope = nullptr;  // the node before, which may join this one
+
+ private:
+  AttentionArgs arguments(const Run& run) const;
+};
+
+// Computes the items of `work`, and merges their partial results. Threads meet in between where there are any. Calls
+// of a step have turns 0 and 1 alternately, and there is a barrier between them.
+void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int turn, int thread);
+
+// The bytes that `work` has read and the operations that it has computed, with heads of `heads`.
+Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtype dtype);
+
+}  // namespace numaserve

@@ -1,0 +1,77 @@
+#include "kernels/runtime/attention/context_parallel.h"
+
+#include <cstring>
+
+#include "kernels/runtime/attention/attention_nodes.h"
+
+namespace numaserve {
+
+void GatherQueriesNode::run(Run& run, int thread) const {
+  const std::vector<int32_t>& rows = run.step.divided.rows;
+  if (rows.empty()) {
+    leave(run, message, thread);
+    return;
+  }
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  // Rows of queries are short: a row is a thread's share.
+  const Range mine = split(num_rows, run.team.size(), thread);
+  const int64_t row_bytes = heads.row_bytes(run.ring->rank());
+  for (int64_t row = mine.begin; row < mine.end; ++row)
+    std::memcpy(run.at<std::byte>(message) + row * row_bytes,
+                run.at<bf16>(query) + rows[static_cast<size_t>(row)] * query.ld, static_cast<size_t>(row_bytes));
+  run.team.barrier(thread);
+  if (meet(run, message, thread)) copy_columns(run, heads, message, num_rows, gathered, thread);
+  leave(run, message, thread);
+}
+
+void DividedAttentionNode::run(Run& run, int thread) const {
+  const Step::Divided& divided = run.step.divided;
+  // Without sequences too: its turn is taken.
+  attend(run,
+         {.q = run.at<bf16>(q),
+          .q_heads = all_heads.q_heads,
+          .kv_heads = all_heads.kv_heads,
+          .head_dim = all_heads.head_dim,
+          .head_tiles = all_heads.head_tiles(),
+          .scale = scale,
+          .softcap = 0.0f,
+          .window = 0,
+          .kv = kv,
+          .sequences = divided.sequences.data(),
+          .out = nullptr,
+          .ldo = 0,
+          .partial = run.at<float>(partial),
+          .value_dim = all_heads.value_dim,
+          .block_groups = run.world(),
+          .block_group = run.ring->rank(),
+          .group_out = run.at<float>(message)},
+         divided.work, turn, thread);
+  if (!divided.rows.empty()) {
+    run.team.barrier(thread);
+    if (meet(run, message, thread)) merge_groups(run, thread);
+  }
+  leave(run, message, thread);
+}
+
+void DividedAttentionNode::merge_groups(const Run& run, int thread) const {
+  const float* parts[ring::kMaxWorld];
+  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(message, rank);
+  const auto own = static_cast<size_t>(run.ring->rank());
+  run.table.latent_groups_merge({.parts = parts,
+                                 .num_parts = run.world(),
+                                 .all_heads = all_heads.q_heads,
+                                 .first_head = head_bounds[own],
+                                 .heads = head_bounds[own + 1] - head_bounds[own],
+                                 .value_dim = all_heads.value_dim,
+                                 .rows = run.step.divided.rows.data(),
+                                 .num_rows = static_cast<int64_t>(run.step.divided.rows.size()),
+                                 .out = run.at<bf16>(out),
+                                 .ldo = out.ld},
+                                thread, run.lanes());
+}
+
+Cost DividedAttentionNode::cost(const Step& step) const {
+  return attention_cost(step.divided.work, all_heads, kv.dtype);
+}
+
+}  // namespace numaserve

@@ -1,0 +1,98 @@
+#include "kernels/runtime/attention/latent_nodes.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace numaserve {
+namespace {
+
+// Into how many parts the rows are cut so that the busiest thread has the least of `pairs` times `rows`.
+int64_t row_parts(int64_t rows, int64_t pairs, int64_t threads) {
+  const int64_t row_units = ceil_div(rows, kPad);
+  int64_t best = 1, least = INT64_MAX;
+  for (int64_t parts = 1; parts <= std::min(row_units, threads); ++parts) {
+    const int64_t cost = ceil_div(pairs * parts, threads) * ceil_div(row_units, parts);
+    if (cost >= least) continue;
+    least = cost;
+    best = parts;
+  }
+  return best;
+}
+
+}  // namespace
+
+void LatentStoreNode::run(Run& run, int thread) const {
+  if (heads.q_heads == 0) return;  // nor is there a cache
+  run.table.latent_store({.q = run.at<float>(q),
+                          .ldq = q.ld,
+                          .kv = run.at<float>(kv),
+                          .ldkv = kv.ld,
+                          .heads = heads.q_heads,
+                          .nope_dim = nope_dim,
+                          .rope_dim = heads.head_dim - heads.value_dim,
+                          .value_dim = heads.value_dim,
+                          .cos = cos,
+                          .sin = sin,
+                          .norm = norm,
+                          .eps = eps,
+                          .nope = run.at<bf16>(nope),
+                          .ld_nope = nope.ld,
+                          .query = run.at<bf16>(query),
+                          .kv_layer = layer,
+                          .runs = run.step.runs.data(),
+                          .num_runs = static_cast<int64_t>(run.step.runs.size())},
+                         thread, run.team.size());
+}
+
+HeadLinearNode::HeadLinearNode(std::string node_name, Place x_in, int64_t x_stride_in, const PackedMatrix& weight_in,
+                               int32_t num_heads_in, Place out_in, int64_t out_stride_in)
+    : Node(std::move(node_name)),
+      x(x_in),
+      x_stride(x_stride_in),
+      weight(weight_in),
+      num_heads(num_heads_in),
+      out(out_in),
+      out_stride(out_stride_in) {
+  bytes = weight.bytes();
+}
+
+// Every thread has as many pairs of panels as the others, to one, wherever heads begin: with one token it streams as
+// many bytes.
+void HeadLinearNode::run(Run& run, int thread) const {
+  if (num_heads == 0) return;
+  const int64_t rows = run.step.num_tokens(), per_head = weight.n_panels() / 2 / num_heads;
+  PackedWeights packed = weight.view();
+  if (widened) packed.depth = round_up(weight.k(), kTileK);
+  const int64_t item_bytes = in_int8() ? 1 : static_cast<int64_t>(sizeof(bf16));
+  const int64_t pairs = num_heads * per_head, parts = row_parts(rows, pairs, run.team.size());
+  const Range mine = split(pairs * parts, run.team.size(), thread);
+  for (int64_t unit = mine.begin; unit < mine.end;) {
+    const int64_t pair = unit % pairs, head = pair / per_head;
+    const int64_t count = std::min(mine.end - unit, per_head - pair % per_head);
+    // The loop nest counts the columns of its output from the first panel on.
+    const int64_t before = head * (out_stride - per_head * 2 * kTileN);
+    run.table.gemm_share({.a = run.at<std::byte>(x) + head * x_stride * item_bytes,
+                          .lda = x.ld,
+                          .b = packed,
+                          .widened = widened,
+                          .blocking = run.blocking,
+                          .m = rows,
+                          .bias = nullptr,
+                          .activation = Activation::kNone,
+                          .accumulate = false,
+                          .out_f32 = nullptr,
+                          .out_bf16 = run.at<bf16>(out) + before,
+                          .ldo = out.ld},
+                         {split(rows, parts, unit / pairs, kPad), {2 * pair, 2 * (pair + count)}},
+                         run.scratch<void>(thread));
+    unit += count;
+  }
+}
+
+Cost HeadLinearNode::cost(const Step& step) const {
+  return {.bytes = bytes * step.totals.steps,
+          .flops = 2 * weight.n() * weight.k() * step.totals.tokens,
+          .format = widened ? WeightFormat::kBf16 : weight.format()};
+}
+
+}  // namespace numaserve

@@ -1,0 +1,42 @@
+// The nodes of multi-head latent attention, but for attention itself, which is an AttentionNode over a latent cache.
+#pragma once
+
+#include <string>
+
+#include "kernels/runtime/program/nodes.h"
+
+namespace numaserve {
+
+struct LatentStoreNode : Node {
+  LatentStoreNode(Place q_in, Place kv_in, Place nope_in, Place query_in, HeadGeometry heads_in, KvLayer layer_in)
+      : Node("latent_store"), q(q_in), kv(kv_in), nope(nope_in), query(query_in), heads(heads_in), layer(layer_in) {}
+  void run(Run& run, int thread) const override;
+  Place q, kv, nope, query;
+  HeadGeometry heads;
+  KvLayer layer;
+  int32_t nope_dim = 0;
+  const float *cos = nullptr, *sin = nullptr, *norm = nullptr;
+  int64_t positions = 0;  // rows of cos and sin
+  float eps = 0.0f;
+};
+
+// A product for each head: its columns of `x`, from head to head `x_stride`, through its rows of `weight`, to its
+// columns of `out`, which is bf16. `x` is bf16, or int8 with a scale, or scales, for each head of a row.
+struct HeadLinearNode : Node {
+  HeadLinearNode(std::string node_name, Place x_in, int64_t x_stride_in, const PackedMatrix& weight_in,
+                 int32_t num_heads_in, Place out_in, int64_t out_stride_in);
+  void run(Run& run, int thread) const override;
+  Cost cost(const Step& step) const override;
+  Place x;
+  int64_t x_stride;
+  const PackedMatrix& weight;
+  int32_t num_heads;
+  Place out;
+  int64_t out_stride;
+  bool widened = false;  // see GemmArgs
+
+ private:
+  bool in_int8() const { return takes_int8(weight.format()) && !widened; }
+};
+
+}  // namespace numaserve

@@ -1,0 +1,170 @@
+#include "kernels/runtime/experts/moe_nodes.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace numaserve {
+
+void RouteNode::run(Run& run, int thread) const {
+  const int threads = run.team.size();
+  const Range tokens = split(run.step.num_tokens(), threads, thread);
+  choose(run, tokens, run.at<int32_t>(places.counts) + thread * places.counts.ld);
+  run.team.barrier(thread);
+  auto* next = run.scratch<int32_t>(thread);
+  find_rows(run, thread, next);
+  copy_rows(run, tokens, next);
+}
+
+void RouteNode::choose(Run& run, Range tokens, int32_t* counts) const {
+  RouteArgs args = choice;
+  args.logits = run.at<float>(logits);
+  args.ldl = logits.ld;
+  std::fill_n(counts, num_experts, 0);
+  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+    int32_t* route = run.at<int32_t>(places.routes) + t * places.routes.ld;
+    auto* weights = reinterpret_cast<float*>(route + choice.top_k);
+    run.table.route(args, t, route, weights);
+    weights[choice.top_k] = shared_gate ? run.table.sigmoid(args.logits[t * args.ldl + choice.num_experts]) : 1.0f;
+    for (int32_t k = 0; k < choice.top_k; ++k) {
+      const int32_t expert = route[k] - first_expert;
+      if (expert >= 0 && expert < num_experts) ++counts[expert];
+    }
+  }
+}
+
+// Each thread for itself: cheaper than waiting for one of them. Through the counts row by row, which is many experts at
+// once.
+void RouteNode::find_rows(Run& run, int thread, int32_t* next) const {
+  const int threads = run.team.size();
+  auto* counts = run.at<int32_t>(places.counts);
+  int32_t* totals = next + num_experts;
+  std::fill_n(next, 2 * num_experts, 0);
+  for (int t = 0; t < threads; ++t) {
+    const int32_t* chosen = counts + t * places.counts.ld;
+    for (int32_t expert = 0; expert < num_experts; ++expert) totals[expert] += chosen[expert];
+    if (t < thread)
+      for (int32_t expert = 0; expert < num_experts; ++expert) next[expert] += chosen[expert];
+  }
+  int32_t* firsts = counts + threads * places.counts.ld;
+  int32_t row = 0;
+  for (int32_t expert = 0; expert < num_experts; ++expert) {
+    if (thread == 0) firsts[expert] = row;
+    next[expert] += row;
+    row += totals[expert];
+  }
+  if (thread == 0) firsts[num_experts] = row;
+}
+
+void RouteNode::copy_rows(Run& run, Range tokens, int32_t* next) const {
+  const int64_t row_bytes = x.ld * item_bytes;
+  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+    int32_t* route = run.at<int32_t>(places.routes) + t * places.routes.ld;
+    for (int32_t k = 0; k < choice.top_k; ++k) {
+      const int32_t expert = route[k] - first_expert;
+      if (expert < 0 || expert >= num_experts) {
+        route[k] = -1;
+        continue;
+      }
+      route[k] = next[expert]++;
+      std::memcpy(run.at<std::byte>(sorted) + route[k] * row_bytes, run.at<std::byte>(x) + t * row_bytes,
+                  static_cast<size_t>(row_bytes));
+    }
+  }
+}
+
+ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
+                         std::vector<const PackedMatrix*> experts_in)
+    : Node(std::move(node_name)), x(x_in), out(out_in), counts(counts_in), experts(std::move(experts_in)) {
+  for (const PackedMatrix* expert : experts) bytes += expert->bytes();
+}
+
+// The shared expert comes last.
+ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
+  if (index == experts.size()) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, run.step.num_tokens()};
+  const auto* firsts = run.at<const int32_t>(counts) + run.team.size() * counts.ld;
+  const PackedMatrix& weight = *experts[index];
+  const float* own = bias == nullptr ? nullptr : bias + static_cast<int64_t>(index) * weight.padded_n();
+  return {&weight, own, x, out, widened, firsts[index], firsts[index + 1] - firsts[index]};
+}
+
+// Up to some rows, of bf16 sixteen, a product takes as long as its weights take to be read. A rank without columns of
+// the experts writes zeros.
+int64_t ExpertsNode::pair_cost(const Part& part) {
+  constexpr int64_t kReadingRows = 16;
+  const PackedMatrix& weight = *part.weight;
+  const int64_t reading = kReadingRows * weight.bytes() / std::max<int64_t>(weight.n_panels() / 2, 1);
+  const int64_t computing = part.rows * weight.depth() * 2 * kTileN * static_cast<int64_t>(sizeof(bf16));
+  return std::max<int64_t>({reading, computing, 1});
+}
+
+void ExpertsNode::run(Run& run, int thread) const {
+  const size_t parts = experts.size() + (shared != nullptr ? 1 : 0);
+  int64_t total = 0;
+  for (size_t i = 0; i < parts; ++i) {
+    const Part each = part(run, i);
+    if (each.rows > 0) total += pair_cost(each) * (each.weight->n_panels() / 2);
+  }
+  const int64_t begin = total * thread / run.team.size(), end = total * (thread + 1) / run.team.size();
+  int64_t before = 0;
+  for (size_t i = 0; i < parts; ++i) {
+    const Part each = part(run, i);
+    if (each.rows == 0) continue;
+    const int64_t cost = pair_cost(each), pairs = each.weight->n_panels() / 2;
+    const auto pair_at = [&](int64_t at) {
+      return std::clamp<int64_t>(ceil_div(std::max<int64_t>(at - before, 0), cost), 0, pairs);
+    };
+    const Range mine{pair_at(begin), pair_at(end)};
+    if (mine.begin < mine.end) multiply(run, thread, each, mine);
+    if (thread == 0) count(each);
+    before += cost * pairs;
+  }
+}
+
+void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs) const {
+  PackedWeights packed = part.weight->view();
+  if (part.widened) packed.depth = round_up(part.weight->k(), kTileK);
+  const bool narrow = activation != Activation::kNone;
+  const int64_t first = part.first_row * part.out.ld;
+  run.table.gemm_share({.a = run.at<std::byte>(part.x) + part.first_row * part.x.ld * item_bytes,
+                        .lda = part.x.ld,
+                        .b = packed,
+                        .widened = part.widened,
+                        .blocking = run.blocking,
+                        .m = part.rows,
+                        .bias = part.bias,
+                        .activation = activation,
+                        .accumulate = false,
+                        .out_f32 = narrow ? nullptr : run.at<float>(part.out) + first,
+                        .out_bf16 = narrow ? run.at<bf16>(part.out) + first : nullptr,
+                        .ldo = part.out.ld,
+                        .limit = limit},
+                       {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}}, run.scratch<void>(thread));
+}
+
+void ExpertsNode::count(const Part& part) const {
+  done_.bytes += part.weight->bytes();
+  done_.flops += 2 * part.weight->n() * part.weight->k() * part.rows;
+}
+
+Cost ExpertsNode::cost(const Step&) const {
+  Cost cost = done_;
+  if (!experts.empty()) cost.format = widened ? WeightFormat::kBf16 : experts.front()->format();
+  return cost;
+}
+
+void CombineNode::run(Run& run, int thread) const {
+  run.table.combine({.y = run.at<float>(y),
+                     .ldy = y.ld,
+                     .shared = has_shared ? run.at<float>(shared) : nullptr,
+                     .lds = shared.ld,
+                     .routes = run.at<int32_t>(routes),
+                     .ldr = routes.ld,
+                     .top_k = top_k,
+                     .out = run.at<float>(out),
+                     .ldo = out.ld,
+                     .tokens = run.step.num_tokens(),
+                     .accumulate = accumulate},
+                    thread, run.team.size());
+}
+
+}  // namespace numaserve

@@ -1,0 +1,78 @@
+// The nodes of a mixture of experts. Tokens are routed and their rows sorted by expert; the experts are matrix products
+// on consecutive rows then, and what they make is summed for each token in the order of the experts.
+#pragma once
+
+#include <vector>
+
+#include "kernels/runtime/program/nodes.h"
+
+namespace numaserve {
+
+// Places that the nodes of one layer share.
+struct MoePlaces {
+  Place routes;  // [tokens, 2 * top_k + 1]; see CombineArgs
+  Place counts;  // int32 [threads + 1, experts + 1]: rows by thread and expert, then the first row of each expert
+};
+
+// Chooses each token's experts and copies its row to one of theirs: those of an expert follow each other in the order
+// of the tokens, whatever the number of threads.
+struct RouteNode : Node {
+  RouteNode(Place logits_in, Place x_in, Place sorted_in, MoePlaces places_in, RouteArgs choice_in)
+      : Node("moe_route"), logits(logits_in), x(x_in), sorted(sorted_in), places(places_in), choice(choice_in) {}
+  void run(Run& run, int thread) const override;
+  Place logits, x, sorted;  // rows of x and sorted are of equal length
+  MoePlaces places;
+  RouteArgs choice;  // but for the logits
+  int64_t item_bytes = 2;
+  int32_t first_expert = 0, num_experts = 0;  // of this rank
+  bool shared_gate = false;                   // the logit after the experts' is that of the shared expert
+
+ private:
+  void choose(Run& run, Range tokens, int32_t* counts) const;
+  void find_rows(Run& run, int thread, int32_t* next) const;
+  void copy_rows(Run& run, Range tokens, int32_t* next) const;
+};
+
+// A matrix product for every expert that has rows, and the shared expert's on all tokens. What there is to do is
+// divided over the threads by cost, at any pair of panels: with one token every thread reads as many bytes as the
+// others.
+struct ExpertsNode : Node {
+  ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
+              std::vector<const PackedMatrix*> experts_in);
+  void run(Run& run, int thread) const override;
+  Cost cost(const Step& step) const override;
+  Place x, out, counts;
+  std::vector<const PackedMatrix*> experts;
+  const PackedMatrix* shared = nullptr;
+  Place shared_x{}, shared_out{};
+  int64_t item_bytes = 2;       // of x
+  const float* bias = nullptr;  // [experts, padded rows of their matrices], or null
+  Activation activation = Activation::kNone;
+  float limit = 0.0f;  // see GemmArgs
+  bool widened = false, shared_widened = false;
+
+ private:
+  struct Part {
+    const PackedMatrix* weight;
+    const float* bias;
+    Place x, out;
+    bool widened;
+    int64_t first_row, rows;
+  };
+  Part part(const Run& run, size_t index) const;
+  static int64_t pair_cost(const Part& part);
+  void multiply(Run& run, int thread, const Part& part, Range pairs) const;
+  void count(const Part& part) const;
+  mutable Cost done_;  // which experts are read shows in a step only
+};
+
+struct CombineNode : Node {
+  CombineNode(Place y_in, Place routes_in, Place out_in, int32_t top_k_in)
+      : Node("moe_combine"), y(y_in), routes(routes_in), out(out_in), top_k(top_k_in) {}
+  void run(Run& run, int thread) const override;
+  Place y, routes, out, shared{};
+  int32_t top_k;
+  bool has_shared = false, accumulate = false;
+};
+
+}  // namespace numaserve

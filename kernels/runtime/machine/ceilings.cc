@@ -1,0 +1,76 @@
+#include "kernels/runtime/machine/ceilings.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "kernels/runtime/machine/memory.h"
+
+namespace numaserve {
+namespace {
+
+constexpr int kPasses = 7;
+
+template <class F>
+double seconds(F&& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes) {
+  const int64_t share = bytes / team.size() / 4096 * 4096;
+  const LargeBuffer buffer(static_cast<size_t>(share * team.size()));
+  // Written first, by the thread that reads it: untouched memory is one shared page of zeros.
+  team.parallel([&](int thread) { std::memset(buffer.data() + thread * share, 1, static_cast<size_t>(share)); });
+  double best = 1e300;
+  // Which of the two reads more differs between processors.
+  for (int pass = 0; pass < 2 * kPasses; ++pass) {
+    const bool fetch_ahead = pass % 2 == 0;
+    best =
+        std::min(best, seconds([&] {
+                   team.parallel([&](int thread) { table.read(buffer.data() + thread * share, share, fetch_ahead); });
+                 }));
+  }
+  return static_cast<double>(share * team.size()) / best;
+}
+
+double read_seconds(const KernelTable& table, Team& team, const std::vector<Memory>& parts, bool fetch_ahead) {
+  return seconds([&] {
+    team.parallel([&](int thread) {
+      for (const Memory& part : parts) {
+        const int64_t share = part.bytes / team.size() / 256 * 256;
+        table.read(part.data + thread * share, share, fetch_ahead);
+      }
+    });
+  });
+}
+
+double peak_flops(const KernelTable& table, Team& team, WeightFormat format, int passes) {
+  constexpr int64_t kRounds = 2'000'000;
+  std::vector<int64_t> done(static_cast<size_t>(team.size()));
+  double best = 0.0;
+  for (int pass = 0; pass < passes; ++pass) {
+    const double time = seconds(
+        [&] { team.parallel([&](int thread) { done[static_cast<size_t>(thread)] = table.peak(format, kRounds); }); });
+    best = std::max(best, static_cast<double>(done[0]) * team.size() / time);
+  }
+  return best;
+}
+
+double barrier_ns(Team& team) {
+  constexpr int kBarriers = 20000;
+  double best = 1e300;
+  for (int pass = 0; pass < kPasses; ++pass)
+    best = std::min(best, seconds([&] {
+                      team.parallel([&](int thread) {
+                        for (int i = 0; i < kBarriers; ++i) team.barrier(thread);
+                      });
+                    }));
+  return best / kBarriers * 1e9;
+}
+
+}  // namespace numaserve

@@ -1,0 +1,129 @@
+#include "kernels/runtime/machine/team.h"
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+namespace numaserve {
+namespace {
+
+constexpr int kGroup = 8;
+// A barrier normally takes well under a microsecond; past this many pauses the other thread has been descheduled,
+// and on a machine with more runnable threads than cores spinning would only keep it from running.
+constexpr int kBarrierSpins = 4096;
+constexpr int kIdleSpins = 20000;  // some 100 microseconds awake between steps
+
+long futex(std::atomic<uint32_t>* word, int op, uint32_t value) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), op | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+void pin_this_thread(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (const int error = pthread_setaffinity_np(pthread_self(), sizeof(set), &set); error != 0)
+    throw std::system_error(error, std::generic_category(), "cannot pin a thread to CPU " + std::to_string(cpu));
+}
+
+Team::Team(const std::vector<int>& cpus) : size_(static_cast<int>(cpus.size())) {
+  if (cpus.empty()) throw std::invalid_argument("a thread team needs at least one CPU");
+  lanes_ = std::make_unique<Lane[]>(cpus.size());
+  // The caller visits every processor and ends on its own: a processor it may not use throws here, where there is
+  // somebody to catch it, and not in a thread.
+  for (auto cpu = cpus.rbegin(); cpu != cpus.rend(); ++cpu)
+    if (*cpu >= 0) pin_this_thread(*cpu);
+  threads_.reserve(cpus.size());
+  try {
+    for (int i = 1; i < size_; ++i)
+      threads_.emplace_back([this, i, cpu = cpus[static_cast<size_t>(i)]] { thread_main(i, cpu); });
+  } catch (...) {
+    size_ = 1 + static_cast<int>(threads_.size());  // the team that there is; its threads read this in a run only
+    stop();
+    throw;
+  }
+}
+
+Team::~Team() { stop(); }
+
+void Team::stop() {
+  stopping_ = true;
+  run([](void*, int) noexcept {}, nullptr);
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Team::run(Task task, void* context) {
+  task_ = task;
+  context_ = context;
+  generation_.value.fetch_add(1, std::memory_order_release);
+  wakeups_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(&wakeups_, FUTEX_WAKE, INT32_MAX);
+  task(context, 0);
+  barrier(0);
+}
+
+void Team::thread_main(int thread, int cpu) {
+  if (cpu >= 0) pin_this_thread(cpu);
+  uint64_t seen = 0;
+  while (true) {
+    wait_for_generation(seen++);
+    const bool last = stopping_;
+    task_(context_, thread);
+    barrier(thread);
+    if (last) return;
+  }
+}
+
+void Team::wait_for_generation(uint64_t seen) {
+  for (int spin = 0; spin < kIdleSpins; ++spin) {
+    if (generation_.value.load(std::memory_order_acquire) > seen) return;
+    _mm_pause();
+  }
+  while (true) {
+    const uint32_t wakeups = wakeups_.load(std::memory_order_seq_cst);
+    if (generation_.value.load(std::memory_order_acquire) > seen) return;
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    futex(&wakeups_, FUTEX_WAIT, wakeups);  // returns at once when a run began since `wakeups` was read
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) {
+  int spin = 0;
+  while (word.load(std::memory_order_acquire) < value) {
+    if (idle.some != nullptr && !idle.some(idle.context)) idle.some = nullptr;
+    if (idle.some != nullptr) continue;
+    if (++spin < kBarrierSpins)
+      _mm_pause();
+    else
+      sched_yield();
+  }
+}
+
+void Team::barrier(int thread, Idle idle) {
+  const uint64_t count = ++lanes_[static_cast<size_t>(thread)].count;
+  if (thread % kGroup == 0) {
+    const int end = std::min(thread + kGroup, size_);
+    for (int member = thread + 1; member < end; ++member)
+      wait_until(lanes_[static_cast<size_t>(member)].arrived, count, idle);
+  }
+  if (thread == 0) {
+    for (int leader = kGroup; leader < size_; leader += kGroup)
+      wait_until(lanes_[static_cast<size_t>(leader)].arrived, count, idle);
+    release_.value.store(count, std::memory_order_release);
+    return;
+  }
+  lanes_[static_cast<size_t>(thread)].arrived.store(count, std::memory_order_release);
+  wait_until(release_.value, count, idle);
+}
+
+}  // namespace numaserve

@@ -1,0 +1,269 @@
+#include "kernels/runtime/program/nodes.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace numaserve {
+namespace {
+
+// Whether some threads would be idle for more than an eighth of the time without parts of k.
+bool divides_k(const GemmArgs& g, int threads) {
+  const int64_t pairs = g.b.n_panels / 2;
+  return g.b.k_parts > 1 && g.m <= kStreamedRows && 8 * threads * ceil_div(pairs, threads) > 9 * pairs;
+}
+
+QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, int64_t rows) {
+  return {.x = run.at<bf16>(x),
+          .ldx = x.ld,
+          .out = run.at<int8_t>(q.out),
+          .ldo = q.out.ld,
+          .rows = rows,
+          .cols = q.cols,
+          .depth = quantized_depth(q.cols, q.group),
+          .group = q.group};
+}
+
+}  // namespace
+
+bool meet(Run& run, const Place& place, int thread, int phase) {
+  if (thread >= run.lanes()) return false;
+  if (run.ring == nullptr) return true;
+  if (run.failed()) return false;
+  const int64_t begin = thread == 0 ? now_ns() : 0;
+  const ring::Status status = run.ring->arrive_and_wait(thread, run.collective(place), phase);
+  if (thread == 0) run.all_reduce_ns += now_ns() - begin;
+  if (status != ring::Status::ok) run.fail(status);
+  return status == ring::Status::ok;
+}
+
+void leave(Run& run, const Place& place, int thread) {
+  if (run.ring == nullptr || thread >= run.lanes()) return;
+  run.ring->done(thread, run.collective(place));
+  if (thread != 0 || run.failed()) return;
+  const ring::Status status = run.ring->acquire(0, run.collective(place) + 1);
+  if (status != ring::Status::ok) run.fail(status);
+}
+
+void EmbedNode::run(Run& run, int thread) const {
+  run.table.embed({.tokens = run.step.tokens.data(),
+                   .table = reinterpret_cast<const bf16*>(table.data()),
+                   .k_tiles = table.depth() / kTileK,
+                   .first_row = first_row,
+                   .num_rows = table.n(),
+                   .scale = scale,
+                   .out = run.at<float>(out),
+                   .ld = out.ld,
+                   .rows = run.step.num_tokens()},
+                  thread, run.team.size());
+}
+
+// The rows of `out` are those of a step's most tokens: few rows leave room for a copy on each thread.
+bool NormNode::joins_next(const Run& run) const {
+  const int64_t rows = run.step.num_tokens();
+  return has_product && rows <= kJoinedRows && rows * run.team.size() + kPad <= run.step.max_tokens();
+}
+
+void NormNode::run(Run& run, int thread) const { norm(run, 0, thread, run.team.size(), thread); }
+
+int64_t NormNode::run_alone(Run& run, int thread) const {
+  const int64_t first_row = thread * run.step.num_tokens();
+  norm(run, first_row, 0, 1, thread);
+  return first_row;
+}
+
+void NormNode::norm(Run& run, int64_t first_row, int part, int parts, int thread) const {
+  const NormArgs args{.x = run.at<float>(x),
+                      .ldx = x.ld,
+                      .weight = weight.data(),
+                      .out = run.at<bf16>(out) + first_row * out.ld,
+                      .ldo = out.ld,
+                      .written = beside ? static_cast<int64_t>(weight.size()) : out.ld,
+                      .rows = run.step.num_tokens(),
+                      .cols = static_cast<int64_t>(weight.size()),
+                      .eps = eps};
+  if (!quantized) return run.table.rms_norm(args, part, parts);
+  QuantizeArgs codes = quantize_args(run, out, *quantized, args.rows);
+  codes.x = args.out;
+  codes.out += first_row * codes.ldo;
+  run.table.rms_norm_quantize(args, codes, run.scratch<void>(thread), part, parts);
+}
+
+LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in)
+    : Node(std::move(node_name)), x(x_in), weight(weight_in), out(out_in) {
+  bytes = weight.bytes();
+}
+
+GemmArgs LinearNode::arguments(const Run& run) const {
+  PackedWeights packed = weight.view();
+  if (widened) packed.depth = round_up(weight.k(), kTileK);
+  const bool narrow = activation != Activation::kNone;
+  return {.a = run.at<std::byte>(x),
+          .lda = x.ld,
+          .b = packed,
+          .widened = widened,
+          .blocking = run.blocking,
+          .m = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens(),
+          .bias = bias,
+          .activation = activation,
+          .accumulate = accumulate,
+          .out_f32 = narrow ? nullptr : run.at<float>(out),
+          .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
+          .ldo = out.ld};
+}
+
+// Few rows: a thread's share of the panels lies in one piece. Where k is divided, pieces are as equal.
+std::span<const std::byte> LinearNode::reads_first(const Run& run, int thread, int64_t index) const {
+  const GemmArgs args = arguments(run);
+  if (index > 0 || args.m == 0 || args.m > kStreamedRows) return {};
+  const int threads = run.team.size();
+  const int64_t pairs = args.b.n_panels / 2;
+  const int64_t pieces = divides_k(args, threads) ? pairs * args.b.k_parts : pairs;
+  const Range mine = split(pieces, threads, thread);
+  const int64_t unit = weight.bytes() / std::max<int64_t>(pieces, 1);
+  return {args.b.data + mine.begin * unit, static_cast<size_t>((mine.end - mine.begin) * unit)};
+}
+
+void LinearNode::run(Run& run, int thread) const {
+  GemmArgs args = arguments(run);
+  if (norm != nullptr && norm->joins_next(run)) {
+    const int64_t item_bytes = norm->quantized ? 1 : static_cast<int64_t>(sizeof(bf16));
+    args.a = run.at<std::byte>(x) + norm->run_alone(run, thread) * x.ld * item_bytes;
+  }
+  const int threads = run.team.size();
+  if (!divides_k(args, threads)) return run.table.gemm(args, run.scratch<void>(thread), thread, threads);
+  run.table.gemm_parts(args, run.part_sums, run.scratch<void>(thread), thread, threads);
+  run.team.barrier(thread);
+  run.table.gemm_finish(args, run.part_sums, thread, threads);
+}
+
+Cost LinearNode::cost(const Step& step) const {
+  const Step::Totals& done = step.totals;
+  return {.bytes = bytes * (logits ? done.logit_steps : done.steps),
+          .flops = 2 * weight.n() * weight.k() * (logits ? done.logit_rows : done.tokens),
+          .format = widened ? WeightFormat::kBf16 : weight.format()};
+}
+
+void QuantizeNode::run(Run& run, int thread) const {
+  const int64_t tokens = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
+  QuantizeArgs args = quantize_args(run, x, quantized, tokens * rows_per_token * heads);
+  args.heads = heads;
+  args.x_stride = x_stride;
+  args.out_stride = out_stride;
+  run.table.quantize(args, thread, run.team.size());
+}
+
+void ReduceNode::run(Run& run, int thread) const {
+  const int64_t rows = run.step.num_tokens();
+  const bool large = rows * partial.ld * static_cast<int64_t>(sizeof(float)) > kOneShotBytes;
+  if (meet(run, partial, thread)) {
+    if (run.world() > 2 && large && rows >= int64_t{run.world()} * run.lanes())
+      scatter_gather(run, thread);
+    else
+      one_shot(run, thread);
+  }
+  leave(run, partial, thread);
+  if (post_norm == nullptr) return;
+  run.team.barrier(thread);
+  run.table.post_norm_add(arguments(run, nullptr, 0, {0, rows}), thread, run.team.size());
+}
+
+// `parts` point at the first of the rows.
+ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const {
+  return {.parts = parts,
+          .num_parts = num_parts,
+          .residual = run.at<float>(residual) + rows.begin * residual.ld,
+          .ld = residual.ld,
+          .rows = rows.end - rows.begin,
+          .cols = cols,
+          .bias = bias,
+          .post_norm = post_norm,
+          .sum = run.at<float>(sum) + rows.begin * sum.ld,
+          .eps = eps,
+          .assign = assign};
+}
+
+void ReduceNode::one_shot(Run& run, int thread) const {
+  const float* parts[ring::kMaxWorld];
+  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
+  run.table.reduce_add(arguments(run, parts, run.world(), {0, run.step.num_tokens()}), thread, run.lanes());
+}
+
+// A lane sums and fetches the same rows of every rank's share: it meets only its namesakes on the other ranks.
+void ReduceNode::scatter_gather(Run& run, int thread) const {
+  const auto share = [&](int rank) {
+    const Range rows = split(run.step.num_tokens(), run.world(), rank);
+    const Range mine = split(rows.end - rows.begin, run.lanes(), thread);
+    return Range{rows.begin + mine.begin, rows.begin + mine.end};
+  };
+  const Range own = share(run.ring->rank());
+  const float* parts[ring::kMaxWorld];
+  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank) + own.begin * partial.ld;
+  float* out = run.at<float>(partial) + own.begin * partial.ld;
+  run.table.reduce_add({.parts = parts,
+                        .num_parts = run.world(),
+                        .residual = out,
+                        .ld = partial.ld,
+                        .rows = own.end - own.begin,
+                        .cols = cols,
+                        .bias = nullptr,
+                        .post_norm = nullptr,
+                        .sum = nullptr,
+                        .eps = 0.0f,
+                        .assign = true},
+                       0, 1);
+  if (!meet(run, partial, thread, 1)) return;
+  for (int rank = 0; rank < run.world(); ++rank) {
+    const Range rows = share(rank);
+    const float* part = run.part<float>(partial, rank) + rows.begin * partial.ld;
+    run.table.reduce_add(arguments(run, &part, 1, rows), 0, 1);
+  }
+}
+
+bool RopeStoreNode::joins_next(const Run& run) const {
+  return attention >= 0 && run.step.attention[static_cast<size_t>(attention)].can_store;
+}
+
+RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
+  return {.qkv = run.at<float>(qkv),
+          .ld = qkv.ld,
+          .q_heads = heads.q_heads,
+          .kv_heads = heads.kv_heads,
+          .head_dim = heads.head_dim,
+          .head_tiles = heads.head_tiles(),
+          .cos = cos,
+          .sin = sin,
+          .rot_dim = rot_dim,
+          .q_norm = q_norm,
+          .k_norm = k_norm,
+          .eps = eps,
+          .norm_rotated = norm_rotated,
+          .q = run.at<bf16>(q),
+          .kv = kv,
+          .runs = run.step.runs.data(),
+          .num_runs = static_cast<int64_t>(run.step.runs.size())};
+}
+
+void RopeStoreNode::run(Run& run, int thread) const { run.table.rope_store(arguments(run), thread, run.team.size()); }
+
+void GatherNode::run(Run& run, int thread) const {
+  const std::vector<LogitRow>& rows = run.step.logit_rows;
+  const Range mine = split(static_cast<int64_t>(rows.size()), run.team.size(), thread);
+  for (int64_t i = mine.begin; i < mine.end; ++i)
+    std::memcpy(run.at<bf16>(out) + i * out.ld, run.at<bf16>(x) + rows[static_cast<size_t>(i)].row * x.ld,
+                static_cast<size_t>(x.ld) * sizeof(bf16));
+}
+
+void PoolNode::run(Run& run, int thread) const {
+  run.table.pool({.x = run.at<float>(x),
+                  .ldx = x.ld,
+                  .rows = run.step.pooled_rows.data(),
+                  .num_rows = static_cast<int64_t>(run.step.pooled_rows.size()),
+                  .weight = weight.data(),
+                  .out = run.at<float>(out),
+                  .ldo = out.ld,
+                  .cols = static_cast<int64_t>(weight.size()),
+                  .eps = eps},
+                 thread, run.team.size());
+}
+
+}  // namespace numaserve

@@ -1,0 +1,282 @@
+// The operations a Program consists of. A node is run by every thread of the team; the Program puts a barrier after it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/runtime/machine/memory.h"
+#include "kernels/runtime/machine/team.h"
+#include "kernels/runtime/program/step.h"
+#include "kernels/runtime/program/vectors.h"
+#include "kernels/runtime/weights/packed_matrix.h"
+#include "shm_comm/include/numaserve_masks.h"
+#include "shm_comm/include/numaserve_ring.h"
+
+namespace numaserve {
+
+inline int64_t now_ns() { return static_cast<int64_t>(ring::monotonic_ns()); }
+
+// A [rows, ld] matrix in the arena, or, when `collective` is not negative and there are several ranks, this rank's
+// part of the ring's slot of the step's collective of that number.
+struct Place {
+  int64_t offset;  // bytes
+  int64_t ld;      // elements
+  int32_t collective;
+};
+
+// Where masked rows find their masks. Without a board, which other ranks than the first do not need, they are dropped.
+struct Masks {
+  // A step waits for masks at most this part of the time that it has taken until then.
+  static constexpr int64_t kWaits = 5;
+  const masks::Board* board = nullptr;
+  int64_t grace_ns = 0;  // the least that it may wait, for all rows of a step together
+};
+
+struct Run {
+  const KernelTable& table;
+  Team& team;
+  ring::Ring* ring;  // null with one rank
+  Step& step;
+  SlotTable& slots;
+  std::byte* arena;
+  std::byte* thread_scratch;  // `thread_scratch_bytes` for each thread
+  int64_t thread_scratch_bytes;
+  Blocking blocking;
+  void* part_sums;  // kPartSums, of the product that is taken
+  std::vector<SampledRow>& sampled;
+  std::vector<float>& named_logprobs;  // of all rows; see `LogitRow::named`
+  Masks masks;
+  uint64_t step_id;
+  int64_t begin_ns;
+  std::atomic<int64_t> mask_wait_ns{0};  // of the thread that waited longest
+  uint64_t first_collective = 0;
+  // Set when a wait in the ring has failed. The node in which that happened is run to its end, because its threads
+  // meet at its barriers; it is the last one: to write the next collective's slot could spoil what a peer still reads.
+  std::atomic<ring::Status> status{ring::Status::ok};
+  std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
+  int64_t all_reduce_ns = 0;            // waiting for other ranks, on thread 0
+  std::atomic<int64_t> next_item[2]{};  // of attention, whose turns take them one after the other; see attend
+
+  int world() const { return ring == nullptr ? 1 : ring->world(); }
+  int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
+  // The part of a matrix that `rank` has: its part of the ring's slot, or, with one rank, the matrix itself.
+  template <class T>
+  T* part(const Place& place, int rank) const {
+    if (place.collective < 0 || ring == nullptr) return reinterpret_cast<T*>(arena + place.offset);
+    return reinterpret_cast<T*>(ring->part(collective(place), rank));
+  }
+  template <class T>
+  T* at(const Place& place) const {
+    return part<T>(place, ring == nullptr ? 0 : ring->rank());
+  }
+  uint64_t collective(const Place& place) const { return first_collective + static_cast<uint64_t>(place.collective); }
+  template <class T>
+  T* scratch(int thread) const {
+    return reinterpret_cast<T*>(thread_scratch + thread * thread_scratch_bytes);
+  }
+  bool failed() const { return status.load(std::memory_order_relaxed) != ring::Status::ok; }
+  void fail(ring::Status why) { status.store(why, std::memory_order_relaxed); }
+};
+
+// Meets the other ranks at a collective; true when its parts may be read. Lanes beyond the ring's have no part in it.
+bool meet(Run& run, const Place& place, int thread, int phase = 0);
+
+// This lane has read its collective, or takes no part in it; lane 0 also makes sure, for the whole rank, that the next
+// one's slot is free. The barrier between this and the next node carries that to the other threads.
+void leave(Run& run, const Place& place, int thread);
+
+// The least that a node has done since the Program was made: activations are not counted, nor what is read again.
+struct Cost {
+  int64_t bytes = 0;  // read from memory, of weights and KV cache
+  int64_t flops = 0;
+  WeightFormat format = WeightFormat::kBf16;  // of the operations
+};
+
+class Node {
+ public:
+  explicit Node(std::string node_name) : name(std::move(node_name)) {}
+  virtual ~Node() = default;
+  virtual void run(Run& run, int thread) const = 0;
+  // Whether the next node does this one's work in this step, each thread what it needs of it: then there is no barrier
+  // between them. Every thread gets the same answer.
+  virtual bool joins_next(const Run&) const { return false; }
+  // The `index`-th piece of memory that a thread reads first in this node, and that no node of a step writes: worth to
+  // be fetched before the node begins. Empty: there is none.
+  virtual std::span<const std::byte> reads_first(const Run&, int /*thread*/, int64_t /*index*/) const { return {}; }
+  virtual Cost cost(const Step&) const { return {}; }
+  const std::string name;
+  const Node* next_node = nullptr;
+  int64_t bytes = 0;  // of weights read by a run, for the profile
+};
+
+struct EmbedNode : Node {
+  EmbedNode(const PackedMatrix& table_in, int64_t first_row_in, float scale_in, Place out_in)
+      : Node("embed"), table(table_in), first_row(first_row_in), scale(scale_in), out(out_in) {}
+  void run(Run& run, int thread) const override;
+  const PackedMatrix& table;
+  int64_t first_row;
+  float scale;
+  Place out;
+};
+
+// Rows of bf16 as matrix products with int8 weights, or in groups, read them.
+struct Quantized {
+  Place out;
+  int64_t cols;
+  int64_t group;  // 0: none
+};
+
+// Rows that each thread of a product norms for itself, where a norm of their shares would take a barrier more.
+inline constexpr int64_t kJoinedRows = 4;
+
+struct NormNode : Node {
+  NormNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
+      : Node("rms_norm"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  bool joins_next(const Run& run) const override;
+  // All rows, by one thread, to rows of `out` that are its own; returns the first of these.
+  int64_t run_alone(Run& run, int thread) const;
+  Place x;
+  const Vector& weight;
+  Place out;
+  float eps;
+  std::optional<Quantized> quantized;  // the result, in addition to `out`
+  bool beside = false;                 // rows of `out` have other columns behind the result
+  bool has_product = false;            // the next node alone reads the result, and is a LinearNode
+
+ private:
+  void norm(Run& run, int64_t first_row, int part, int parts, int thread) const;
+};
+
+// `logits` as for LinearNode.
+struct QuantizeNode : Node {
+  QuantizeNode(Place x_in, Quantized quantized_in, int64_t rows_per_token_in, bool logits_in)
+      : Node("quantize"), x(x_in), quantized(quantized_in), rows_per_token(rows_per_token_in), logits(logits_in) {}
+  void run(Run& run, int thread) const override;
+  Place x;
+  Quantized quantized;
+  int64_t rows_per_token;
+  bool logits;
+  int64_t heads = 1, x_stride = 0, out_stride = 0;  // of a row; see QuantizeArgs
+};
+
+// Rows of `x` through a packed matrix. `logits`: only the rows that want logits, gathered to `x` by a GatherNode.
+struct LinearNode : Node {
+  LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);
+  void run(Run& run, int thread) const override;
+  std::span<const std::byte> reads_first(const Run& run, int thread, int64_t index) const override;
+  Cost cost(const Step& step) const override;
+  Place x;
+  const PackedMatrix& weight;
+  Place out;
+  const NormNode* norm = nullptr;  // the node before, which may join this one
+  const float* bias = nullptr;
+  Activation activation = Activation::kNone;  // with one, `out` is bf16
+  bool widened = false, accumulate = false;   // see GemmArgs
+  bool logits = false;
+
+ private:
+  GemmArgs arguments(const Run& run) const;
+};
+
+// Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each
+// peer's memory twice for its share instead of once for everything. The sums are the same to the bit.
+inline constexpr int64_t kOneShotBytes = 256 << 10;
+
+// residual (+)= the sum over the ranks, then optionally Gemma's norm of the sum; then the norm into `out`.
+struct ReduceNode : Node {
+  ReduceNode(Place partial_in, Place residual_in, Place sum_in, int64_t cols_in)
+      : Node("add_all_reduce"), partial(partial_in), residual(residual_in), sum(sum_in), cols(cols_in) {}
+  void run(Run& run, int thread) const override;
+  Place partial, residual, sum;
+  int64_t cols;
+  bool assign = false;  // the residual begins here (after the embedding)
+  const float* bias = nullptr;
+  const float* post_norm = nullptr;
+  float eps = 0.0f;
+
+ private:
+  ReduceArgs arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const;
+  void one_shot(Run& run, int thread) const;
+  void scatter_gather(Run& run, int thread) const;
+};
+
+struct RopeStoreNode : Node {
+  RopeStoreNode(Place qkv_in, Place q_in, HeadGeometry heads_in, KvLayer kv_in)
+      : Node("rope_store"), qkv(qkv_in), q(q_in), heads(heads_in), kv(kv_in) {}
+  void run(Run& run, int thread) const override;
+  bool joins_next(const Run& run) const override;
+  RopeStoreArgs arguments(const Run& run) const;
+  Place qkv, q;
+  HeadGeometry heads;
+  KvLayer kv;
+  const float *cos = nullptr, *sin = nullptr;
+  int32_t rot_dim = 0;
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  float eps = 0.0f;
+  bool norm_rotated = false;
+  int attention = -1;  // index in Step::attention of the next node, an AttentionNode that alone reads `q`; or -1
+};
+
+struct GatherNode : Node {
+  GatherNode(Place x_in, Place out_in) : Node("gather"), x(x_in), out(out_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, out;
+};
+
+// The final norm, in fp32, of the last token of each sequence that is pooled.
+struct PoolNode : Node {
+  PoolNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
+      : Node("pool"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  Place x;
+  const Vector& weight;
+  Place out;
+  float eps;
+};
+
+// Samples every row of logits on rank 0 and tells all ranks the tokens. Each thread samples its free rows first, then
+// those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end. A row
+// whose mask is late has a token that stands for the one to come, since the next plan may go on from it. Where there
+// are at least two threads for each row of a large vocabulary, threads share the blocks of rows without a mask.
+struct SampleNode : Node {
+  SampleNode(Place logits_in, Place tokens_in, std::vector<int64_t> vocab_first_in, float softcap_in)
+      : Node("sample"),
+        logits(logits_in),
+        tokens(tokens_in),
+        vocab_first(std::move(vocab_first_in)),
+        softcap(softcap_in) {}
+  void run(Run& run, int thread) const override;
+  Place logits, tokens;
+  std::vector<int64_t> vocab_first;  // world + 1 boundaries of the ranks' parts of the vocabulary
+  float softcap;
+
+ private:
+  bool shares_rows(const Run& run) const;
+  bool waits_for_mask(Run& run, int64_t row) const;
+  // `takes`: this thread has a part in it; the others meet it at barriers.
+  void sample_shared(Run& run, bool takes, int thread) const;
+  void sample_rows(Run& run, int thread) const;
+  void sample_masked_rows(Run& run, Range rows, int thread) const;
+  void sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const;
+  void void_after_late(Run& run) const;
+  // What row `row` is sampled with, in the scratch of `thread`, and the steps of that.
+  SampleArgs arguments(Run& run, int64_t row, const uint32_t* mask, int thread) const;
+  void begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const;
+  void finish(Run& run, int64_t row, const SampleArgs& args) const;
+  void share_tokens(Run& run, int thread) const;
+  // Makes what was sampled the slots' last tokens, but for what rests on drafts that were wrong, which is forgotten.
+  void keep_tokens(Run& run) const;
+};
+
+// Bytes of scratch that SampleNode needs on each thread.
+int64_t sample_scratch_bytes(int64_t vocabulary);
+
+}  // namespace numaserve

@@ -1,0 +1,182 @@
+#include "kernels/runtime/program/operations.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "kernels/runtime/attention/attention_nodes.h"
+#include "kernels/runtime/program/gather_columns.h"
+
+namespace numaserve {
+
+Activation activation_of(std::string_view name) {
+  return name == "silu"         ? Activation::kSilu
+         : name == "gelu_tanh"  ? Activation::kGeluTanh
+         : name == "swiglu_oai" ? Activation::kSwigluOai
+         : name == "none"       ? Activation::kNone
+                                : throw std::invalid_argument("unknown activation " + std::string(name));
+}
+
+namespace operation {
+namespace {
+
+void require_quantized(const std::string& node, const Place& x, const Quantized& to) {
+  require(to.cols >= 0 && to.group >= 0 && x.ld >= round_up(to.cols, kPad), node, "the input has too few columns");
+  require(to.out.ld >= quantized_bytes(to.cols, to.group), node, "the output has too few columns");
+}
+
+// Joins a node with the one before it.
+void join(LinearNode& product, NormNode* norm) {
+  require(norm != nullptr && !product.logits, product.name,
+          "a matrix product can be fused only with the norm directly before it");
+  const Place& made = norm->quantized ? norm->quantized->out : norm->out;
+  require(made.offset == product.x.offset && made.ld == product.x.ld, product.name,
+          "the norm directly before the matrix product does not write the input of the product");
+  norm->has_product = true;
+  product.norm = norm;
+}
+void join(AttentionNode& attention, RopeStoreNode* rope) {
+  require(rope != nullptr && rope->kv.k == attention.kv.k && rope->q.offset == attention.q.offset, attention.name,
+          "attention can be fused only with the operation that stores the keys and values of its layer");
+  rope->attention = attention.work;
+  attention.rope = rope;
+}
+
+}  // namespace
+
+void require(bool holds, const std::string& node, const char* what) {
+  if (!holds) throw std::invalid_argument(node + ": " + what);
+}
+
+void require_size(const std::optional<const PaddedVector*>& vector, int64_t size, const std::string& node) {
+  require(!vector || (*vector)->size == size, node, "the norm weight or bias has the wrong number of values");
+}
+
+int64_t operand_columns(const PackedMatrix& weight, bool widened) {
+  const bool whole = takes_int8(weight.format()) && !widened;
+  return whole ? quantized_bytes(weight.k(), weight.group()) : round_up(weight.k(), kTileK);
+}
+
+void add(Program& p, const Embed& f) {
+  require(f.table->format() == WeightFormat::kBf16, f.kKind, "the embedding table must be bf16");
+  require(f.out.ld == f.table->depth(), f.kKind,
+          "the output and the embedding table must have the same number of columns");
+  p.add(std::make_unique<EmbedNode>(*f.table, f.first_row, f.scale, f.out));
+}
+
+void add(Program& p, const RmsNorm& f) {
+  require(f.x.ld >= f.weight->size && f.out.ld >= round_up(f.weight->size, kPad), f.kKind,
+          "the input or the output has too few columns for the weight");
+  if (f.quantized) require_quantized(f.kKind, f.out, *f.quantized);
+  auto node = std::make_unique<NormNode>(f.x, f.weight->values, f.out, f.eps);
+  require(!f.beside || (f.weight->values.size() % kPad == 0 && !f.quantized), f.kKind,
+          "norms that write to one output must fill whole cache lines and must not be quantized");
+  node->quantized = f.quantized;
+  node->beside = f.beside;
+  p.add(std::move(node));
+}
+
+void add(Program& p, const Quantize& f) {
+  require(f.rows_per_token >= 1, f.kKind, "a token must have at least one row");
+  require_quantized(f.kKind, f.x, f.out);
+  p.add(std::make_unique<QuantizeNode>(f.x, f.out, f.rows_per_token, f.logits));
+}
+
+void add(Program& p, const Linear& f) {
+  const bool gated = f.activation != Activation::kNone;
+  require(!f.accumulate || !gated, f.name, "the result of an activation function cannot be added to the output");
+  require(f.activation != Activation::kSwigluOai, f.name, "only experts support this activation function");
+  require(!f.widened || is_grouped(f.weight->format()), f.name,
+          "only weights that are quantized in groups can be expanded to bf16");
+  require(f.x.ld >= operand_columns(*f.weight, f.widened), f.name, "the input has too few columns for the weight");
+  require(f.out.ld >= f.weight->padded_n() / (gated ? 2 : 1), f.name, "the output has too few columns for the weight");
+  require_size(f.bias, f.weight->n(), f.name);
+  auto node = std::make_unique<LinearNode>(f.name, f.x, *f.weight, f.out);
+  node->bias = data_or_null(f.bias);
+  node->activation = f.activation;
+  node->widened = f.widened;
+  node->accumulate = f.accumulate;
+  node->logits = f.logits;
+  if (f.joins_before) join(*node, p.last<NormNode>());
+  p.add(std::move(node));
+}
+
+void add(Program& p, const Reduce& f) {
+  auto node = std::make_unique<ReduceNode>(f.partial, f.residual, f.sum, f.cols);
+  node->assign = f.assign;
+  node->bias = data_or_null(f.bias);
+  node->post_norm = data_or_null(f.post_norm);
+  node->eps = f.eps;
+  p.add(std::move(node));
+}
+
+void add(Program& p, const RopeStore& f) {
+  const HeadGeometry& heads = p.heads();
+  require(2 * f.rope->half <= heads.head_dim, f.kKind, "the table of rotary positions has more columns than a head");
+  require(f.qkv.ld >= (heads.q_heads + 2 * heads.kv_heads) * heads.head_dim &&
+              f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
+          f.kKind, "the number of columns does not match the number and size of the heads");
+  require_size(f.q_norm, heads.head_dim, f.kKind);
+  require_size(f.k_norm, heads.head_dim, f.kKind);
+  auto node = std::make_unique<RopeStoreNode>(f.qkv, f.q, heads, p.kv().layer(f.layer));
+  p.step().limit_positions(f.rope->positions);
+  node->cos = f.rope->cos.data();
+  node->sin = f.rope->sin.data();
+  node->rot_dim = 2 * f.rope->half;
+  node->q_norm = data_or_null(f.q_norm);
+  node->k_norm = data_or_null(f.k_norm);
+  node->eps = f.eps;
+  node->norm_rotated = f.norm_rotated;
+  p.add(std::move(node));
+}
+
+void add(Program& p, const Attention& f) {
+  const HeadGeometry& heads = p.heads();
+  require(f.q.ld == heads.q_heads * heads.head_tiles() * kTileK && f.out.ld >= heads.q_heads * heads.values() &&
+              f.partial.ld >= round_up(heads.values(), kTileK) + kPartialExtra,
+          f.kKind, "the number of columns does not match the number and size of the heads");
+  require(f.scale > 0.0f, f.kKind, "the attention scale must be above 0");
+  require_size(f.sinks, heads.q_heads, f.kKind);
+  auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.layer), p.next_turn());
+  node->scale = f.scale;
+  node->softcap = f.softcap;
+  node->sinks = data_or_null(f.sinks);
+  node->block_groups = p.context_parallel().world;
+  node->work = p.step().add_window(f.window);
+  if (f.joins_before) join(*node, p.last<RopeStoreNode>());
+  p.add(std::move(node));
+}
+
+void add(Program& p, const Gather& f) {
+  require(f.x.ld == f.out.ld, f.kKind, "the input and the output must have the same number of columns");
+  p.add(std::make_unique<GatherNode>(f.x, f.out));
+}
+
+void add(Program& p, const Pool& f) {
+  require(f.x.ld >= f.weight->size && f.out.ld >= round_up(f.weight->size, kPad), f.kKind,
+          "the input or the output has too few columns for the weight");
+  require(f.out.collective < 0, f.kKind, "the output must not be a message to other ranks");
+  p.add(std::make_unique<PoolNode>(f.x, f.weight->values, f.out, f.eps));
+  p.pool_to(f.out, f.weight->size);
+}
+
+void add(Program& p, const GatherColumns& f) {
+  const std::vector<int32_t>& bounds = f.bounds;
+  require(p.world() > 1 && static_cast<int>(bounds.size()) == p.world() + 1 && bounds.front() == 0 &&
+              std::is_sorted(bounds.begin(), bounds.end()) && bounds.back() <= f.out.ld &&
+              std::all_of(bounds.begin(), bounds.end(),
+                          [&](int32_t bound) { return bound % kPad == 0 || bound == bounds.back(); }),
+          f.kKind, "the columns of the ranks do not cover the output");
+  p.add(std::make_unique<GatherColumnsNode>(f.message, f.out, bounds));
+}
+
+void add(Program& p, const Sample& f) {
+  const std::vector<int64_t>& bounds = f.vocab_first;
+  require(static_cast<int>(bounds.size()) == p.world() + 1 && bounds.front() == 0 &&
+              bounds.back() == p.slots().vocabulary() && std::is_sorted(bounds.begin(), bounds.end()),
+          f.kKind, "the token ids of the ranks do not cover the vocabulary");
+  p.add(std::make_unique<SampleNode>(f.logits, f.tokens, bounds, f.softcap));
+}
+
+}  // namespace operation
+}  // namespace numaserve

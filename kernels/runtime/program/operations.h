@@ -1,0 +1,178 @@
+// The operations of a Program as data: of each kind its arguments, and what adds it.
+//
+// A struct names its fields once, in the order of `visit`: bindings/arguments.h fills it from a dict by these names.
+// A field that may be left out is std::nullopt then. Weights, vectors and tables outlive the Program, whose nodes point
+// into them. Each `add` throws std::invalid_argument, which names the node, for arguments that do not fit each other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/runtime/program/program.h"
+#include "kernels/runtime/program/vectors.h"
+
+namespace numaserve {
+
+// By its name: none, silu, gelu_tanh or swiglu_oai. Throws std::invalid_argument for another one.
+Activation activation_of(std::string_view name);
+
+namespace operation {
+
+struct Embed {
+  static constexpr const char* kKind = "embed";
+  const PackedMatrix* table;
+  int64_t first_row;
+  float scale;
+  Place out;
+  void visit(auto&& field) {
+    field("table", table), field("first_row", first_row), field("scale", scale), field("out", out);
+  }
+};
+
+struct RmsNorm {
+  static constexpr const char* kKind = "rms_norm";
+  Place x;
+  const PaddedVector* weight;
+  Place out;
+  float eps;
+  std::optional<Quantized> quantized;
+  bool beside;
+  void visit(auto&& field) {
+    field("x", x), field("weight", weight), field("out", out), field("eps", eps), field("quantized", quantized);
+    field("beside", beside);
+  }
+};
+
+struct Quantize {
+  static constexpr const char* kKind = "quantize";
+  Place x;
+  Quantized out;
+  int64_t rows_per_token;
+  bool logits;
+  void visit(auto&& field) {
+    field("x", x), field("out", out), field("rows_per_token", rows_per_token), field("logits", logits);
+  }
+};
+
+struct Linear {
+  static constexpr const char* kKind = "linear";
+  std::string name;
+  Place x;
+  const PackedMatrix* weight;
+  std::optional<const PaddedVector*> bias;
+  Activation activation;
+  bool widened, accumulate, logits;
+  Place out;
+  bool joins_before;  // the operation before is a norm whose result this one alone reads
+  void visit(auto&& field) {
+    field("name", name), field("x", x), field("weight", weight), field("bias", bias), field("activation", activation);
+    field("widened", widened), field("accumulate", accumulate), field("logits", logits), field("out", out);
+    field("joins_before", joins_before);
+  }
+};
+
+struct Reduce {
+  static constexpr const char* kKind = "reduce";
+  Place partial, residual, sum;
+  int64_t cols;
+  bool assign;
+  std::optional<const PaddedVector*> bias, post_norm;
+  float eps;
+  void visit(auto&& field) {
+    field("partial", partial), field("residual", residual), field("sum", sum), field("cols", cols);
+    field("assign", assign), field("bias", bias), field("post_norm", post_norm), field("eps", eps);
+  }
+};
+
+struct RopeStore {
+  static constexpr const char* kKind = "rope_store";
+  Place qkv, q;
+  int64_t layer;
+  const RopeTable* rope;
+  std::optional<const PaddedVector*> q_norm, k_norm;
+  float eps;
+  bool norm_rotated;
+  void visit(auto&& field) {
+    field("qkv", qkv), field("q", q), field("layer", layer), field("rope", rope);
+    field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps), field("norm_rotated", norm_rotated);
+  }
+};
+
+struct Attention {
+  static constexpr const char* kKind = "attention";
+  Place q, out, partial;
+  int64_t layer;
+  float scale;
+  int32_t window;
+  float softcap;
+  std::optional<const PaddedVector*> sinks;
+  bool joins_before;  // the operation before stores this layer's keys and values, and makes the queries of this one
+                      // alone
+  void visit(auto&& field) {
+    field("q", q), field("out", out), field("partial", partial), field("layer", layer), field("scale", scale);
+    field("window", window), field("softcap", softcap), field("sinks", sinks), field("joins_before", joins_before);
+  }
+};
+
+struct Gather {
+  static constexpr const char* kKind = "gather";
+  Place x, out;
+  void visit(auto&& field) { field("x", x), field("out", out); }
+};
+
+struct Pool {
+  static constexpr const char* kKind = "pool";
+  Place x;
+  const PaddedVector* weight;
+  Place out;
+  float eps;
+  void visit(auto&& field) { field("x", x), field("weight", weight), field("out", out), field("eps", eps); }
+};
+
+struct GatherColumns {
+  static constexpr const char* kKind = "gather_columns";
+  Place message, out;
+  std::vector<int32_t> bounds;
+  void visit(auto&& field) { field("message", message), field("out", out), field("bounds", bounds); }
+};
+
+struct Sample {
+  static constexpr const char* kKind = "sample";
+  Place logits, tokens;
+  std::vector<int64_t> vocab_first;
+  float softcap;
+  void visit(auto&& field) {
+    field("logits", logits), field("tokens", tokens), field("vocab_first", vocab_first), field("softcap", softcap);
+  }
+};
+
+void add(Program& p, const Embed& f);
+void add(Program& p, const RmsNorm& f);
+void add(Program& p, const Quantize& f);
+void add(Program& p, const Linear& f);
+void add(Program& p, const Reduce& f);
+void add(Program& p, const RopeStore& f);
+void add(Program& p, const Attention& f);
+void add(Program& p, const Gather& f);
+void add(Program& p, const Pool& f);
+void add(Program& p, const GatherColumns& f);
+void add(Program& p, const Sample& f);
+
+// Throws std::invalid_argument with the node's name unless `holds`.
+void require(bool holds, const std::string& node, const char* what);
+
+// A weight per column or per dimension, where there is one.
+void require_size(const std::optional<const PaddedVector*>& vector, int64_t size, const std::string& node);
+
+inline const float* data_or_null(const std::optional<const PaddedVector*>& vector) {
+  return vector ? (*vector)->padded.data() : nullptr;
+}
+
+// Columns that a product's operand has at least, as the product reads it.
+int64_t operand_columns(const PackedMatrix& weight, bool widened);
+
+}  // namespace operation
+}  // namespace numaserve

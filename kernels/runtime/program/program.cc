@@ -1,0 +1,229 @@
+#include "kernels/runtime/program/program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <stdexcept>
+
+#include "kernels/cpu_features.h"
+#include "kernels/runtime/machine/ahead.h"
+
+namespace numaserve {
+namespace {
+
+// Weights and keys to be fetched ahead: at most half of the second-level cache, and no more than memory delivers while
+// threads wait for each other.
+constexpr int64_t kMostAhead = 512 << 10;
+
+int64_t scratch_for(const KernelTable& table, const HeadGeometry& heads, int64_t vocabulary) {
+  const int64_t attention = heads.latent() ? table.latent_attention_scratch : table.attention_scratch;
+  return round_up(std::max({table.gemm_scratch, attention, sample_scratch_bytes(vocabulary)}), 4096);
+}
+
+// Before memory is taken for them.
+const HeadGeometry& checked(const HeadGeometry& heads, KvDtype dtype) {
+  if (heads.latent()) {
+    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a KV cache of latents must be bf16");
+    if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.value_dim % kTileK != 0 ||
+        heads.head_dim <= heads.value_dim)
+      throw std::invalid_argument(
+          "a KV cache of latents must have one head, whose latent and rotated parts are multiples of " +
+          std::to_string(kTileK));
+  }
+  const int64_t most = heads.latent() ? kMaxLatentDim : kMaxHeadDim;
+  if (heads.head_tiles() * kTileK > most || heads.value_dim > kMaxHeadDim)
+    throw std::invalid_argument("heads wider than " + std::to_string(most) + " are not supported");
+  return heads;
+}
+
+const ContextParallel& checked(const ContextParallel& parallel, const HeadGeometry& heads, const ring::Ring* ring) {
+  if (parallel.world == 1) return parallel;
+  const std::vector<int32_t>& bounds = parallel.head_bounds;
+  if (!heads.latent() || ring == nullptr || ring->world() != parallel.world || ring->rank() != parallel.rank ||
+      bounds.size() != static_cast<size_t>(parallel.world) + 1 || bounds.front() != 0 ||
+      std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) != bounds.end() ||
+      bounds[static_cast<size_t>(parallel.rank) + 1] - bounds[static_cast<size_t>(parallel.rank)] != heads.q_heads)
+    throw std::invalid_argument("context parallelism needs a KV cache of latents and at least one head on every rank");
+  return parallel;
+}
+
+}  // namespace
+
+KvDtype kv_dtype(std::string_view name) {
+  constexpr std::string_view kNames[] = {"bf16", "int8", "fp8_e4m3"};
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) throw std::invalid_argument("unknown KV cache data type " + std::string(name));
+  return static_cast<KvDtype>(found - std::begin(kNames));
+}
+
+KvCache::KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype)
+    : dtype_(dtype),
+      layers_(layers),
+      head_stride_((heads.latent() ? 1 : 2) * kv_half_bytes(dtype, heads.head_tiles())),
+      page_stride_(heads.kv_heads * head_stride_),
+      layer_stride_(num_pages * page_stride_),
+      buffer_(static_cast<size_t>(layers * layer_stride_)) {}
+
+KvLayer KvCache::layer(int64_t index) const {
+  if (index < 0 || index >= layers_) throw std::invalid_argument("layer " + std::to_string(index) + " is out of range");
+  std::byte* base = buffer_.data() + index * layer_stride_;
+  return {.dtype = dtype_,
+          .k = base,
+          .v = base + head_stride_ / 2,
+          .page_stride = page_stride_,
+          .head_stride = head_stride_};
+}
+
+Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits,
+                 const HeadGeometry& heads, const ContextParallel& parallel, int64_t layers, KvDtype dtype,
+                 int64_t arena_bytes)
+    : table_(table),
+      team_(team),
+      ring_(ring),
+      heads_(checked(heads, dtype)),
+      parallel_(checked(parallel, heads, ring)),
+      slots_(limits.max_slots, limits.pages_per_slot, limits.num_pages, limits.vocabulary),
+      step_(limits, heads, parallel, team.size()),
+      kv_(layers, limits.num_pages, heads, dtype),
+      arena_(static_cast<size_t>(arena_bytes)),
+      blocking_(blocking_for(table, cache_sizes(), processor())),
+      thread_scratch_bytes_(scratch_for(table, heads, limits.vocabulary)),
+      thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
+      part_sums_(kPartSums * sizeof(float)),
+      most_ahead_(std::min<int64_t>(kMostAhead, cache_sizes().l2 / 2)),
+      sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
+  if (ring != nullptr && ring->lanes() > team.size())
+    throw std::invalid_argument(
+        "the ring has more lanes than a worker has threads; create the ring with at most one lane per thread");
+}
+
+void Program::add(std::unique_ptr<Node> node) {
+  if (!nodes_.empty()) nodes_.back()->next_node = node.get();
+  nodes_.push_back(std::move(node));
+}
+
+void Program::use_masks(const Masks& masks) {
+  const masks::Board& board = *masks.board;
+  if (int64_t{board.rows()} < slots_.size() || int64_t{board.row_bytes()} * 8 < slots_.vocabulary())
+    throw std::invalid_argument(
+        "token masks: the shared memory must have a row for each slot and a bit for each token");
+  masks_ = masks;
+}
+
+void Program::pool_to(const Place& place, int64_t columns) {
+  pooled_ = place;
+  pooled_columns_ = columns;
+  step_.allow_pooling();
+}
+
+std::span<const float> Program::pooled(size_t index) const {
+  const auto* values = reinterpret_cast<const float*>(arena_.data() + pooled_.offset);
+  return {values + static_cast<int64_t>(index) * pooled_.ld, static_cast<size_t>(pooled_columns_)};
+}
+
+StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
+                         std::span<const int32_t> targets, uint64_t step_id) {
+  const int64_t begin = now_ns();
+  node_ns_.resize(nodes_.size());
+  node_wait_ns_.resize(nodes_.size());
+  step_.begin(plan, tokens, targets, slots_);
+  slots_.commit();
+  named_logprobs_.resize(static_cast<size_t>(step_.num_named));
+  Run run{.table = table_,
+          .team = team_,
+          .ring = ring_,
+          .step = step_,
+          .slots = slots_,
+          .arena = arena_.data(),
+          .thread_scratch = thread_scratch_.data(),
+          .thread_scratch_bytes = thread_scratch_bytes_,
+          .blocking = blocking_,
+          .part_sums = part_sums_.data(),
+          .sampled = sampled_,
+          .named_logprobs = named_logprobs_,
+          .masks = masks_,
+          .step_id = step_id,
+          .begin_ns = begin};
+  if (ring_ != nullptr) {
+    // After an abort epochs have run ahead of the position: waits would be satisfied by a step that never ended.
+    if (ring_->aborted()) ring_->check(ring::Status::aborted);
+    run.first_collective = ring_->position();
+    ring_->beat();
+    ring_->check(ring_->acquire(0, run.first_collective));
+  }
+  team_.parallel([&](int thread) { run_nodes(run, thread); });
+  if (ring_ != nullptr) {
+    ring_->check(run.status);
+    ring_->set_position(run.first_collective + collectives_);
+  }
+  const int64_t native_ns = now_ns() - begin;
+  if (step_.counts()) native_ns_ += native_ns;
+  return {.rows = step_.logit_rows,
+          .sampled = sampled_.data(),
+          .targets = sampled_.data() + step_.logit_rows.size(),
+          .named_logprobs = named_logprobs_.data(),
+          .native_ns = native_ns,
+          .all_reduce_ns = run.all_reduce_ns,
+          .mask_wait_ns = run.mask_wait_ns};
+}
+
+std::vector<int32_t> Program::nan_sequences() const {
+  std::vector<int32_t> found;
+  const std::vector<LogitRow>& rows = step_.logit_rows;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool spoiled = (rows[i].sample && sampled_[i].token >= 0 && !sampled_[i].usable) ||
+                         (rows[i].target >= 0 && !sampled_[rows.size() + i].usable);
+    if (spoiled && (found.empty() || found.back() != rows[i].sequence)) found.push_back(rows[i].sequence);
+  }
+  for (size_t i = 0; i < step_.pooled_sequences.size(); ++i) {
+    const std::span<const float> values = pooled(i);
+    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
+      found.push_back(step_.pooled_sequences[i]);
+  }
+  return found;
+}
+
+std::vector<int32_t> Program::sequences_with(bool SampledRow::* mark) const {
+  std::vector<int32_t> found;
+  for (size_t i = 0; i < step_.logit_rows.size(); ++i)
+    if (step_.logit_rows[i].sample && sampled_[i].*mark) found.push_back(step_.logit_rows[i].sequence);
+  return found;
+}
+
+void Program::run_nodes(Run& run, int thread) {
+  int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
+  Ahead ahead(run, nodes_, thread, most_ahead_);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i]->joins_next(run)) continue;
+    nodes_[i]->run(run, thread);
+    // Said before the barrier, so that all threads stop after the same node: one that is quicker than the others
+    // may fail in the next node before they have asked whether this was the last one.
+    if (run.failed()) run.last_node.store(i, std::memory_order_relaxed);
+    team_.barrier(thread, ahead.until(i + 1));
+    if (thread == 0) {
+      const int64_t now = now_ns();
+      if (step_.counts()) {
+        node_ns_[i] += now - last;
+        node_wait_ns_[i] += run.all_reduce_ns - waited;
+      }
+      last = now;
+      waited = run.all_reduce_ns;
+    }
+    if (run.last_node.load(std::memory_order_relaxed) == i) return;
+  }
+}
+
+std::vector<NodeTime> Program::profile() const {
+  std::vector<NodeTime> times;
+  const bool has_run = node_ns_.size() == nodes_.size();
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    times.push_back({.name = nodes_[i]->name,
+                     .ns = has_run ? node_ns_[i] : 0,
+                     .wait_ns = has_run ? node_wait_ns_[i] : 0,
+                     .weight_bytes = nodes_[i]->bytes,
+                     .cost = nodes_[i]->cost(step_)});
+  return times;
+}
+
+}  // namespace numaserve

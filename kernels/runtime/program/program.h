@@ -1,0 +1,138 @@
+// A model's forward pass, the collectives and the sampling as one list of nodes, run by one call per step.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/blocking.h"
+#include "kernels/runtime/program/nodes.h"
+
+namespace numaserve {
+
+// By its name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another.
+KvDtype kv_dtype(std::string_view name);
+
+// The KV cache of a rank: for each layer, page and KV head K, then, unless it is latent, V; see KvLayer.
+class KvCache {
+ public:
+  KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype);
+  KvLayer layer(int64_t index) const;
+  const LargeBuffer& buffer() const { return buffer_; }
+
+ private:
+  KvDtype dtype_;
+  int64_t layers_, head_stride_, page_stride_, layer_stride_;
+  LargeBuffer buffer_;
+};
+
+struct NodeTime {
+  std::string name;
+  int64_t ns;       // on thread 0, with the barrier after it, since the Program was made
+  int64_t wait_ns;  // of which waiting for other ranks
+  int64_t weight_bytes;
+  Cost cost;
+};
+
+struct StepOutcome {
+  std::span<const LogitRow> rows;
+  const SampledRow* sampled;    // for each row: its sample
+  const SampledRow* targets;    // for each row: the log-probability of its target
+  const float* named_logprobs;  // of all rows; see `LogitRow::named`
+  int64_t native_ns;
+  int64_t all_reduce_ns;
+  int64_t mask_wait_ns;
+};
+
+class Program {
+ public:
+  // `ring` is null with one rank; it and the team outlive the Program. Throws std::invalid_argument for heads that
+  // attention cannot do, such as a latent cache of codes.
+  Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
+          const ContextParallel& parallel, int64_t layers, KvDtype dtype, int64_t arena_bytes);
+
+  void add(std::unique_ptr<Node> node);
+  // Lives as long as the Program, whose nodes point into it.
+  void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
+  // To be called once, after the last `add`: how many collectives a step has.
+  void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
+  // The turn of an attention node that is to be added; see `attend`.
+  int next_turn() { return turns_++ % 2; }
+  // The node that was added last, if it is of that kind; or null.
+  template <class Kind>
+  Kind* last() const {
+    return nodes_.empty() ? nullptr : dynamic_cast<Kind*>(nodes_.back().get());
+  }
+  // Where a node puts the results of pooling, `columns` of each.
+  void pool_to(const Place& place, int64_t columns);
+  // The board outlives the Program. Throws std::invalid_argument for one with too few rows or bits.
+  void use_masks(const Masks& masks);
+
+  // How much of a product is done at a time: by the caches, until another is set. The bits are the same. Throws
+  // std::invalid_argument for one that there is no room for.
+  const Blocking& blocking() const { return blocking_; }
+  void set_blocking(const Blocking& blocking) { blocking_ = checked(blocking); }
+
+  // Runs every node on a batch, and makes the slots' changes before it final. Masks are awaited for the step of that
+  // id. Throws std::invalid_argument for a plan
+  // that cannot be run (nothing has changed then, and the slots' changes can be reverted), ring::Aborted or
+  // ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
+  StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
+                  std::span<const int32_t> targets, uint64_t step_id = 0);
+
+  // Sequences of the last step with a row of logits that are not numbers, or a result of pooling that has one, by their
+  // index in the plan. Rank 0 alone knows those with logits.
+  std::vector<int32_t> nan_sequences() const;
+  // Those that are not to go on, or whose mask leaves no token.
+  std::vector<int32_t> dropped_sequences() const { return sequences_with(&SampledRow::dropped); }
+  // Those whose mask was not there in time.
+  std::vector<int32_t> late_sequences() const { return sequences_with(&SampledRow::late); }
+
+  // The result of pooling of the last step's `index`-th pooled sequence, valid until the next step.
+  std::span<const float> pooled(size_t index) const;
+
+  SlotTable& slots() { return slots_; }
+  Step& step() { return step_; }
+  const Step& step() const { return step_; }
+  const KvCache& kv() const { return kv_; }
+  const HeadGeometry& heads() const { return heads_; }
+  const ContextParallel& context_parallel() const { return parallel_; }
+  int world() const { return ring_ == nullptr ? 1 : ring_->world(); }
+  const KernelTable& table() const { return table_; }
+  const LargeBuffer& arena() const { return arena_; }
+  std::vector<NodeTime> profile() const;
+  int64_t native_ns() const { return native_ns_; }  // of all steps so far
+
+ private:
+  std::vector<int32_t> sequences_with(bool SampledRow::* mark) const;
+  void run_nodes(Run& run, int thread);
+
+  std::vector<std::shared_ptr<const void>> kept_;
+  const KernelTable& table_;
+  Team& team_;
+  ring::Ring* ring_;
+  HeadGeometry heads_;
+  ContextParallel parallel_;
+  SlotTable slots_;
+  Step step_;
+  KvCache kv_;
+  LargeBuffer arena_;
+  Blocking blocking_;
+  int64_t thread_scratch_bytes_;
+  LargeBuffer thread_scratch_, part_sums_;
+  int64_t most_ahead_;
+  std::vector<SampledRow> sampled_;
+  std::vector<float> named_logprobs_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<int64_t> node_ns_, node_wait_ns_;
+  int64_t native_ns_ = 0;
+  int turns_ = 0;
+  uint64_t collectives_ = 0;
+  Masks masks_;
+  Place pooled_{.offset = 0, .ld = 0, .collective = -1};
+  int64_t pooled_columns_ = 0;
+};
+
+}  // namespace numaserve

@@ -1,0 +1,103 @@
+#include "kernels/runtime/program/slots.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace numaserve {
+namespace {
+
+void check_ids(const std::vector<int32_t>& ids, int64_t vocabulary) {
+  for (const int32_t id : ids)
+    if (id < 0 || id >= vocabulary)
+      throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
+}
+
+std::vector<int32_t> counts(const std::vector<int32_t>& history, int64_t vocabulary) {
+  std::vector<int32_t> result(static_cast<size_t>(vocabulary), 0);
+  for (const int32_t id : history) ++result[static_cast<size_t>(id)];
+  return result;
+}
+
+}  // namespace
+
+SlotTable::SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary)
+    : pages_per_slot_(pages_per_slot),
+      num_pages_(num_pages),
+      vocabulary_(vocabulary),
+      slots_(static_cast<size_t>(slots)) {
+  for (Slot& slot : slots_) slot.pages.reserve(static_cast<size_t>(pages_per_slot));
+}
+
+Slot& SlotTable::at(int64_t slot) {
+  if (slot < 0 || slot >= static_cast<int64_t>(slots_.size()))
+    throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
+  return slots_[static_cast<size_t>(slot)];
+}
+
+void SlotTable::init(int64_t index, SlotSettings s) {
+  Slot& slot = at(index);
+  check_ids(s.bias_ids, vocabulary_);
+  check_ids(s.suppress, vocabulary_);
+  check_ids(s.token_ids_logprob, vocabulary_);
+  check_ids(s.prompt_history, vocabulary_);
+  check_ids(s.output_history, vocabulary_);
+  if (s.bias_ids.size() != s.bias_values.size())
+    throw std::invalid_argument("the logit bias must have one value per id");
+  // The move leaves the vectors where they are, and so what their owner's pointers refer to.
+  changes_.push_back({.slot = index, .num_pages = 0, .before = std::move(slot)});
+  slot = {};
+  slot.pages.reserve(static_cast<size_t>(pages_per_slot_));
+  slot.bias_ids = std::move(s.bias_ids);
+  slot.bias_values = std::move(s.bias_values);
+  slot.suppress_ids = std::move(s.suppress);
+  slot.named_ids = std::move(s.token_ids_logprob);
+  slot.masked = s.masked;
+  slot.prompt_counts = s.penalties ? counts(s.prompt_history, vocabulary_) : std::vector<int32_t>{};
+  slot.output_counts = s.penalties ? counts(s.output_history, vocabulary_) : std::vector<int32_t>{};
+  slot.sampling = SamplingState{
+      .temperature = s.temperature,
+      .top_p = s.top_p,
+      .min_p = s.min_p,
+      .top_k = s.top_k,
+      .repetition_penalty = s.repetition_penalty,
+      .presence_penalty = s.presence_penalty,
+      .frequency_penalty = s.frequency_penalty,
+      .seed = s.seed,
+      .bias_ids = slot.bias_ids.data(),
+      .bias_values = slot.bias_values.data(),
+      .num_bias = static_cast<int32_t>(slot.bias_ids.size()),
+      .suppress_ids = slot.suppress_ids.data(),
+      .num_suppress = static_cast<int32_t>(slot.suppress_ids.size()),
+      .min_position = s.min_position,
+      .num_logprobs = s.num_logprobs,
+      .prompt_counts = s.penalties ? slot.prompt_counts.data() : nullptr,
+      .output_counts = s.penalties ? slot.output_counts.data() : nullptr,
+      .named_ids = slot.named_ids.data(),
+      .num_named = static_cast<int32_t>(slot.named_ids.size()),
+  };
+}
+
+void SlotTable::append_pages(int64_t index, std::span<const int32_t> pages) {
+  Slot& slot = at(index);
+  if (static_cast<int64_t>(slot.pages.size() + pages.size()) > pages_per_slot_)
+    throw std::invalid_argument("the page table of slot " + std::to_string(index) + " is full");
+  for (const int32_t page : pages)
+    if (page < 0 || page >= num_pages_)
+      throw std::invalid_argument("page " + std::to_string(page) + " is out of range");
+  changes_.push_back({.slot = index, .num_pages = slot.pages.size(), .before = std::nullopt});
+  slot.pages.insert(slot.pages.end(), pages.begin(), pages.end());
+}
+
+void SlotTable::revert() {
+  for (; !changes_.empty(); changes_.pop_back()) {
+    Change& change = changes_.back();
+    Slot& slot = at(change.slot);
+    if (change.before)
+      slot = std::move(*change.before);
+    else
+      slot.pages.resize(change.num_pages);
+  }
+}
+
+}  // namespace numaserve

@@ -1,0 +1,171 @@
+#include "kernels/runtime/program/step.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace numaserve {
+namespace {
+
+// The message is made when it is needed only: a step does not allocate.
+void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+[[noreturn]] void refuse_slot(const SequenceInput& s, const char* why) {
+  throw std::invalid_argument("slot " + std::to_string(s.slot) + " of the step " + why);
+}
+
+void require_ids(std::span<const int32_t> ids, int64_t count) {
+  for (const int32_t id : ids)
+    if (id < 0 || id >= count)
+      throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
+}
+
+}  // namespace
+
+Step::Step(const Limits& limits, const HeadGeometry& heads, const ContextParallel& parallel, int threads)
+    : limits_(limits),
+      parallel_(parallel),
+      planner_(limits, heads, {parallel.world, -1}, threads),
+      divided_planner_(limits, parallel.all_heads(heads), {parallel.world, parallel.rank}, threads),
+      max_positions_(limits.pages_per_slot * kPageTokens),
+      named_(static_cast<size_t>(limits.max_slots)) {
+  const auto max_tokens = static_cast<size_t>(limits.max_tokens), max_slots = static_cast<size_t>(limits.max_slots);
+  tokens.reserve(max_tokens);
+  runs.reserve(max_tokens + max_slots);
+  sequences.reserve(max_slots);
+  plan.reserve(max_slots);
+  logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
+  pooled_rows.reserve(max_slots);
+  pooled_sequences.reserve(max_slots);
+  if (parallel.world == 1) return;
+  divided.work = divided_planner_.make_work(0);
+  divided.sequences.reserve(static_cast<size_t>(parallel.max_rows));
+  divided.rows.reserve(static_cast<size_t>(parallel.max_rows));
+}
+
+int Step::add_window(int32_t window) {
+  for (size_t i = 0; i < attention.size(); ++i)
+    if (attention[i].window == window) return static_cast<int>(i);
+  attention.push_back(planner_.make_work(window));
+  return static_cast<int>(attention.size()) - 1;
+}
+
+void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
+                 std::span<const int32_t> targets, SlotTable& slots) {
+  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "the step has more sequences than slots");
+  int64_t total = 0, literal = 0, wanted_targets = 0, rows = 0;
+  named_.assign(named_.size(), false);
+  for (const SequenceInput& s : sequences_in) {
+    const Slot& slot = slots.at(s.slot);
+    // Two threads would write the same tokens' K and V.
+    if (named_[static_cast<size_t>(s.slot)]) refuse_slot(s, "is named twice");
+    named_[static_cast<size_t>(s.slot)] = true;
+    if (s.count <= 0 || s.start < 0) refuse_slot(s, "has no new token");
+    if (s.from_previous && (s.count != 1 || slot.last_token < 0))
+      refuse_slot(s, "has no sampled token to continue from");
+    const int64_t end = int64_t{s.start} + s.count;
+    if (end > static_cast<int64_t>(slot.pages.size()) * kPageTokens)
+      refuse_slot(s, "has a page table that is too short for the new tokens");
+    if (end > max_positions_) refuse_slot(s, "exceeds the context that the model was loaded for");
+    if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more target tokens than new tokens");
+    if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
+      refuse_slot(s, "has draft tokens, but no sampled token before them");
+    if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more draft tokens than masks");
+    if (s.pool && !may_pool_)
+      refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
+    total += s.count;
+    literal += s.from_previous ? 0 : s.count;
+    wanted_targets += s.num_targets;
+    rows += s.num_targets + (s.sample && s.num_targets < s.count) + s.drafts;
+  }
+  require(total <= limits_.max_tokens, "the step has more tokens than the limit of a step");
+  require(rows <= limits_.max_logit_rows, "the step has more rows of logits than the model was loaded for");
+  require(literal == static_cast<int64_t>(tokens_in.size()),
+          "the number of token ids does not match the sequences of the step");
+  require(wanted_targets == static_cast<int64_t>(targets.size()),
+          "the number of tokens to score does not match the sequences of the step");
+  require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
+  require_ids(targets, limits_.vocabulary);
+}
+
+void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
+                 std::span<const int32_t> targets, SlotTable& slots) {
+  check(sequences_in, tokens_in, targets, slots);
+  tokens.clear();
+  runs.clear();
+  sequences.clear();
+  logit_rows.clear();
+  num_named = 0;
+  pooled_rows.clear();
+  pooled_sequences.clear();
+  divided.sequences.clear();
+  divided.rows.clear();
+  plan.assign(sequences_in.begin(), sequences_in.end());
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const SequenceInput& s = plan[i];
+    const Slot& slot = slots.at(s.slot);
+    const auto row = static_cast<int32_t>(tokens.size());
+    if (s.from_previous) {
+      tokens.push_back(slot.last_token);
+    } else {
+      tokens.insert(tokens.end(), tokens_in.begin(), tokens_in.begin() + s.count);
+      tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
+    }
+    const AttentionSequence sequence{.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()};
+    add_sequence(sequence);
+    add_runs(sequence);
+    add_rows(s, slot, static_cast<int32_t>(i), row, targets);
+    if (s.pool) {
+      pooled_rows.push_back(row + s.count - 1);
+      pooled_sequences.push_back(static_cast<int32_t>(i));
+    }
+  }
+  for (AttentionWork& work : attention) planner_.plan(sequences, work);
+  if (parallel_.world > 1) divided_planner_.plan(divided.sequences, divided.work);
+  totals.steps += counts();
+  totals.tokens += num_tokens();
+  totals.logit_steps += !logit_rows.empty();
+  totals.logit_rows += static_cast<int64_t>(logit_rows.size());
+}
+
+void Step::add_sequence(AttentionSequence sequence) {
+  const auto row = static_cast<int32_t>(divided.rows.size());
+  const int64_t end = int64_t{sequence.start} + sequence.q_len;
+  if (parallel_.world == 1 || end < parallel_.from * sequence.q_len || row + sequence.q_len > parallel_.max_rows) {
+    sequences.push_back(sequence);
+    return;
+  }
+  for (int32_t i = 0; i < sequence.q_len; ++i) divided.rows.push_back(sequence.row + i);
+  sequence.row = row;
+  divided.sequences.push_back(sequence);
+}
+
+void Step::add_runs(const AttentionSequence& s) {
+  const int32_t end = s.start + s.q_len;
+  for (int32_t position = s.start; position < end; position += runs.back().count)
+    runs.push_back(page_run(s, position, end));
+}
+
+void Step::add_rows(const SequenceInput& s, const Slot& slot, int32_t index, int32_t row,
+                    std::span<const int32_t>& targets) {
+  const int32_t first_sample = s.count - 1 - s.drafts;
+  for (int32_t t = 0; t < s.count; ++t) {
+    const bool sample = s.sample && t >= first_sample;
+    if (!sample && t >= s.num_targets) continue;
+    const int64_t first_named = num_named;
+    if (sample) num_named += static_cast<int64_t>(slot.named_ids.size());
+    logit_rows.push_back({.row = row + t,
+                          .sequence = index,
+                          .position = s.start + t + 1,
+                          .target = t < s.num_targets ? targets[static_cast<size_t>(t)] : -1,
+                          .sample = sample,
+                          .draft = sample && t + 1 < s.count ? tokens[static_cast<size_t>(row + t) + 1] : -1,
+                          .behind = sample ? t - first_sample : 0,
+                          .named = {first_named, num_named}});
+  }
+  targets = targets.subspan(static_cast<size_t>(s.num_targets));
+}
+
+}  // namespace numaserve

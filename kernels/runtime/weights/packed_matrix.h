@@ -1,0 +1,116 @@
+// A weight matrix in the order in which the GEMM reads it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/runtime/machine/team.h"
+#include "kernels/runtime/weights/weight_rows.h"
+
+namespace numaserve {
+
+// bf16, int8, int4, int8_group, fp8, mxfp4 or iq4. Throws std::invalid_argument for another name.
+WeightFormat weight_format(std::string_view name);
+std::string_view weight_format_name(WeightFormat format);
+// none, zeros or minima. Throws std::invalid_argument for another name.
+Offsets offsets_kind(std::string_view name);
+std::string_view offsets_name(Offsets offsets);
+
+// Which rows of a tensor, and from which of its columns on.
+struct PackRows {
+  int64_t cols;         // of the whole tensor
+  const int32_t* rows;  // which of its rows
+  int64_t num_rows;
+  int64_t first_col;
+};
+
+struct PackSource {
+  const uint8_t* data;
+  int64_t bytes;
+  SourceType type;
+  PackRows rows;
+};
+
+// A tensor that is quantized already. Codes are [tensor rows, columns], a byte each: 0..15 for int4 and iq4, int8 + 128
+// for int8_group, the bits of int8, of e4m3 and, for mxfp4, of e2m1. Scales and offsets are [tensor rows, columns /
+// group].
+struct CodedSource {
+  const uint8_t* codes;
+  int64_t tensor_rows;
+  const float* scales;
+  const float* offsets;  // or null: weight = scale * (code - 8 or 128)
+  Offsets kind;          // of `offsets`
+  int64_t group;         // columns that share a scale, a multiple of the matrix's group
+  PackRows rows;
+};
+
+// Where the rows go: row i to matrix row dst_row + i, where the rows are dealt in panels of 16 to the panels
+// panel_offset, panel_offset + panel_stride, ...
+struct PackTarget {
+  int64_t dst_row;
+  int64_t panel_stride;
+  int64_t panel_offset;
+};
+
+class PackedMatrix {
+ public:
+  // [n, k], zero. `group`: 32, 64 or 128 for the formats that have groups, otherwise 0. Throws std::invalid_argument
+  // for another one, or a negative size.
+  PackedMatrix(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBf16, int64_t group = 0,
+               Offsets offsets = Offsets::kNone);
+
+  // Copies rows of a checkpoint's tensor here, on all threads of the team, quantizing them where the format asks for
+  // it (see weight_rows.h); blocks whose codes the format keeps are not expanded. Throws std::invalid_argument when the
+  // source is smaller than it claims, something does not fit, or a scale is not finite.
+  void pack(Team& team, const PackSource& source, const PackTarget& target);
+  void pack_codes(Team& team, const CodedSource& source, const PackTarget& target);
+
+  // [n, k] in fp32.
+  void unpack(float* out) const;
+
+  int64_t n() const { return n_; }
+  int64_t k() const { return k_; }
+  int64_t group() const { return group_; }
+  Offsets offsets() const { return offsets_; }
+  int64_t n_panels() const { return n_panels_; }  // even
+  int64_t depth() const { return depth_; }        // k in whole tiles or groups
+  int64_t padded_n() const { return n_panels_ * kTileN; }
+  WeightFormat format() const { return format_; }
+  std::byte* data() const { return memory_.get(); }
+  int64_t bytes() const { return code_bytes() + padded_n() * column_bytes(); }
+  PackedWeights view() const;
+
+ private:
+  struct Row;
+  int64_t groups() const { return ceil_div(depth_, group_); }
+  int64_t k_tiles() const { return depth_ / tile_depth(format_); }
+  // Codes, and what lies between them.
+  int64_t code_bytes() const {
+    return is_grouped(format_) ? n_panels_ / 2 * groups() * layout_.bytes : n_panels_ * k_tiles() * kTileBytes;
+  }
+  // Bytes that follow the codes for each column: a scale, and a correction for int8.
+  int64_t column_bytes() const { return format_ == WeightFormat::kInt8 ? 8 : has_half_scales(format_) ? 4 : 0; }
+  float* scales() const { return reinterpret_cast<float*>(memory_.get() + code_bytes()); }
+  int32_t* corrections() const { return reinterpret_cast<int32_t*>(scales() + padded_n()); }
+  // Lines of 64 bytes that hold k for the 16 columns of a panel.
+  int64_t lines() const { return is_grouped(format_) ? groups() * layout_.lines : k_tiles() * kLines; }
+  std::byte* line(int64_t panel, int64_t index) const;
+  std::byte* record(int64_t panel, int64_t group) const {
+    return memory_.get() + (panel / 2 * groups() + group) * layout_.bytes;
+  }
+  template <class Encode>
+  void pack_rows(Team& team, int64_t num_rows, const PackTarget& target, Encode&& encode);
+  void finish(Row& row, int64_t column);
+  void store_groups(const Row& row, int64_t column);
+  float group_value(int64_t row, int64_t col, uint8_t code) const;
+
+  WeightFormat format_;
+  Offsets offsets_;
+  int64_t n_, k_, group_, n_panels_, depth_;
+  GroupLayout layout_{};
+  std::shared_ptr<std::byte> memory_;
+};
+
+}  // namespace numaserve

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from numaserve.server.common.finish_reasons import EndReason
 from numaserve.server.engine.masks.matcher import TokenMatcher
 from numaserve.server.engine.overview import Overview
-from numaserve.server.metrics.labels import EndReason
 from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.workers.interface.protocol import RankProfile, SamplingParams, TokenLogprobs

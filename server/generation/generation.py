@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from numaserve.server.common.finish_reasons import EndReason, FinishReason
 from numaserve.server.engine.types import (
     Aborted,
     EngineProtocol,
@@ -16,7 +17,6 @@ from numaserve.server.engine.types import (
 from numaserve.server.generation.answer.reading import AnswerReader, Chunk
 from numaserve.server.generation.asked import Prompt, total_tokens
 from numaserve.server.http.access_log import RequestRecord
-from numaserve.server.metrics.labels import EndReason, FinishReason
 
 _REASONS: dict[type[Exception], FinishReason] = {Aborted: "abort", RequestTimedOut: "timeout"}
 

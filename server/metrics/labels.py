@@ -3,9 +3,8 @@
 from typing import Literal, get_args
 
 from numaserve.server.common.death import DeathReason
+from numaserve.server.common.finish_reasons import FinishReason
 
-EndReason = Literal["stop", "length"]  # of an answer
-FinishReason = Literal[EndReason, "abort", "error", "timeout"]  # of a request
 PageState = Literal["free", "cached", "active"]
 RequestState = Literal["waiting", "running"]
 StepKind = Literal["prefill", "decode", "mixed"]

@@ -7,8 +7,9 @@ zero.
 from collections.abc import Callable, Iterable, Mapping
 
 from numaserve.server.common.death import DeathReason
+from numaserve.server.common.finish_reasons import FinishReason
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
-from numaserve.server.metrics.labels import FinishReason, Refusal, Stage, StepKind
+from numaserve.server.metrics.labels import Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numaserve.server.common.finish_reasons import EndReason, FinishReason
 from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.types import (
     EngineError,
@@ -13,7 +14,6 @@ from numaserve.server.engine.types import (
     RequestTimedOut,
 )
 from numaserve.server.engine.views.traces import TRACE_PARENT, SequenceTrace, TraceSink
-from numaserve.server.metrics.labels import EndReason, FinishReason
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.tokenizer.detokenizer import IncrementalDetokenizer

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from numaserve.server.metrics.labels import FinishReason
+from numaserve.server.common.finish_reasons import FinishReason
 
 # The `traceparent` of the request that the present task serves; empty where there is none, or nobody traces.
 TRACE_PARENT: ContextVar[str] = ContextVar("trace_parent", default="")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from numaserve.server.answers.tools.types import OutputParser, Parsed, ToolCallDelta
+from numaserve.server.common.finish_reasons import EndReason
 from numaserve.server.engine.types import GenerationChunk
-from numaserve.server.metrics.labels import EndReason
 from numaserve.workers.interface.protocol import TokenLogprobs
 
 AnswerEnd = Literal[EndReason, "tool_calls"]

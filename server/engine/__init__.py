@@ -1,1 +1,1 @@
-"""Admits requests, runs the step loop, detokenizes and streams."""
+"""Request admission, the step loop, detokenization and streaming."""

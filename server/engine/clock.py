@@ -2,6 +2,6 @@
 
 from collections.abc import Callable
 
-# Monotonic seconds, of any origin: `time.monotonic`, or the time of an event loop that is simulated. Timers are the
-# loop's own.
+# Monotonic seconds of any origin: `time.monotonic`, or the time of a simulated event loop. Timers always use the event
+# loop's own time.
 Clock = Callable[[], float]

@@ -35,14 +35,14 @@ from numaserve.workers.interface.protocol import RankProfile
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 5.0
-_MEASURING_S = 5.0  # more than measuring ceilings takes, with the steps in between
+_MEASURING_S = 5.0  # longer than measuring the ceilings takes, including the steps in between
 
 
 class Engine:
     """Implements `EngineProtocol` over the workers of `supervisor`.
 
-    May be made outside of an event loop; `start` and everything after it belong to one. `matcher_work` is as for
-    `Masks`.
+    May be constructed outside of an event loop; `start` and all later calls belong to one event loop. `Masks` describes
+    `matcher_work`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Engine:
         self._state = "loading"
         self._draining = False
 
-    # --- what the HTTP layer asks -------------------------------------------------------------------------------
+    # --- calls from the HTTP layer ------------------------------------------------------------------------------
 
     def admit(self, requests: Sequence[GenerationRequest]) -> Stream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
@@ -132,27 +132,28 @@ class Engine:
         return stream
 
     def is_ready(self) -> bool:
-        """Whether requests are served now."""
+        """Return whether requests are served now."""
         return self.state == "serving"
 
     def takes_requests(self) -> bool:
-        """Whether requests are admitted now: while they are served, and while the workers are being replaced."""
+        """Return whether requests are admitted now: while the server is serving, or while the workers are being
+        replaced."""
         return self.state == "serving" or (self.state == "restarting" and not self._recovery.is_overdue)
 
     def is_alive(self) -> bool:
-        """False only when the engine has given up for good."""
+        """Return False only when the engine has permanently given up."""
         return self._state != "failed"
 
     async def flush_cache(self) -> bool:
-        """Forget cached prefixes; False when a request was running and nothing was done."""
+        """Drop the cached prefixes. Return False, with nothing dropped, when a request was running."""
         return self._scheduler.flush_cache()
 
     def load(self) -> Load:
-        """The load now."""
+        """Return the current load."""
         return load_of(self._scheduler)
 
     def server_info(self) -> dict[str, object]:
-        """Configuration, topology and live counters."""
+        """Return the configuration, topology and live counters."""
         return {
             "model": self._config.model,
             "version": self._config.version,
@@ -173,7 +174,7 @@ class Engine:
         }
 
     def overview(self) -> Overview:
-        """The queue, the pages, the tree of prefixes and the workers now."""
+        """Return the current state of the queue, the pages, the prefix tree and the workers."""
         prompt_tokens, generation_tokens = self._metrics.tokens()
         return Overview(
             state=self.state,
@@ -191,7 +192,7 @@ class Engine:
         )
 
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
-        """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
+        """Return figures of each rank's steps since the rank was loaded, by rank. Raises `NotReady`.
 
         With `ceilings` each rank also measures the limits of its node. The rank measures them with its own threads:
         another process would measure other cores, or another machine. The measurement takes some tenths of a second, in
@@ -206,7 +207,7 @@ class Engine:
             )
         return await self._profiles.ask(ceilings=ceilings)
 
-    # --- what the command line asks -----------------------------------------------------------------------------
+    # --- calls from the command line ----------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -216,8 +217,8 @@ class Engine:
     async def start(self) -> None:
         """Start the workers and wait until they serve.
 
-        Raises `GroupFailed` when they cannot be started and `OperatorError` when there is no place for their sockets;
-        nothing is left running then.
+        Raises `GroupFailed` when the workers cannot be started, and `OperatorError` when there is no place for their
+        sockets. In both cases no process is left running.
         """
         try:
             await self._supervisor.start(self._hooks())
@@ -226,7 +227,8 @@ class Engine:
             raise
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse new requests, let the others finish for `seconds`, then stop. Returns whether all of them finished."""
+        """Refuse new requests, let the live ones finish for `seconds`, then stop. Return whether all of them
+        finished."""
         self._draining = True
         try:
             await asyncio.wait_for(self._requests.wait_until_empty(), seconds)
@@ -237,10 +239,11 @@ class Engine:
         return finished
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """End what still runs with an error and end the workers.
+        """End the live requests with an error and end the workers.
 
-        Idle workers are given time to end what they do besides, such as caching weights, unless it has to be done
-        `at_once`. One that is in a step would only read that it should end when nobody wants the result any more.
+        Idle workers get time to complete background work such as caching weights, unless `at_once` is set. A worker
+        that is in a step gets no such time: it would read the end message only after the step, whose result is no
+        longer needed.
         """
         grace_s = 0.0 if at_once or not self._steps.idle else _STOP_GRACE_S
         if self._state != "failed":
@@ -255,13 +258,13 @@ class Engine:
         self._ranks.down()
 
     def seconds_without_progress(self) -> float:
-        """Seconds since workers that have something to do last answered; 0 while they have nothing. For a watchdog."""
+        """Return the seconds since workers with pending work last answered; 0 while they are idle. For a watchdog."""
         return self._steps.seconds_without_progress()
 
-    # --- what the supervisor tells ------------------------------------------------------------------------------
+    # --- callbacks from the supervisor --------------------------------------------------------------------------
 
     def _hooks(self) -> SupervisorHooks:
-        """Steps, profiles and progress go to those who wait for them without passing through here."""
+        """Return the supervisor's hooks; steps, profiles and progress go directly to their receivers."""
         group = GroupHooks(
             answered=self._steps.on_answer,
             profiled=self._profiles.on_answer,
@@ -298,14 +301,14 @@ class Engine:
         self._requests.fail_all(NotReady(f"The server stopped serving: {reason}. Restart the server."))
         self._callbacks.given_up(reason)
 
-    # --- what the step loop tells -------------------------------------------------------------------------------
+    # --- callbacks from the step loop ---------------------------------------------------------------------------
 
     def _on_updated(self, updates: list[SequenceUpdate], now: float) -> None:
         self._recovery.answered()
         self._requests.advance(updates, now)
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
-        self._recovery.answered()  # workers that refuse a step serve the others
+        self._recovery.answered()  # workers that fail a step still serve the other requests
         self._requests.fail(sequences, GenerationFailed(f"The workers could not compute the request: {message}"))
 
     def _on_mask(self) -> None:

@@ -1,4 +1,4 @@
-"""What a view of the machine shows: the queue, the pages, the tree of prefixes and the workers, as they are now."""
+"""The current state of the engine for GET /machine: queue, pages, prefix tree and workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ MAX_PAGES_SEEN = 4000
 class Branch:
     """Consecutive pages of a prefix without a branch between them."""
 
-    parent: int  # the place in the list of the branch that it goes on from; -1: it begins a prompt
+    parent: int  # index of the parent branch in the list; -1: the branch begins a prompt
     pages: int
-    used: bool  # by a sequence that runs; otherwise kept until its memory is needed
+    used: bool  # by a running sequence; otherwise cached until its memory is needed
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Prefixes:
     """The shape of the tree of cached prefixes, without tokens and salts, which can belong to other clients."""
 
     pages: int  # of the whole tree
-    branches: list[Branch]  # parents before their children, those near to the roots first
+    branches: list[Branch]  # parents before their children, in breadth-first order
     complete: bool  # no branch is left out
 
 
@@ -53,7 +53,7 @@ class Overview:
     waiting: int
     max_running: int
     max_waiting: int
-    longest_wait_s: float  # of those that wait and have not begun; 0 where nobody does
+    longest_wait_s: float  # of requests that wait and have not begun; 0 if there are none
     page_size: int  # tokens
     pages_free: int
     pages_cached: int
@@ -70,13 +70,14 @@ class Overview:
 
 
 def prefixes_of(tree: RadixTree) -> Prefixes:
-    """The shape of `tree`, breadth first, until `MAX_BRANCHES` are told or `MAX_PAGES_SEEN` were looked at."""
-    most = MAX_BRANCHES + 1  # one more than is told, as a sign that there are more
+    """Return the shape of `tree`, breadth first, limited to `MAX_BRANCHES` branches and about `MAX_PAGES_SEEN`
+    pages."""
+    most = MAX_BRANCHES + 1  # one more than the limit, which shows that there are more branches
     first_pages = chain.from_iterable(root.children.values() for root in tree.roots())
     begins = [(-1, page) for page in islice(first_pages, most)]
     branches: list[Branch] = []
     seen = 0
-    for parent, first in begins:  # grows meanwhile
+    for parent, first in begins:  # the list grows during the loop
         if len(branches) == MAX_BRANCHES or seen >= MAX_PAGES_SEEN:
             return Prefixes(tree.num_pages, branches, complete=False)
         last, pages = _end_of_branch(first, MAX_PAGES_SEEN - seen)
@@ -87,8 +88,10 @@ def prefixes_of(tree: RadixTree) -> Prefixes:
 
 
 def _end_of_branch(node: Node, most: int) -> tuple[Node, int]:
-    """The last page of the branch that begins with `node`, or its page number `most`, and the count of pages until
-    there. A branch ends too where the use by running sequences does."""
+    """Return the last page of the branch that begins with `node`, and the number of pages up to it.
+
+    The search stops at page number `most`. A branch also ends where running sequences stop using it.
+    """
     pages = 1
     while pages < most and len(node.children) == 1:
         (child,) = node.children.values()
@@ -102,7 +105,7 @@ def _end_of_branch(node: Node, most: int) -> tuple[Node, int]:
 def workers_of(
     launches: Sequence[Launch], ready: Mapping[int, Ready], told: Mapping[int, WorkerStats | Ready]
 ) -> list[WorkerState]:
-    """Each rank of `launches` that is `ready`, with what it has `told` since."""
+    """Return the state of each `ready` rank of `launches`, with the latest figures of `told`."""
     return [
         WorkerState(
             rank=launch.rank,

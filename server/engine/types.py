@@ -1,4 +1,4 @@
-"""The engine as the HTTP layer sees it: requests, chunks, errors."""
+"""The engine's interface to the HTTP layer: requests, chunks and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RequestTooLong(EngineError):
 
 
 class Busy(EngineError):
-    """The call is only possible while nothing runs: HTTP 409."""
+    """A call that is only possible while no request runs: HTTP 409."""
 
 
 class GenerationFailed(EngineError):
@@ -43,14 +43,14 @@ class GenerationFailed(EngineError):
 
 
 class RequestTimedOut(EngineError):
-    """The time that the request was given has passed: HTTP 504, or an error event in a stream."""
+    """The time limit of the request has passed: HTTP 504, or an error event in a stream."""
 
     def __init__(self) -> None:
         super().__init__("The request did not finish within its time limit and was ended.")
 
 
 class Aborted(EngineError):
-    """The client has asked for the end of the request, in another one."""
+    """A request that its client aborted by another request."""
 
     def __init__(self) -> None:
         super().__init__("The request was aborted.")
@@ -66,30 +66,30 @@ class GenerationRequest:
     max_new_tokens: int
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
-    stop_token_ids: frozenset[int] = frozenset()  # end-of-sequence ids are in here unless ignore_eos
+    stop_token_ids: frozenset[int] = frozenset()  # includes the end-of-sequence ids unless ignore_eos is set
     prompt_logprobs: bool = False
     skip_special_tokens: bool = True
-    include_stop: bool = False  # what ends the text is a part of it
-    shown_tokens: frozenset[int] = frozenset()  # special tokens that are in the text all the same
+    include_stop: bool = False  # keep the stop string or token in the text
+    shown_tokens: frozenset[int] = frozenset()  # special tokens that appear in the text nevertheless
     cache_salt: str = ""  # within the cache group of its client, see `scope`
-    pool: bool = False  # its embedding is wanted and no token: `max_new_tokens` is 0
+    pool: bool = False  # return an embedding and no token: `max_new_tokens` is 0
     client: Client = EVERYBODY
-    priority: int = 0  # among the requests of its client, whom alone it concerns: lower begins earlier
-    timeout_s: float | None = None  # from its admission on, in the queue or not; None: no limit
-    drafters: frozenset[str] | None = None  # that may guess its tokens; None: all that the server has
-    prediction: Sequence[int] = ()  # what the client thinks that the output will be
-    generated: tuple[int, ...] = ()  # tokens that the output begins with: it was generated that far elsewhere
+    priority: int = 0  # among the requests of the same client only: lower begins earlier
+    timeout_s: float | None = None  # from admission on, queued or not; None: no limit
+    drafters: frozenset[str] | None = None  # allowed drafters; None: all of the server
+    prediction: Sequence[int] = ()  # the output that the client expects
+    generated: tuple[int, ...] = ()  # tokens that the output begins with: they were generated elsewhere
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 
     @property
     def scope(self) -> CacheScope:
-        """The requests that it shares cached prefixes and drafts with."""
+        """The scope within which this request shares cached prefixes and drafts."""
         return cache_scope(self.client.cache_group, self.cache_salt)
 
 
 @dataclass
 class GenerationChunk:
-    """The addition of one step to sequence `index` of those admitted together.
+    """The output of one step for sequence `index` of those admitted together.
 
     `text` may be empty while bytes of a character or a possible stop string are held back. `token_ids` and `logprobs`
     are those of the step.
@@ -103,16 +103,16 @@ class GenerationChunk:
     # Log-probabilities of the tokens that `SamplingParams.token_ids_logprob` names, for each of `token_ids`.
     token_logprobs: list[list[float]] = field(default_factory=list)
     finish_reason: EndReason | None = None
-    stop_reason: int | str | None = None  # the token id or string that ended it
+    stop_reason: int | str | None = None  # the token id or string that ended the sequence
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
-    replayed: bool = False  # of the request's `generated`: nothing was computed
-    predicted: tuple[int, int] = (0, 0)  # on the last chunk: tokens that the prediction guessed right, and wrong
-    embedding: bytes = b""  # on the only chunk of a sequence that is pooled: fp32, little-endian, of the hidden size
+    replayed: bool = False  # from the request's `generated`: nothing was computed
+    predicted: tuple[int, int] = (0, 0)  # on the last chunk: accepted and rejected draft tokens of the prediction
+    embedding: bytes = b""  # on the only chunk of a pooled sequence: fp32, little-endian, of the hidden size
 
 
 @dataclass(frozen=True)
 class Load:
-    """The load of the engine now."""
+    """The current load of the engine."""
 
     running: int  # sequences
     waiting: int
@@ -121,48 +121,52 @@ class Load:
 
 
 class GenerationStream(Protocol):
-    """The chunks of sequences admitted together, as they come; those of one in order."""
+    """The chunks of sequences admitted together, in order of arrival; the chunks of one sequence are in order."""
 
     def __aiter__(self) -> GenerationStream: ...
 
     async def __anext__(self) -> GenerationChunk:
-        """The next chunk. Ends when each sequence has had one with a `finish_reason`, or raises `GenerationFailed`."""
+        """Return the next chunk. Ends when each sequence has had one with a `finish_reason`, or raises
+        `GenerationFailed`."""
 
     async def aclose(self) -> None:
-        """Abort the sequences that have not ended; their pages are free within a step. Works before the first chunk was
-        asked for (a plain async generator's ``aclose`` would run none of its body then), and more than once."""
+        """Abort the sequences that have not ended; their pages are free within a step. May be called more than once,
+        and before the first chunk was requested, when a plain async generator's ``aclose`` would run none of its
+        body."""
 
 
 class EngineProtocol(Protocol):
-    """The engine as the HTTP layer sees it."""
+    """The interface of the engine for the HTTP layer."""
 
     def admit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
 
     def is_ready(self) -> bool:
-        """Whether requests are served now (loaded, not restarting, not draining)."""
+        """Return whether requests are served now (loaded, not restarting, not draining)."""
 
     def takes_requests(self) -> bool:
-        """Whether requests are admitted now: while they are served, and while the workers are being replaced."""
+        """Return whether requests are admitted now: while the server is serving, or while the workers are being
+        replaced."""
 
     def is_alive(self) -> bool:
-        """False only when the engine has given up for good."""
+        """Return False only when the engine has permanently given up."""
 
     async def flush_cache(self) -> bool:
-        """Forget cached prefixes that no request uses; False when a request was running and nothing was done."""
+        """Drop the cached prefixes that no request uses. Return False, with nothing dropped, when a request was
+        running."""
 
     def load(self) -> Load:
-        """The load now, for GET /v1/loads."""
+        """Return the current load, for GET /v1/loads."""
 
     def server_info(self) -> dict[str, object]:
-        """Configuration, topology, versions and live counters, for GET /server_info."""
+        """Return the configuration, topology, versions and live counters, for GET /server_info."""
 
     def overview(self) -> Overview:
-        """The queue, the pages, the tree of prefixes and the workers now, for GET /machine."""
+        """Return the current state of the queue, the pages, the prefix tree and the workers, for GET /machine."""
 
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
-        """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
+        """Return figures of each rank's steps since the rank was loaded, by rank. Raises `NotReady`.
 
-        With `ceilings` each also measures what its node allows, for some tenths of a second between steps: raises
-        `Busy` while a request runs.
+        With `ceilings` each rank also measures the limits of its node, for some tenths of a second between steps.
+        Raises `Busy` while a request runs.
         """

@@ -1,1 +1,1 @@
-"""Admission: whether there is room for one more request."""
+"""Admission of requests to the queue."""

@@ -1,4 +1,4 @@
-"""Whether there is room for one more request."""
+"""Admission control: the bounds of the queue."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from numaserve.server.scheduler.scheduler import Scheduler
 
 
 class Admission:
-    """Bounds what waits, in requests and in predicted seconds.
+    """Bounds the queue in requests and in predicted seconds.
 
-    A client that has nothing here finds a reserve beyond both bounds: another one's flood fills the queue, and cannot
-    keep it out of it.
+    A client without live requests can use a reserve beyond both bounds. A flood of requests from another client fills
+    the queue, but cannot keep the first client out.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Admission:
         self._max_queued_s = max_queued_s
 
     def check(self, requests: Sequence[GenerationRequest], live: int, now: float) -> None:
-        """Raise `QueueFull` unless these may come to the `live` ones that there are."""
+        """Raise `QueueFull` unless `requests` can be admitted in addition to the `live` requests."""
         is_new = len(requests) <= self._reserve and not self._scheduler.waiting.live_of(requests[0].client.name)
         capacity = self._capacity + self._reserve * is_new
         max_queued_s = self._max_queued_s * (1 + is_new * RESERVE)

@@ -6,8 +6,8 @@ from numaserve.server.engine.admission.throughput import Throughput
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence
 
-_FIRST_GUESS = 128.0  # output tokens of a request, before one has ended
-_SMOOTHING = 16  # requests that the expected length of an answer is an average of
+_FIRST_GUESS = 128.0  # output tokens of a request, before any request has ended
+_SMOOTHING = 16  # the expected answer length is an average of about this many requests
 
 
 class _Work(NamedTuple):
@@ -16,10 +16,10 @@ class _Work(NamedTuple):
 
 
 class Backlog:
-    """Counts it in tokens, and in seconds as the scheduler's cost model predicts them.
+    """Counts waiting work in tokens, and in seconds as the scheduler's cost model predicts them.
 
-    A number of requests says little: one may have a thousand times the work of another. An answer counts with as many
-    tokens as answers have had of late, or fewer if it may not have so many: clients ask for more than models say.
+    The number of requests says little, since one request can have a thousand times the work of another. An answer
+    counts with the average length of recent answers, capped by its own limit: clients request more than models write.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -28,10 +28,10 @@ class Backlog:
         self._output_tokens = _FIRST_GUESS
         self._throughput = Throughput()
         self.tokens = 0
-        self.seconds = 0.0  # as far as it could be told when they came
+        self.seconds = 0.0  # as predicted when the requests came
 
     def enter(self, sequence: Sequence) -> None:
-        """Note a sequence that is new."""
+        """Count a new sequence as waiting."""
         output = round(min(self._output_tokens, sequence.max_new_tokens))
         tokens, limits = sequence.prompt_len + output, self._scheduler.config
         batch = max(1, min(limits.max_running, limits.num_pages * limits.page_size // tokens))
@@ -43,21 +43,21 @@ class Backlog:
         self.seconds += work.seconds
 
     def leave(self, sequence: Sequence) -> None:
-        """Note that it has left the queue; nothing happens when that is known."""
+        """Remove a sequence that left the queue; do nothing if it was removed before."""
         work = self._waiting.pop(sequence.request_id, None)
         if work is not None:
             self.tokens -= work.tokens
             self.seconds = self.seconds - work.seconds if self._waiting else 0.0
 
     def ended(self, sequence: Sequence, now: float) -> None:
-        """Note its end, however it came about."""
+        """Note the end of a sequence, for whatever reason."""
         self.leave(sequence)
         if sequence.cached_tokens is None:
-            return  # nothing was computed for it
+            return  # nothing was computed for the sequence
         self._throughput.ended(now, len(sequence.tokens) - sequence.cached_tokens)
         if sequence.max_new_tokens:
             self._output_tokens += (len(sequence.output) - self._output_tokens) / _SMOOTHING
 
     def retry_after(self, now: float) -> int:
-        """The seconds after which a client that found no room may come again."""
+        """Return the seconds after which a refused client may retry."""
         return self._throughput.retry_after(self.tokens, now)

@@ -1,8 +1,8 @@
-"""The place that is kept for newcomers, wherever requests wait."""
+"""The part of a queue that is reserved for new clients, wherever requests wait."""
 
-RESERVE = 1 / 8  # of what may wait, beyond it: only a client that has nothing there finds it
+RESERVE = 1 / 8  # relative to the queue's limit and in addition to it, for clients that have no request in the queue
 
 
 def reserve_of(requests: int) -> int:
-    """The requests of newcomers that may wait beyond so many: one at least."""
+    """Return the number of requests of new clients that may wait beyond a limit of `requests`; at least one."""
     return max(1, int(requests * RESERVE))

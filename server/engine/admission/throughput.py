@@ -1,4 +1,4 @@
-"""The pace at which work leaves, to tell refused clients when to come back."""
+"""The recent throughput, from which the retry time of refused clients follows."""
 
 import math
 from collections import deque
@@ -8,19 +8,19 @@ _MAX_SECONDS = 60
 
 
 class Throughput:
-    """Remembers when the last requests ended (monotonic seconds), and how many tokens were computed for each."""
+    """Records when the last requests ended (monotonic seconds) and how many tokens were computed for each."""
 
     def __init__(self) -> None:
         self._ends: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
 
     def ended(self, now: float, tokens: int) -> None:
-        """Note the end of a request at the monotonic time `now`."""
+        """Record the end of a request at the monotonic time `now`."""
         self._ends.append((now, tokens))
 
     def retry_after(self, waiting: int, now: float) -> int:
-        """Whole seconds, 1 to 60, until about half of `waiting` tokens have been computed at the recent pace.
+        """Return whole seconds, 1 to 60, until about half of `waiting` tokens are computed at the recent pace.
 
-        Half: told to come back when the queue is empty, clients would leave the server idle at that moment.
+        If clients only came back when the queue is empty, the server would be idle at that moment: hence half.
         """
         done = sum(tokens for _, tokens in self._ends)
         if len(self._ends) < 2 or not done:

@@ -1,1 +1,1 @@
-"""Masks of constrained sequences: the matchers that compute the masks, and the way of a mask to rank 0."""
+"""Masks of constrained sequences: the matchers that compute them, and their delivery to rank 0."""

@@ -1,4 +1,4 @@
-"""A constrained sequence between its matcher and the rows of the board that rank 0 awaits."""
+"""A constrained sequence between its matcher and the rows of the mask board that rank 0 awaits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from numaserve.server.supervisor.memory import MaskBoard
 
 Bits = ctypes.Array[ctypes.c_uint32]
 _WORD_BITS = 32
-_FEW = 64  # tokens: the beginnings of one text are no more
+_FEW = 64  # tokens: the prefixes of one text are no more than this
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedRow:
-    """A row of the board whose word rank 0 awaits."""
+    """A row of the mask board whose state word rank 0 awaits."""
 
     board: MaskBoard
     step_id: int
@@ -27,14 +27,17 @@ class AwaitedRow:
     position: int
 
     def publish(self, state: MaskState, bits: Bits | None = None) -> None:
-        """Tell rank 0."""
+        """Publish the row to rank 0."""
         self.board.publish(self.step_id, self.row, state, 0 if bits is None else ctypes.addressof(bits))
 
 
 @dataclass(slots=True)
 class Guesses:
-    """Guesses of what comes next, and the rows for what is sampled behind each. Once the step has been answered, which
-    may be at the end of rank 0's patience, another one may have these rows: nothing is published any more."""
+    """Draft tokens of the next step, and one row of the board for the sample after each.
+
+    Once the step has been answered, another step may reuse these rows, so nothing is published any more. Rank 0 may
+    answer without the masks when its patience ends.
+    """
 
     step_id: int
     tokens: tuple[int, ...]
@@ -48,38 +51,38 @@ class Guesses:
             self.published += 1
 
     def drop(self) -> None:
-        """Let nobody wait for the others."""
+        """Publish `DROP` to the remaining rows, so that rank 0 stops waiting for them."""
         for row in self.rows[self.published :]:
             row.publish(MaskState.DROP)
         self.rows = ()
 
     def forget(self) -> None:
-        """Nobody waits any more."""
+        """Forget the rows without publishing them: rank 0 no longer waits."""
         self.rows = ()
 
 
 @dataclass(slots=True)
 class MaskedSequence:
-    """A constrained sequence. What threads and the event loop both touch, they touch under the lock of `Masks`."""
+    """A constrained sequence. State that threads and the event loop share is guarded by the lock of `Masks`."""
 
     sequence: Sequence
     make: Callable[[], TokenMatcher]
-    position: int  # tokens before the one that `state` is about
+    position: int  # number of tokens before the token that `state` is about
     memory: Bits  # a thread writes it without the lock while `state` is None
     state: MaskState | None = None  # None: not known yet
     reports: bool = False  # the scheduler waits for `state`
-    patience: PatientTimer | None = None  # the event loop's: for how long it waits
-    tokens: list[int] = field(default_factory=list)  # sampled, not accepted yet
+    patience: PatientTimer | None = None  # used by the event loop: how long the scheduler waits
+    tokens: list[int] = field(default_factory=list)  # sampled, not accepted by the matcher yet
     rows: list[AwaitedRow] = field(default_factory=list)  # not published yet
     guesses: Guesses | None = None  # of the step that is awaited
-    looks: bool = False  # a thread has taken them
-    tells_forced: bool = False  # the sequence is to know what its constraint forces
-    tells_forbidden: bool = True  # and which of its guesses that forbids
-    checked: int = -1  # tokens before the guesses that were held against the constraint last
-    at_work: bool = False  # a piece of work is in a thread or on its way there
+    looks: bool = False  # a thread has taken `guesses`
+    tells_forced: bool = False  # report the tokens that the constraint forces to the sequence
+    tells_forbidden: bool = True  # report the draft tokens that the constraint forbids
+    checked: int = -1  # value of `position` at the last check of the draft tokens against the constraint
+    at_work: bool = False  # a piece of work runs in a thread or is queued for one
     ended: bool = False
     failure: str | None = None
-    matcher: TokenMatcher | None = None  # the threads' alone
+    matcher: TokenMatcher | None = None  # used by threads only
 
     @property
     def is_confined(self) -> bool:
@@ -88,23 +91,23 @@ class MaskedSequence:
 
     @property
     def allows_few(self) -> bool:
-        """Whether so few tokens are allowed that they may all begin alike; in a thread."""
+        """Whether few enough tokens are allowed that they may all begin the same text; called in a thread."""
         return self.state is MaskState.MASK and int.from_bytes(self.memory, "little").bit_count() <= _FEW
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something for a thread to do."""
+        """Whether there is work for a thread."""
         waits = self.guesses is not None and not self.looks
         return not self.ended and self.failure is None and (self.state is None or waits or self.has_unchecked)
 
     @property
     def has_unchecked(self) -> bool:
-        """Whether more is guessed of what comes behind the tokens that are known than was looked at."""
+        """Whether the sequence has draft tokens after its known tokens that were not checked yet."""
         begin, guessed = self.sequence.guessed
         return self.tells_forbidden and begin == self.position != self.checked and bool(guessed)
 
     def await_rows(self, board: MaskBoard, step_id: int, planned: MaskedRow) -> None:
-        """Rank 0 will wait for these."""
+        """Note the rows that rank 0 will wait for in a step."""
         first, *behind = (
             AwaitedRow(board, step_id, row, position) for position, row in enumerate(planned.rows, planned.position)
         )
@@ -113,32 +116,32 @@ class MaskedSequence:
             self.guesses, self.looks = Guesses(step_id, planned.drafts, tuple(behind)), False
 
     def take_guesses(self) -> Guesses | None:
-        """The guesses, if they wait for a thread and the mask before them is there."""
+        """Return the draft tokens if no thread has taken them and the mask before them is known."""
         if self.state is None or self.looks:
             return None
         self.looks = self.guesses is not None
         return self.guesses
 
     def sampled(self, token: int) -> None:
-        """Take in the next token, which ends a step that had guesses."""
+        """Note the next sampled token, which ends a step that had draft tokens."""
         self.tokens.append(token)
         self.state = None
         self.forget_guesses()
 
     def wait(self, patience: PatientTimer) -> None:
-        """Report `state` once it is known; after `patience` it is too late."""
+        """Report `state` once it is known; `patience` ends the wait."""
         self.stop_waiting()
         self.reports, self.patience = True, patience
 
     def stop_waiting(self) -> None:
-        """Report nothing."""
+        """Stop waiting, and report nothing."""
         self.reports = False
         if self.patience is not None:
             self.patience.stop()
             self.patience = None
 
     def publish_known(self) -> None:
-        """Publish the row that `state` is about, if it is awaited."""
+        """Publish the row that `state` is about, if rank 0 awaits it."""
         if self.state is None:
             return
         for row in [row for row in self.rows if row.position == self.position]:
@@ -146,7 +149,7 @@ class MaskedSequence:
             self.rows.remove(row)
 
     def drop_rows(self) -> None:
-        """Let nobody wait for this sequence any more."""
+        """Publish `DROP` to all awaited rows of this sequence."""
         for row in self.rows:
             row.publish(MaskState.DROP)
         self.rows.clear()
@@ -155,7 +158,7 @@ class MaskedSequence:
             self.forget_guesses()
 
     def void(self, step_id: int) -> None:
-        """Let nobody wait for it in this step."""
+        """Publish `DROP` to the rows of this sequence in one step."""
         for row in [row for row in self.rows if row.step_id == step_id]:
             row.publish(MaskState.DROP)
             self.rows.remove(row)
@@ -164,29 +167,32 @@ class MaskedSequence:
             self.forget_guesses()
 
     def forget_rows(self) -> None:
-        """Nobody waits for it any more."""
+        """Forget all rows without publishing them: rank 0 no longer waits for this sequence."""
         self.rows.clear()
         self.forget_guesses()
 
     def forget_guesses(self) -> None:
-        """Nobody waits for what comes behind them any more."""
+        """Forget the rows after draft tokens: rank 0 no longer waits for them."""
         if self.guesses is not None:
             self.guesses.forget()
         self.guesses = None
 
     def tell_forced(self, matcher: TokenMatcher) -> None:
-        """Tell the sequence what its constraint forces; in a thread. Raises `ConstraintFailed`."""
+        """Store the tokens that the constraint forces in the sequence; called in a thread. Raises
+        `ConstraintFailed`."""
         self.sequence.forced = self.position, matcher.forced()
 
     def tell_forbidden(self, matcher: TokenMatcher) -> None:
-        """Tell the sequence which of its guesses its constraint forbids; in a thread. Raises `ConstraintFailed`."""
+        """Store the draft tokens that the constraint forbids in the sequence; called in a thread. Raises
+        `ConstraintFailed`."""
         self.checked = self.position
         begin, guessed = self.sequence.guessed
         if begin == self.position and (count := matcher.would_accept(guessed)) < len(guessed):
             self.sequence.forbidden = begin, guessed[: count + 1]
 
     def masks_behind(self, tokens: tuple[int, ...]) -> Iterator[tuple[MaskState, Bits]]:
-        """What may come behind each of these, as far as they are allowed; in a thread. Raises `ConstraintFailed`."""
+        """Yield the mask after each of `tokens`, up to the first forbidden one; called in a thread. Raises
+        `ConstraintFailed`."""
         if self.matcher is None:
             return
         matcher, state, bits = self.matcher.fork(), self.state, self.memory

@@ -26,9 +26,9 @@ from numaserve.server.supervisor.memory import MaskBoard
 
 logger = logging.getLogger(__name__)
 
-# For all masks behind the guesses of a sequence: a step shall not wait long for what may not be wanted.
+# For all masks after the draft tokens of a sequence: a step must not wait long for masks that may not be needed.
 _LOOKING_S = 1e-3
-_TELLING_S = 5e-3  # it is made beside everything else, but not without the interpreter's lock
+_TELLING_S = 5e-3  # the work runs alongside everything else, but holds the interpreter's lock
 _LATE = (
     "The server could not compute in time which tokens the constraint of this request allows next. Simplify the "
     "constraint, or retry when the server is less busy."
@@ -38,27 +38,27 @@ _BROKEN = "The server failed to apply the constraint of this request. See the se
 
 
 class MatcherWork(Protocol):
-    """Those who do the work of matchers: `MatcherThreads`, or an event loop that is simulated."""
+    """Executes the work of matchers: `MatcherThreads`, or a simulated event loop."""
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have `work` called soon, in the order of the calls. It raises nothing."""
+        """Schedule `work`, which raises nothing, to be called soon, in the order of the calls."""
 
     def submit_slow(self, work: Callable[[], None], client: Client) -> None:
-        """Have `work` called that waits for another process, when it is the client's turn; from any thread."""
+        """Schedule `work` that waits for another process, in fair order between clients; callable from any thread."""
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
 
 
 class Masks:
-    """Has matchers make the mask of each next token as soon as the token before is known, and hands it to rank 0 when a
-    plan wants it, whichever comes last. All methods are called in the event loop.
+    """Makes the mask of each next token as soon as the token before it is known, and hands it to rank 0 when a plan
+    needs it, whichever comes last. All methods are called in the event loop.
 
-    Rank 0 does not wait long (see `Masks` in kernels/runtime/program/nodes.h): a mask that comes later costs its own sequence
+    Rank 0 does not wait long (see `Masks` in kernels/runtime/program/nodes.h): a late mask delays its own sequence
     alone. The scheduler takes the sample back, and plans the sequence again once `known` was called. A sequence that
     waits for longer than `patience_s` fails.
 
-    A matcher writes to memory of its own, which is copied to the board: one that is late would write over the mask
+    A matcher writes to its own memory, which is copied to the board. Otherwise a late matcher would overwrite the mask
     that its row has in a later step.
 
     `failed` is called in the event loop, with the request's id and a message for the client, when a matcher gave up.
@@ -76,8 +76,11 @@ class Masks:
         work: MatcherWork | None = None,
         looks_ahead: bool = False,
     ) -> None:
-        """`board` gives that of the present group of workers. `work` is for threads of its own unless given. With
-        `looks_ahead` sequences are told what their constraints force, for those who guess."""
+        """Connect the masks to a board, the scheduler and the threads.
+
+        `board` returns the mask board of the current group of workers. `work` executes matchers (default: threads of
+        its own). With `looks_ahead`, sequences learn the tokens that their constraints force, for drafters.
+        """
         self._looks_ahead = looks_ahead
         self._board = board
         self._metrics = metrics
@@ -95,24 +98,26 @@ class Masks:
         return len(self._held)
 
     def begin(self) -> None:
-        """There are workers: the first, or new ones after a `reset`. Their rows are as long as those before."""
+        """Note that the workers have started: the first ones, or new ones after a `reset`, whose rows have the same
+        length."""
         board = self._board()
-        # Made once: a type refers to itself, and one for each sequence would be garbage that only a collection finds.
+        # Made once: a type refers to itself, so a type for each sequence would be garbage that only the collector
+        # frees.
         self._row = ctypes.c_uint32 * (0 if board is None else board.row_bytes // 4)
 
     def add(self, sequence: Sequence, make: Callable[[], TokenMatcher]) -> None:
-        """Constrain a sequence that is new. `make` is called in a thread, now, as is its first mask made. There may be
-        no workers, but have been."""
+        """Constrain a new sequence. `make` is called in a thread, which then makes the first mask. Workers may be down
+        at the moment, but must have been up before."""
         held = MaskedSequence(sequence, make, len(sequence.tokens), self._row())
         held.tells_forced = self._looks_ahead and (sequence.drafters is None or "grammar" in sequence.drafters)
         self._held[sequence.request_id] = held
         self._set_to_work(held)
 
     def planned(self, step_id: int, rows: Collection[MaskedRow]) -> None:
-        """A plan was made with these rows, for which rank 0 will wait."""
+        """Note a plan with `rows`, for which rank 0 will wait."""
         board = self._board()
         if board is None:
-            return  # the workers are gone, and with them whoever waits
+            return  # the workers are gone, and no one waits for these rows
         with self._lock:
             for row in rows:
                 held = self._held[row.seq.request_id]
@@ -126,7 +131,7 @@ class Masks:
                 self._set_to_work(self._held[row.seq.request_id])
 
     def advance(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Tokens were sampled. Sequences that have ended by them are not here any more."""
+        """Note sampled tokens. Sequences that ended with these tokens are already removed."""
         for update in updates:
             held = self._held.get(update.sequence.request_id)
             if held is None or update.token is None:
@@ -138,30 +143,30 @@ class Masks:
             self._set_to_work(held)
 
     def late(self, request_id: str) -> None:
-        """Rank 0 has not waited for a mask of this sequence, which the scheduler now does."""
+        """Note that rank 0 did not wait for a mask of this sequence; the scheduler now waits for the mask."""
         held = self._held.get(request_id)
         if held is None:
             return
         self._metrics.late_mask()
         with self._lock:
-            held.drop_rows()  # that of the plan in flight, too
+            held.drop_rows()  # also the row of the plan in flight
         self._wait(held)
         self._report(request_id)
 
     def void(self, step_id: int) -> None:
-        """Nobody wants the result of this step any more."""
+        """Drop the rows of a step whose result is no longer needed."""
         with self._lock:
             for held in self._held.values():
                 held.void(step_id)
 
     def reset(self) -> None:
-        """The workers are gone, and nobody waits for anything. Matchers are where their sequences are, and stay."""
+        """Forget all awaited rows, because the workers are gone. Matchers keep the state of their sequences."""
         with self._lock:
             for held in self._held.values():
                 held.forget_rows()
 
     def remove(self, request_id: str) -> None:
-        """A sequence has ended; nothing happens to one that is not constrained."""
+        """Remove a sequence that has ended; do nothing for one that is not constrained."""
         held = self._held.pop(request_id, None)
         if held is not None:
             with self._lock:
@@ -170,7 +175,7 @@ class Masks:
                 held.stop_waiting()
 
     def why_dropped(self, request_id: str) -> str:
-        """For the client: the reason for which rank 0 has dropped a row of the sequence, which was not removed yet."""
+        """Return the reason, for the client, why rank 0 dropped a row of a sequence that is not removed yet."""
         held = self._held.get(request_id)
         if held is None:
             return _BROKEN
@@ -179,7 +184,7 @@ class Masks:
             return held.failure or (_NOTHING if known and not any(held.memory) else _BROKEN)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
         self._threads.close()
 
     def _wait(self, held: MaskedSequence) -> None:
@@ -190,7 +195,7 @@ class Masks:
             held.wait(timer)
 
     def _report(self, request_id: str) -> None:
-        """Let the scheduler know, if it waits, that the mask of the sequence's next token is there."""
+        """Report to the scheduler, if it waits, that the mask of the sequence's next token is known."""
         held = self._held.get(request_id)
         if held is None:
             return
@@ -217,7 +222,7 @@ class Masks:
     # --- in a thread --------------------------------------------------------------------------------------------
 
     def _work(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop, *, may_wait: bool = False) -> None:
-        """Make masks until all tokens that are known are behind the last one. One thread at a time has a sequence."""
+        """Make masks until the matcher has accepted all known tokens. Only one thread at a time works on a sequence."""
         while True:
             matcher = held.matcher or self._make(held, loop)
             if matcher is None:
@@ -279,7 +284,8 @@ class Masks:
         return state
 
     def _tell(self, held: MaskedSequence, tell: Callable[[TokenMatcher], None]) -> bool:
-        """Have `tell` tell the sequence something. Whether it may again: it has neither failed nor taken long."""
+        """Call `tell`, which updates the sequence. Return whether it may be called again: it neither failed nor took
+        long."""
         if held.matcher is None:
             return False
         begun = self._clock()
@@ -293,7 +299,8 @@ class Masks:
         return self._clock() - begun < _TELLING_S
 
     def _look_ahead(self, held: MaskedSequence, guesses: Guesses) -> None:
-        """Publish what may come behind guesses. Behind those that are not allowed nothing is kept: nobody waits."""
+        """Publish the masks after draft tokens. Rows after a forbidden draft token are dropped: their samples are not
+        used."""
         end = self._clock() + _LOOKING_S
         try:
             for row, (state, bits) in zip(guesses.rows, held.masks_behind(guesses.tokens), strict=False):
@@ -302,7 +309,7 @@ class Masks:
                 if self._clock() > end or not guesses.rows:
                     break
         except ConstraintFailed:
-            pass  # where the answer may never get
+            pass  # at a place that the answer may never reach
         except Exception:
             logger.exception("a constraint failed after a draft token")
         with self._lock:

@@ -1,4 +1,4 @@
-"""The processor time that constraints may take next to the workers."""
+"""The processor time that constraints may use next to the workers."""
 
 import threading
 import time
@@ -6,23 +6,23 @@ from collections import OrderedDict
 
 from numaserve.server.engine.clock import Clock
 
-_MOST_S = 0.03  # that a client may have saved up
-_A_TOKEN_S = 5e-4  # earned by each: a mask takes some 50 microseconds, and seldom some milliseconds
-_A_SECOND_S = 0.02  # earned with time, of a core
-_CHEAP_S = 1e-3  # a piece of work that is not worth another process
+_MOST_S = 0.03  # most that a client may save up
+_A_TOKEN_S = 5e-4  # earned by each token: a mask takes some 50 microseconds, and seldom some milliseconds
+_A_SECOND_S = 0.02  # earned by each second, of one core
+_CHEAP_S = 1e-3  # work below this is not worth another process
 _MOST_CLIENTS = 1024
 
 
 class MatcherBudget:
-    """A token bucket for each client, in seconds of processor time. For several threads."""
+    """A token bucket for each client, in seconds of processor time. Thread-safe."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # seconds, and when; the last one last
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # seconds and time; newest last
 
     def allows(self, client: str, seconds: float, tokens: int) -> bool:
-        """Charge a client for a piece of work after `tokens`. Return whether its next one may be done here."""
+        """Charge a client for a piece of work after `tokens`. Return whether its next piece may run in this process."""
         now = self._clock()
         with self._lock:
             left, since = self._left.pop(client, (_MOST_S, now))

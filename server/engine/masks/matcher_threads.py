@@ -1,4 +1,4 @@
-"""The threads in which matchers work."""
+"""The threads in which matchers run."""
 
 import asyncio
 import contextlib
@@ -14,31 +14,31 @@ from numaserve.server.scheduler.client import Client
 
 logger = logging.getLogger(__name__)
 
-_THREADS = 2  # a mask takes tens of microseconds, and they run on the cores of the workers
-_STUCK_S = 0.05  # well above what a mask takes, well below the deadline of those who wait behind it
-_MOST_STUCK = 4  # each takes what is left of a core
+_THREADS = 2  # a mask takes tens of microseconds, and the threads run on the cores of the workers
+_STUCK_S = 0.05  # well above the time of a mask, well below the deadline of the masks that queue after it
+_MOST_STUCK = 4  # each takes a share of a core
 _LOWEST = 19  # niceness
 
 
 class MatcherThreads:
-    """Runs short pieces of work, which raise nothing, beside the event loop to which this belongs.
+    """Runs short pieces of work, which raise nothing, in threads alongside the event loop that owns this object.
 
-    A piece that does not come back costs its thread, and nobody else's turn: another thread takes its place, and it
-    goes on with the lowest priority, since workers have the same cores. A `ThreadPoolExecutor` would stop once
-    each of its threads is stuck, and would keep the process from ending; these threads are daemons.
+    A piece that does not return costs its thread, but delays no other piece: another thread takes its place. The stuck
+    thread continues with the lowest priority, since it shares the workers' cores. A `ThreadPoolExecutor` was rejected:
+    it would stop once each of its threads is stuck, and would keep the process from ending. These threads are daemons.
     """
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._pieces: dict[int, Patience] = {}  # with each thread's piece, by the system's number of it
-        self._stuck: set[int] = set()  # threads that have been replaced, and end when they come back
-        self._threads = 0  # that were started, ever
+        self._pieces: dict[int, Patience] = {}  # the current piece of each thread, by native thread id
+        self._stuck: set[int] = set()  # native ids of threads that have been replaced, and end when their piece returns
+        self._threads = 0  # number of threads started so far
         self._looking = False
         self._closed = False
         self._slow = SlowWork()
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have `work` called in one of the threads, in the order of the calls."""
+        """Schedule `work` to be called in one of the threads, in the order of the calls."""
         while self._threads < _THREADS:
             self._start()
         self._work.put(work)
@@ -47,11 +47,11 @@ class MatcherThreads:
             asyncio.get_running_loop().call_later(_STUCK_S, self._look)
 
     def submit_slow(self, work: Callable[[], None], client: Client) -> None:
-        """Have `work` called that waits for another process, when it is the client's turn; from any thread."""
+        """Schedule `work` that waits for another process, in fair order between clients; callable from any thread."""
         self._slow.submit(work, client)
 
     def close(self) -> None:
-        """Begin nothing more; what runs is not waited for."""
+        """Start no more work; running pieces are not waited for."""
         self._closed = True
         self._slow.close()
         for _ in range(self._threads):
@@ -72,7 +72,7 @@ class MatcherThreads:
                     _STUCK_S,
                 )
                 self._stuck.add(number)
-                with contextlib.suppress(OSError):  # it has just ended
+                with contextlib.suppress(OSError):  # the thread has just ended
                     os.setpriority(os.PRIO_PROCESS, number, _LOWEST)
                 self._start()
         asyncio.get_running_loop().call_later(_STUCK_S, self._look)
@@ -83,7 +83,7 @@ class MatcherThreads:
             self._pieces[number] = Patience(_STUCK_S)
             work()
             del self._pieces[number]
-            del work  # it may hold much memory, and the next piece may be long in coming
+            del work  # the closure may hold much memory, and the next piece may be a long time away
             if number in self._stuck:
                 self._stuck.discard(number)
                 return

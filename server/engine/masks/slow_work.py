@@ -12,21 +12,21 @@ _THREADS = 2
 
 
 class SlowWork:
-    """Runs pieces of work that mostly wait. Clients take turns, by the time that theirs have taken.
+    """Runs pieces of work that mostly wait. Clients alternate fairly, by the time that their pieces have taken.
 
-    The threads that other constraints have are not asked to: a few slow ones would hold them all.
+    The threads of other constraints are not used for this work: a few slow constraints would occupy all of them.
     """
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
-        self._pieces: dict[str, deque[Callable[[], None]]] = {}  # by client; those at work are not among them
+        self._pieces: dict[str, deque[Callable[[], None]]] = {}  # by client; without running pieces
         self._at_work: dict[str, int] = {}
         self._clock = FairClock()
         self._threads = 0
         self._closed = False
 
     def submit(self, work: Callable[[], None], client: Client) -> None:
-        """Have `work` called in one of the threads; from any thread."""
+        """Schedule `work` to be called in one of the threads; callable from any thread."""
         with self._turn:
             if client.name not in self._pieces:
                 self._pieces[client.name] = deque()
@@ -38,7 +38,7 @@ class SlowWork:
             self._turn.notify()
 
     def close(self) -> None:
-        """Begin nothing more; what runs is not waited for."""
+        """Start no more work; running pieces are not waited for."""
         with self._turn:
             self._closed = True
             self._turn.notify_all()
@@ -48,7 +48,7 @@ class SlowWork:
             client, work = piece
             begun = time.monotonic()
             work()
-            del piece, work  # they may hold much memory, and the next piece may be long in coming
+            del piece, work  # the closure may hold much memory, and the next piece may be a long time away
             self._ended(client, time.monotonic() - begun)
 
     def _next(self) -> tuple[str, Callable[[], None]] | None:

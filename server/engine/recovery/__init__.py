@@ -1,1 +1,1 @@
-"""The death of the workers: what becomes of the requests, and how long an outage lasts."""
+"""Recovery from the death of the workers: the fate of the requests and the end of the outage."""

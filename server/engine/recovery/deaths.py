@@ -1,21 +1,21 @@
-"""Which deaths of the workers may go on for ever."""
+"""The classification of worker deaths that may recur without end."""
 
 from numaserve.server.common.death import Cause
 from numaserve.server.scheduler.suspects import Finding
 
 
 class Deaths:
-    """Tells deaths that end by themselves from those after which the server should rather give up."""
+    """Distinguishes passing deaths of the workers from deaths after which the server should give up."""
 
     def __init__(self) -> None:
         self._answered_at_death = 0
         self._steps_at_conviction = -1
 
     def cause(self, finding: Finding, steps: int, beats: int) -> Cause:
-        """The cause of a death after so many answered `steps`, and `beats` of the heart, in all.
+        """Return the cause of a death after a total of `steps` answered steps and `beats` answered heartbeats.
 
-        One more conviction without a step since the one before explains nothing: workers that die of every request
-        would be started again as long as requests come.
+        A further conviction without a step since the previous one explains nothing: workers that die of every request
+        would restart as long as requests come.
         """
         answered, self._answered_at_death = steps + beats > self._answered_at_death, steps + beats
         if finding.convicted is not None:

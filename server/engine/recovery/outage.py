@@ -11,11 +11,11 @@ logger = logging.getLogger(__name__)
 
 
 class Outage:
-    """Lasts from the death of the workers to the first step that others have answered, or to the moment in which there
-    are others and nobody to serve, however many deaths there are in between.
+    """An outage, from the death of the workers to the first step that new workers answer. It also ends when new workers
+    are up and no request is live. It may span several deaths.
 
-    `expired` is called when there are no workers and it has lasted for `timeout_s` in which this process ran, or longer
-    as there were some until then: while there are, requests are better served than ended.
+    `expired` is called when there are no workers after `timeout_s` seconds in which this process ran. While there are
+    workers, the call is delayed until they die: requests are better served than ended.
     """
 
     def __init__(self, metrics: Metrics, clock: Clock, *, timeout_s: float, expired: Callable[[], None]) -> None:
@@ -27,12 +27,12 @@ class Outage:
         self._ended = 0.0
         self._up = 0.0
         self._has_workers = True
-        self._is_overdue = False  # it has lasted for too long, with workers or without
+        self._is_overdue = False  # the outage has lasted for too long, with workers or without
         self._timer = PatientTimer(self._run_out)
-        self.expired = False  # there are no workers for too long, and nobody should be made to wait for their end
+        self.expired = False  # the outage is overdue and there are no workers; new requests should not be made to wait
 
     def workers_down(self) -> None:
-        """The workers have died."""
+        """Note that the workers have died."""
         self._has_workers = False
         if self._began is None:
             self._began = self._clock()
@@ -41,17 +41,17 @@ class Outage:
             self._timer.start(0.0)
 
     def workers_ended(self) -> None:
-        """The last of the old ones has ended, and others are started."""
+        """Note that the last of the old workers has ended, and that new ones are being started."""
         self._ended = self._clock()
 
     def workers_up(self) -> None:
-        """There are new ones, which have answered nothing yet."""
+        """Note that new workers are up, which have answered nothing yet."""
         self._up = self._clock()
         self._has_workers = True
         self.expired = False
 
     def end(self) -> None:
-        """A step was answered, or there is nobody to serve. Nothing happens when it does not last."""
+        """End the outage: a step was answered, or no request is live. Does nothing without an outage."""
         if self._began is not None:
             now = self._clock()
             self._metrics.resume_pause(now - self._began)
@@ -65,7 +65,7 @@ class Outage:
             self.close()
 
     def close(self) -> None:
-        """It does not last any more, or the server ends."""
+        """Reset the outage and its timer: the outage is over, or the server ends."""
         self._began = None
         self._is_overdue = False
         self._timer.stop()

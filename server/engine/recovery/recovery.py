@@ -1,4 +1,4 @@
-"""What becomes of the requests when the workers die."""
+"""The fate of the requests when the workers die."""
 
 import logging
 
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class Recovery:
-    """Has requests wait for new workers and go on there, each from its tokens, but for one that has been found to
-    bring the workers down. All that wait end with `NotReady` when that takes more than `timeout_s` seconds.
+    """Lets requests wait for new workers and resume there from their tokens. A request that was found to kill the
+    workers ends instead. All waiting requests end with `NotReady` when that takes more than `timeout_s` seconds.
 
-    See `Outage` on how long it lasts.
+    See `Outage` on the duration.
     """
 
     def __init__(
@@ -34,11 +34,12 @@ class Recovery:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether nobody should be made to wait for its end."""
+        """Whether the outage has lasted too long for new requests to wait for its end."""
         return self._outage.expired
 
     def died(self, death: Death, *, steps: int, beats: int) -> Cause:
-        """The workers have died after so many answers in all. Returns what it comes from, as `Deaths` has it."""
+        """Handle the death of the workers after a total of `steps` and `beats` answers. Return its cause from
+        `Deaths`."""
         finding = self._scheduler.workers_died()
         if finding.convicted is not None:
             self._end_convicted(finding.convicted, death)
@@ -47,26 +48,26 @@ class Recovery:
         return self._deaths.cause(finding, steps, beats)
 
     def restarting(self, reason: DeathReason) -> None:
-        """The workers that died for `reason` have ended, and others are started."""
+        """Note that the workers that died for `reason` have ended, and that new ones are being started."""
         self._metrics.workers_restarted(reason)
         self._outage.workers_ended()
 
     def workers_up(self) -> None:
-        """There are new workers, which have answered nothing yet."""
+        """Note that new workers are up, which have answered nothing yet."""
         self._outage.workers_up()
         self.settle()
 
     def answered(self) -> None:
-        """A step was answered, in the course of a recovery or not."""
+        """Note that a step was answered, during an outage or not."""
         self._outage.end()
 
     def settle(self) -> None:
-        """End it when there are workers and nobody who waits for them."""
+        """End the outage when there are no live requests; called while there are workers."""
         if len(self._requests) == 0:
             self._outage.end()
 
     def close(self) -> None:
-        """The server ends."""
+        """Stop the timer: the server ends."""
         self._outage.close()
 
     def _end_convicted(self, sequence: Sequence, death: Death) -> None:

@@ -1,1 +1,1 @@
-"""The requests that have been admitted and have not ended."""
+"""The live requests: those that have been admitted and have not ended."""

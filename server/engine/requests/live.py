@@ -1,4 +1,4 @@
-"""A request between admission and its one end: from token ids to chunks of text."""
+"""A live request: from its admission to its one end, and from token ids to chunks of text."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ _NAN = (
 
 
 class LiveRequest:
-    """Detokenizes, looks for the end and feeds the stream as its sequence `index`. It ends in `_end` and nowhere else,
-    once.
+    """Detokenizes the output of sequence `index`, detects its end and feeds the stream. It ends exactly once, in
+    `_end`.
 
-    `on_end` is called then, with the request, and before it `trace`, if there is one. `now` is always the monotonic
-    clock in seconds.
+    At the end, `trace` (if given) and then `on_end` are called. `now` is always the monotonic clock in seconds.
     """
 
     def __init__(
@@ -65,24 +64,25 @@ class LiveRequest:
         self._prompt_logprobs: list[TokenLogprobs] = []
 
     def scheduled(self, now: float) -> None:
-        """Note that it left the queue, for the first time."""
+        """Note that the request left the queue for the first time."""
         self._scheduled_at = now
         self._metrics.request_scheduled(queue_seconds=now - self.admitted_at, prompt_tokens=self.sequence.prompt_len)
 
     def replay(self, now: float) -> None:
-        """Take in what was generated elsewhere, as chunks of their own; the request ends here where that ends it."""
+        """Replay output that was generated elsewhere, one chunk for each token. The request ends here where that output
+        ends it."""
         for token in self.request.generated:
             chunk = GenerationChunk(self._index, token_ids=[token], replayed=True)
             self._generated += 1
             self._add_text(chunk, token)
             if chunk.finish_reason is not None:
-                chunk.replayed = False  # its end is news
+                chunk.replayed = False  # the client has not seen the end yet
                 self._end(chunk.finish_reason, now, chunk)
                 return
             self._stream.push(chunk)
 
     def advance(self, update: SequenceUpdate, now: float) -> None:
-        """Take in an update of the sequence by a step; the request may end here."""
+        """Process an update of the sequence by a step; the request may end here."""
         if update.nan:
             self._metrics.nan_logits()
             self.fail(GenerationFailed(_NAN), now)
@@ -91,7 +91,7 @@ class LiveRequest:
             self._prompt_logprobs += update.prompt_logprobs
         token = update.token
         if token is None and not update.finished:
-            return  # a chunk of the prompt; its logprobs wait for the first chunk
+            return  # a chunk of the prompt; its logprobs wait for the first output chunk
         chunk = GenerationChunk(self._index, cached_tokens=self.sequence.cached_tokens or 0)
         if self._prompt_logprobs:
             chunk.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, []
@@ -114,17 +114,17 @@ class LiveRequest:
             self._end(chunk.finish_reason, now, chunk)
 
     def drop(self, message: str, now: float) -> None:
-        """End it because its constraint let it not go on; `message` is for the client."""
+        """End the request because its constraint allowed no continuation; `message` is for the client."""
         if not self.ended:
             self._metrics.dropped()
         self.fail(GenerationFailed(message), now)
 
     def fail(self, error: EngineError, now: float) -> None:
-        """End it with an error."""
+        """End the request with an error."""
         self._end("timeout" if isinstance(error, RequestTimedOut) else "error", now, error)
 
     def abort(self, now: float) -> None:
-        """End it because nobody wants it any more."""
+        """End the request because its client left."""
         self._end("abort", now, None)
 
     def _end(self, reason: FinishReason, now: float, last: GenerationChunk | EngineError | None) -> None:
@@ -144,7 +144,7 @@ class LiveRequest:
 
     @property
     def _computed(self) -> int:
-        """The tokens that were generated here."""
+        """The number of tokens that were generated here."""
         return max(0, self._generated - len(self.request.generated))
 
     def _told(self, reason: FinishReason, now: float) -> SequenceTrace:
@@ -171,10 +171,10 @@ class LiveRequest:
         self._last_token_at = now
 
     def _add_text(self, chunk: GenerationChunk, token: int) -> None:
-        # A constrained sequence has a stop token before its time only where its constraint allowed nothing else.
+        # A constrained sequence has an early stop token only where its constraint allowed nothing else.
         may_stop = self._generated >= self.request.min_new_tokens or self.request.matcher is not None
         if may_stop and token in self.request.stop_token_ids:
-            # The text before it; its own is a part of the answer only where that is asked for.
+            # The text before the stop token; the stop token's own text is included on request only.
             self._flush_text(chunk, "stop", self._detokenizer.push(token) if self.request.include_stop else "")
             if chunk.stop_reason is None:
                 chunk.stop_reason = token

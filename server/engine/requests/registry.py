@@ -1,4 +1,4 @@
-"""The requests that have been admitted and have not ended."""
+"""The registry of live requests: those that have been admitted and have not ended."""
 
 import asyncio
 import itertools
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 class LiveRequests:
-    """Adds requests to the scheduler, hands them what steps bring, and takes them out when they have ended, whoever
-    ended them. `on_end` is called then: there is room for another one."""
+    """Adds requests to the scheduler, hands them the results of steps, and removes them when they have ended for any
+    reason. `on_end` is called then: another request can be admitted."""
 
     def __init__(
         self,
@@ -52,8 +52,11 @@ class LiveRequests:
         trace: TraceSink | None = None,
         looks_ahead: bool = False,
     ) -> None:
-        """`board` gives the mask board of the present workers; `on_mask` is called when a sequence can go on whose mask
-        was late; `mask_patience_s`, `matcher_work` and `looks_ahead` are as for `Masks`."""
+        """Create an empty registry.
+
+        `board` returns the mask board of the current workers. `on_mask` is called when a sequence can continue whose
+        mask was late. `mask_patience_s`, `matcher_work` and `looks_ahead` are as for `Masks`.
+        """
         self.masks = Masks(
             board,
             metrics,
@@ -82,7 +85,7 @@ class LiveRequests:
         return len(self._live)
 
     def add(self, requests: Collection[GenerationRequest], now: float) -> Stream:
-        """Admit all, to one stream. Raises `RequestTooLong`, and then none is admitted."""
+        """Admit all requests, to one stream. Raises `RequestTooLong`; then none is admitted."""
         live: list[LiveRequest] = []
         stream = Stream(len(requests), on_close=lambda: self._abort(live))
         try:
@@ -96,7 +99,7 @@ class LiveRequests:
 
     def _add(self, request: GenerationRequest, stream: Stream, index: int, now: float) -> LiveRequest:
         sampling, constrained = request.sampling, request.matcher is not None
-        if sampling.masked != constrained:  # workers must not wait for masks that nobody makes
+        if sampling.masked != constrained:  # workers must not wait for masks that no matcher makes
             sampling = structs.replace(sampling, masked=constrained)
         sequence = Sequence(
             # The client's id is not used as a key: two clients may choose the same one.
@@ -112,7 +115,7 @@ class LiveRequests:
             request.drafters,
             request.prediction,
         )
-        # As if it had been sent back to the queue here: what was drawn and what was said count as they did there.
+        # As if it had been sent back to the queue here: earlier draws and tokens count as they did on the other server.
         sequence.tokens += request.generated
         sequence.resuming = bool(request.generated)
         live = LiveRequest(
@@ -138,7 +141,7 @@ class LiveRequests:
         return live
 
     def scheduled(self, sequence: Sequence, now: float) -> None:
-        """Tell the request of `sequence` that it left the queue, for the first time."""
+        """Note that `sequence` left the queue for the first time."""
         self.backlog.leave(sequence)
         live = self._live.get(sequence.request_id)
         if live is not None:
@@ -171,22 +174,22 @@ class LiveRequests:
         self._fail((self._live[each.request_id] for each in sequences if each.request_id in self._live), error)
 
     def fail_all(self, error: EngineError) -> None:
-        """End all with an error."""
+        """End all requests with an error."""
         self._fail(list(self._live.values()), error)
 
     @property
     def num_begun(self) -> int:
-        """The number of those that have left the queue at some time."""
+        """The number of live requests that have ever left the queue."""
         return sum(live.sequence.has_begun for live in self._live.values())
 
     @property
     def longest_wait_s(self) -> float:
-        """Seconds since the first of those came that wait and have not begun; 0 where nobody waits."""
+        """The seconds since the oldest request came that waits and has not begun; 0 if none waits."""
         now = self._clock()
         return now - min((live.admitted_at for live in self._live.values() if not live.sequence.has_begun), default=now)
 
     def id_of(self, sequence: Sequence) -> str:
-        """The id under which the client's request is in the log."""
+        """Return the client's request id, as it is in the log."""
         live = self._live.get(sequence.request_id)
         return live.request.request_id if live else ""
 
@@ -228,7 +231,7 @@ class LiveRequests:
 
 
 def _advanced(make: Callable[[], TokenMatcher], tokens: Iterable[int]) -> TokenMatcher:
-    """A matcher that has taken in `tokens`. Raises `ConstraintFailed`."""
+    """Return a matcher that has accepted `tokens`. Raises `ConstraintFailed`."""
     matcher = make()
     for token in tokens:
         matcher.accept(token)

@@ -10,12 +10,12 @@ from numaserve.server.engine.types import EngineError, GenerationChunk
 
 
 class Stream:
-    """Implements `GenerationStream` for so many `sequences`. One producer, the step loop, which never waits; one
-    consumer.
+    """Implements `GenerationStream` for a number of `sequences`, with one producer and one consumer. The producer, the
+    step loop, never waits.
 
-    It is not an `asyncio.Queue`, because its end has to be told from its chunks, and not bounded, because a sequence
-    is: by its output length. A stream for each sequence, merged behind, was rejected: what a client has not read would
-    wait in two places, and a task of each sequence would do nothing but carry chunks.
+    An `asyncio.Queue` was rejected, because the stream's end must be distinct from its chunks. The stream is not
+    bounded, because a sequence is bounded by its output length. A stream for each sequence, merged later, was rejected
+    too: unread chunks would wait in two places, and each sequence would need a task that only carries chunks.
 
     `on_close` is called when the consumer leaves before the end.
     """
@@ -29,7 +29,7 @@ class Stream:
         self._on_close = on_close
 
     def push(self, chunk: GenerationChunk) -> None:
-        """Hand over a chunk; one with a `finish_reason` is its sequence's last. Behind a failure none counts."""
+        """Add a chunk; one with a `finish_reason` is its sequence's last. Chunks after a failure are ignored."""
         if self._failed:
             return
         self._chunks.append(chunk)
@@ -38,7 +38,7 @@ class Stream:
         self._wake()
 
     def fail(self, error: EngineError) -> None:
-        """End with the first error, after the chunks that are already there."""
+        """End the stream with the first error, after the chunks that are already queued."""
         if not self._failed:
             self._failed = True
             self._error = error
@@ -48,7 +48,7 @@ class Stream:
         return self
 
     async def __anext__(self) -> GenerationChunk:
-        """The next chunk."""
+        """Return the next chunk."""
         while not self._chunks:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -63,7 +63,8 @@ class Stream:
         """Stop the sequences that have not ended."""
         self._chunks.clear()
         self._error = None
-        # Who is called refers to this stream: kept, both would stay until a full collection of garbage.
+        # The callback's owner refers to this stream: if the callback stayed, both would live until a full garbage
+        # collection.
         on_close, self._on_close = self._on_close, _nothing
         if self._running:
             self._running = 0
@@ -77,4 +78,4 @@ class Stream:
 
 
 def _nothing() -> None:
-    """Nobody is to be called any more."""
+    """Do nothing, in place of a callback that is no longer needed."""

@@ -1,4 +1,4 @@
-"""The ends of the time that requests were given."""
+"""The time limits of requests."""
 
 import asyncio
 import heapq
@@ -8,23 +8,24 @@ from numaserve.server.engine.clock import Clock
 
 
 class Timeouts:
-    """Tells of requests whose time has passed, soonest first. One timer for all; none while nobody has such a time."""
+    """Reports requests whose time limit has passed, soonest first. All share one timer, which runs only while it is
+    needed."""
 
     def __init__(self, clock: Clock, late: Callable[[Iterable[str]], None]) -> None:
-        """`late` gets ids of requests, of which some may have ended by themselves."""
+        """Report expired request ids to `late`; some of these requests may have ended already."""
         self._clock = clock
         self._late = late
         self._heap: list[tuple[float, str]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, request_id: str, at: float) -> None:
-        """Note a request and the end of its time, by the clock."""
+        """Add a request and the end of its time, by the clock."""
         heapq.heappush(self._heap, (at, request_id))
         if self._heap[0][0] == at:
             self._arm()
 
     def look(self, now: float) -> None:
-        """Tell of those whose time has passed. Called before each plan: a timer alone would be late for some."""
+        """Report expired requests. Called before each plan, because the timer alone would report some of them late."""
         late = []
         while self._heap and self._heap[0][0] <= now:
             late.append(heapq.heappop(self._heap)[1])
@@ -32,7 +33,7 @@ class Timeouts:
             self._late(late)
 
     def close(self) -> None:
-        """Forget all."""
+        """Forget all requests."""
         self._heap.clear()
         self._stop_timer()
 

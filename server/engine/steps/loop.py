@@ -1,4 +1,4 @@
-"""The step loop: which plans are in flight, who answered them, when the next one leaves."""
+"""The step loop: tracks plans in flight and their answers, and sends the next plan."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from numaserve.workers.interface.protocol import Failure, StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE_S = 0.02  # from an answer to a plan that was made because of it
+_AT_ONCE_S = 0.02  # longest time from an answer to a plan that was made because of it
 
 
 @dataclass(slots=True)
@@ -35,30 +35,30 @@ class _Step:
 
 @dataclass(frozen=True)
 class StepHooks:
-    """Calls of the step loop. All are made in the event loop."""
+    """Callbacks of the step loop, all called in the event loop."""
 
-    planning: Callable[[float], None]  # a step is going to be planned
+    planning: Callable[[float], None]  # a step is about to be planned
     send: Callable[[StepPlan], None]
     admitted: Callable[[Sequence, float], None]  # left the queue for the first time
     updated: Callable[[list[SequenceUpdate], float], None]
     failed: Callable[[list[Sequence], str], None]  # by a step that the workers survived
-    masked: Callable[[int, list[MaskedRow]], None]  # the plan of this step has left, and has such rows
+    masked: Callable[[int, list[MaskedRow]], None]  # the plan of this step was sent, and has such rows
     void: Callable[[int], None]  # the result of this step will be ignored
     broken: Callable[[Death], None]  # the workers can no longer be used
 
 
 class StepLoop:
-    """Drives the scheduler. It is woken by results and requests, and has no task of its own.
+    """Drives the scheduler. Results and requests wake it; it has no task of its own.
 
-    With `depth` 1 a plan leaves when the one before it was answered and processed: the plain loop, and the oracle for
-    `depth` 2, in which plan N+1 leaves before the answer to plan N is in.
+    With `depth` 1 a plan leaves when the plan before it was answered and processed. This is the plain loop, and the
+    oracle for `depth` 2, in which plan N+1 leaves before the answer to plan N is in.
 
-    A step counts as answered when every rank has answered. The next plan would wait for the slowest one anyway, and so
-    an error of any rank is known before the result is used.
+    A step counts as answered when every rank has answered. The next plan would wait for the slowest rank anyway, and an
+    error of any rank is known before the result is used.
 
-    After `beat_s` seconds without an answer, and at once when there are new workers, a plan of nothing is sent: every
-    thread of every rank meets the others in every collective, and a rank that hangs is noticed before a request comes.
-    To ask the worker's Python would prove less: its threads or its ring may be what hangs.
+    After `beat_s` seconds without an answer, and immediately when there are new workers, an empty plan is sent. Every
+    thread of every rank meets the others in every collective, so a hung rank is noticed before a request comes. A ping
+    of the worker's Python would prove less: its threads or its ring may be hung.
     """
 
     def __init__(
@@ -88,25 +88,25 @@ class StepLoop:
         self._wake_planned = False
         self._last_answered = float("-inf")
         self.steps = 0
-        self.beats = 0  # plans of nothing that were answered
+        self.beats = 0  # answered empty plans
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is awaited that somebody wants: that of a beat is nobody's."""
+        """Whether no useful answer is awaited; the answer to a heartbeat is not useful to any request."""
         return not any(step.plan.seqs for step in self._in_flight)
 
     def seconds_without_progress(self) -> float:
-        """Seconds, of those in which this process ran, since the workers last answered or were first asked; 0 while
+        """Return the seconds of run time of this process since the workers last answered or were first asked; 0 while
         idle."""
         return self._watch.waited_s
 
     def start(self) -> None:
-        """Begin: workers without any state are ready."""
+        """Start: new workers without any state are ready."""
         self._running = True
         self.wake()
 
     def halt(self) -> None:
-        """Stop: the workers are gone, and with them the plans in flight."""
+        """Stop: the workers and the plans in flight are lost."""
         self._running = False
         self._in_flight.clear()
         self._watch.stop()
@@ -116,13 +116,13 @@ class StepLoop:
             self._beat_timer = None
 
     def wake(self) -> None:
-        """Plan soon. All that arrives in the same turn of the event loop goes into the same step."""
+        """Plan soon. All requests that arrive in the same turn of the event loop go into the same step."""
         if self._running and not self._wake_planned:
             self._wake_planned = True
             asyncio.get_running_loop().call_soon(self._woken)
 
     def on_answer(self, message: StepResult | Failure) -> None:
-        """Take in the answer of a rank to a step."""
+        """Process the answer of a rank to a step."""
         step = next((step for step in self._in_flight if step.plan.step_id == message.step_id), None)
         if step is None or message.rank not in step.waiting_for:
             logger.warning(
@@ -140,7 +140,7 @@ class StepLoop:
                 self._complete(self._in_flight.popleft())
             self._pump()
         except Exception as error:
-            # The books of this process are in doubt; a new group starts from clean ones.
+            # The state of this process is in doubt; a new group starts from a clean state.
             logger.exception("the step loop failed")
             self._hooks.broken(Death("mismatch", f"internal error in the step loop: {error!r}"))
 
@@ -178,7 +178,7 @@ class StepLoop:
         self._watch.expect(len(self._ranks))
 
     def _rest(self) -> None:
-        """Have the heart beat some time after the last answer, unless steps are in flight or a timer runs already."""
+        """Schedule a heartbeat after the last answer, unless steps are in flight or a timer is already running."""
         if self._beat_s is not None and not self._in_flight and self._beat_timer is None:
             seconds = max(0.0, self._last_answered + self._beat_s - self._clock())
             self._beat_timer = asyncio.get_running_loop().call_later(seconds, self._beat)
@@ -186,7 +186,7 @@ class StepLoop:
     def _beat(self) -> None:
         self._beat_timer = None
         now = self._clock()
-        if self._beat_s is not None and now < self._last_answered + self._beat_s:  # steps have come and gone
+        if self._beat_s is not None and now < self._last_answered + self._beat_s:  # steps ran meanwhile
             self._rest()
         elif not self._in_flight:
             self._send(self._scheduler.beat(), now)
@@ -205,7 +205,7 @@ class StepLoop:
                 self._hooks.void(later.plan.step_id)
         elif step.result is not None:
             if step.plan.seqs and 0 <= step.times.scheduling - before < _AT_ONCE_S:
-                # It was planned because of the answer to the one before.
+                # The plan was made because of the answer to the plan before it.
                 self._scheduler.paused(max(0.0, answered - before - step.result.worker_ns * 1e-9))
             self._hooks.updated(self._scheduler.apply(step.result), answered)
             if step.plan.seqs:

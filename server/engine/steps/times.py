@@ -1,4 +1,4 @@
-"""The times of a step and of its parts."""
+"""The times of a step and of its stages."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from numaserve.workers.interface.protocol import StepPlan, StepResult
 
 @dataclass(slots=True)
 class StepTimes:
-    """The times of one step on its way out, in monotonic seconds."""
+    """The times of one step on its way to the workers, in monotonic seconds."""
 
     scheduling: float  # when planning began
     scheduled: float
@@ -20,9 +20,9 @@ class StepTimes:
     ) -> None:
         """Report the step to the metrics.
 
-        `begun` is when the workers could start on it: when it was sent, or later when they were still busy with the
-        step before. So the steps of a busy server add up to the time that went by, one ahead or not. `receive` is the
-        rest outside of the worker: the way there and back, and waiting for the front end's attention.
+        `begun` is when the workers could start the step: when it was sent, or later when they were still busy with the
+        step before. The step times of a busy server therefore add up to the elapsed time, whether it plans ahead or
+        not. `receive` is the rest outside of the worker: transfer in both directions, and waiting for the front end.
         """
         worker = result.worker_ns * 1e-9
         stages: dict[Stage, float] = {
@@ -39,7 +39,7 @@ class StepTimes:
 
 
 def step_kind(plan: StepPlan) -> StepKind:
-    """The kind of a plan: prompts, output tokens or both. A prompt's last single token counts as output."""
+    """Return the kind of a plan: prompts, output tokens or both. A prompt's last single token counts as output."""
     decoding = sum(
         seq.init is None and seq.num_tokens - guesses == 1
         for seq, guesses in zip(plan.seqs, plan.drafts_of_each, strict=True)
@@ -50,5 +50,6 @@ def step_kind(plan: StepPlan) -> StepKind:
 
 
 def tokens_of(plan: StepPlan) -> int:
-    """The number of tokens that a plan computes. A token that is not known yet, planned ahead, counts as one."""
+    """Return the number of tokens that a plan computes. A token planned ahead, whose id is not known yet, counts as
+    one."""
     return sum(seq.num_tokens for seq in plan.seqs)

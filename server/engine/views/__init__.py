@@ -1,1 +1,1 @@
-"""The engine as others see it: reports, gauges, profiles and traces."""
+"""Views of the engine for other parts: reports, gauges, profiles and traces."""

@@ -9,10 +9,10 @@ from numaserve.server.scheduler.scheduler import Scheduler
 
 
 class Gauges:
-    """Copies `scheduler.stats()` to `metrics` whenever these are read.
+    """Copies `scheduler.stats()` to `metrics` before each scrape.
 
-    To set them in every step would be a tenth of the loop's work, and between two steps, which may be seconds apart,
-    they would not tell of requests that have come since.
+    Setting the metrics in every step would take a tenth of the loop's work. Between two steps, which may be seconds
+    apart, the metrics would miss requests that came since.
     """
 
     def __init__(self, metrics: Metrics, scheduler: Scheduler, drafters: Sequence[DrafterName] = ()) -> None:
@@ -23,7 +23,7 @@ class Gauges:
         self._drafted: Counter[tuple[str, bool]] = Counter()
 
     def describe_cache(self, dtype: str) -> None:
-        """Tell how the KV cache is laid out, whose numbers are of `dtype`."""
+        """Report the layout of the KV cache, whose numbers have type `dtype`."""
         config = self._scheduler.config
         self._metrics.describe_cache(
             page_size=config.page_size,

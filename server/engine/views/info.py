@@ -11,7 +11,7 @@ from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 
 
 def limits_info(limits: SchedulerConfig) -> dict[str, object]:
-    """The limits, under the names of the command line's options where there is one."""
+    """Return the limits, under the names of the command line's options where there is one."""
     return {
         "context_length": limits.context_length,
         "num_pages": limits.num_pages,
@@ -23,13 +23,13 @@ def limits_info(limits: SchedulerConfig) -> dict[str, object]:
 
 
 def settings_info(settings: ModelSettings, multiplied_by: Mapping[ActivationDtype, Sequence[str]]) -> dict[str, object]:
-    """The model's settings, by their names, and what became of the one for activations."""
+    """Return the model's settings by name, and the weight formats that each activation type multiplies."""
     shown: dict[str, object] = msgspec.to_builtins(settings)
     return shown | {"multiplied_by": multiplied_by}
 
 
 def load_of(scheduler: Scheduler) -> Load:
-    """The load of the scheduler."""
+    """Return the load of the scheduler."""
     stats, config = scheduler.stats(), scheduler.config
     return Load(
         running=stats.running,
@@ -40,7 +40,7 @@ def load_of(scheduler: Scheduler) -> Load:
 
 
 def loading_line(ready: Collection[Ready]) -> str:
-    """A line for the log: the origin of all ranks' weights, and the seconds that the slowest rank took."""
+    """Return a line for the log: the origin of all ranks' weights, and the seconds that the slowest rank took."""
     origins = " and the ".join(sorted({each.weights_from for each in ready}))
     seconds = max(each.weights_ns for each in ready) / 1e9
     return (
@@ -52,9 +52,9 @@ def loading_line(ready: Collection[Ready]) -> str:
 def workers_info(
     launches: Sequence[Launch], pids: Sequence[int], ready: Mapping[int, Ready]
 ) -> list[dict[str, object]]:
-    """Process, place and sizes of each rank that runs."""
+    """Return process, place and sizes of each rank that runs."""
     workers: list[dict[str, object]] = []
-    for launch, pid in zip(launches, pids, strict=False):  # there are no processes between two lives of the group
+    for launch, pid in zip(launches, pids, strict=False):  # there are no processes between two launches of the group
         rank = launch.rank
         worker: dict[str, object] = {
             "rank": rank,

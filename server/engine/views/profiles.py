@@ -23,16 +23,16 @@ class _Asked:
     )
 
     def fail(self, reason: str) -> None:
-        """Have everybody who waits for it raise `NotReady`."""
+        """Fail the request: every waiter raises `NotReady`."""
         self.complete.set_exception(NotReady(reason))
-        self.complete.exception()  # seen, should nobody wait for it any more
+        self.complete.exception()  # marks the exception as retrieved, in case there is no waiter left
 
 
 class Profiles:
-    """Profiles that were asked of the workers and have not all come.
+    """Requests to the workers for profiles, until every rank has answered.
 
-    Whoever asks while the same is asked already gets that answer: workers take requests between steps, and so many
-    frames could gather before a long one that plans would be dropped behind them.
+    Callers share the answer to an identical pending request. Workers read messages between steps: many requests could
+    queue up before a long step, and plans after them would be dropped.
     """
 
     def __init__(self, send: Callable[[ProfileRequest], None], *, world_size: int, deadline_s: float) -> None:
@@ -43,13 +43,16 @@ class Profiles:
         self._asked: dict[bool, _Asked] = {}  # by whether ceilings are wanted
 
     async def ask(self, *, ceilings: bool) -> list[RankProfile]:
-        """Every rank's profile, by rank. Raises `NotReady` when the workers do not answer in time or go."""
+        """Return every rank's profile, by rank. Raises `NotReady` when the workers do not answer in time or end."""
         asked = self._asked.get(ceilings) or self._begin(ceilings)
-        return await asyncio.shield(asked.complete)  # a client that leaves takes nobody else's answer with it
+        return await asyncio.shield(asked.complete)  # a client that leaves must not cancel the answer of others
 
     def _begin(self, ceilings: bool) -> _Asked:
-        """Ask the workers. The deadline is the request's, not that of each who waits for it: one that were kept beyond
-        it, for those who came later, would stand in everybody's way for ever when an answer to it was lost."""
+        """Send the request to the workers.
+
+        The deadline belongs to the request, not to each waiter. If later waiters extended it, a lost answer would block
+        all callers indefinitely.
+        """
         asked = self._asked[ceilings] = _Asked(ProfileRequest(next(self._ids), ceilings))
         timer = PatientTimer(functools.partial(self._give_up, asked))
         timer.start(self._deadline_s)
@@ -62,7 +65,7 @@ class Profiles:
         asked.fail(f"The workers sent no profile within {self._deadline_s:g} s. Retry later.")
 
     def on_answer(self, profile: RankProfile) -> None:
-        """Take in the answer of a rank."""
+        """Process the answer of a rank."""
         asked = next((each for each in self._asked.values() if each.request.request_id == profile.request_id), None)
         if asked is None or profile.rank in asked.answers:
             logger.warning("worker %d sent a profile that was not requested", profile.rank)
@@ -73,7 +76,7 @@ class Profiles:
             asked.complete.set_result([asked.answers[rank] for rank in range(self._world_size)])
 
     def fail(self, reason: str) -> None:
-        """End every request: the workers are gone, for `reason`."""
+        """Fail every pending request with `reason`: the workers are gone."""
         for asked in self._asked.values():
             asked.fail(reason)
         self._asked.clear()

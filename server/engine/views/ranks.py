@@ -1,4 +1,4 @@
-"""What is known of the ranks of the workers."""
+"""The reported state of the worker ranks."""
 
 import logging
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ranks:
-    """Keeps what each rank of `launches` tells of itself, and sets its metrics."""
+    """Keeps the reports of each rank of `launches`, and sets its metrics."""
 
     def __init__(self, launches: Sequence[Launch], metrics: Metrics) -> None:
         self._launches = launches
@@ -22,7 +22,7 @@ class Ranks:
         self._newest: dict[int, Ready | WorkerStats] = {}
 
     def describe(self, message: Ready | WorkerStats) -> None:
-        """Take in what a rank tells."""
+        """Store the report of a rank."""
         self._newest[message.rank] = message
         if isinstance(message, Ready):
             self._ready[message.rank] = message
@@ -32,14 +32,14 @@ class Ranks:
         )
 
     def up(self, config: EngineConfig) -> None:
-        """All of them have loaded."""
+        """Log and publish that all ranks have loaded."""
         ready = self._ready.values()
         logger.info("%s", loading_line(ready))
         isa = ",".join(sorted({each.isa for each in ready}))
         self._metrics.describe(version=config.version, model=config.model, isa=isa, tp=len(self._launches))
 
     def down(self) -> None:
-        """All of them have ended. What they told of their shards holds for the next ones, too."""
+        """Note that all ranks have ended. Their reports about shards stay, since they hold for new workers too."""
         for launch in self._launches:
             self._metrics.worker(launch.rank, up=False)
 
@@ -50,13 +50,13 @@ class Ranks:
 
     @property
     def draft_terms(self) -> list[list[OperationTerms]]:
-        """The same of the draft models."""
+        """The work of the draft models' operations of each rank that has loaded."""
         return [each.draft_terms for each in self._ready.values()]
 
     def info(self, pids: Sequence[int]) -> list[dict[str, object]]:
-        """Process, place and sizes of each rank that runs, as `/server_info` has them; `pids` are by rank."""
+        """Return process, place and sizes of each running rank, for `/server_info`; `pids` are by rank."""
         return workers_info(self._launches, pids, self._ready)
 
     def states(self) -> list[WorkerState]:
-        """Place, sizes and memory of each rank that has loaded."""
+        """Return place, sizes and memory of each rank that has loaded."""
         return workers_of(self._launches, self._ready, self._newest)

@@ -1,4 +1,4 @@
-"""What a trace tells of a sequence. Who makes spans of it is not known here."""
+"""The trace of a sequence, independent of the spans that a tracer makes of it."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from numaserve.server.common.finish_reasons import FinishReason
 
-# The `traceparent` of the request that the present task serves; empty where there is none, or nobody traces.
+# The `traceparent` of the request that the current task serves; empty without one, or when tracing is off.
 TRACE_PARENT: ContextVar[str] = ContextVar("trace_parent", default="")
 
 
 @dataclass(frozen=True)
 class SequenceTrace:
-    """A sequence that has ended. Times are of the engine's clock, in seconds; None: it did not come so far."""
+    """A sequence that has ended. Times are in seconds of the engine's clock; None: the sequence did not get that
+    far."""
 
     request_id: str
     parent: str

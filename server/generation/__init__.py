@@ -1,1 +1,1 @@
-"""The one way from a surface to the engine: what is asked for, and the events that answer it."""
+"""The path from an API surface to the engine: the request, and the events that answer it."""

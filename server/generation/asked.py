@@ -1,4 +1,4 @@
-"""What a client asks for, whichever surface it came through.
+"""The request of a client, independent of the API surface.
 
 A field that is None stands for the model's or the server's default.
 """
@@ -18,13 +18,13 @@ from numaserve.server.structured.types import Constraint
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation, to be continued by the model's own chat template."""
+    """A conversation, to be continued with the model's chat template."""
 
     conversation: Conversation
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
-    continue_final: bool = False  # the answer goes on from the last message, which is not ended
-    param: str = "messages"  # the field to blame
+    continue_final: bool = False  # the answer continues the last message, which stays open
+    param: str = "messages"  # the field to blame in an error
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class Texts:
 
     prompts: Sequence[str] | Sequence[list[int]]
     echo: bool = False  # answers repeat their prompts
-    truncate: bool = False  # a text that does not fit is cut to what fits
-    suffix: str = ""  # what follows the answer; there is one prompt then, which is a text
+    truncate: bool = False  # a text that does not fit is cut to the length that fits
+    suffix: str = ""  # text after the answer; then there is exactly one prompt, which is a text
     param: str = "prompt"
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools of a request, and which of them the answer calls."""
+    """The tools of a request, and the tools that the answer calls."""
 
     tools: tuple[Tool, ...]
     choice: Literal["auto", "none", "required"] = "auto"
-    allowed: tuple[str, ...] = ()  # the names of the tools that may be called; all of them where it is empty
-    parallel: bool = True  # several calls in an answer
+    allowed: tuple[str, ...] = ()  # the names of the tools that may be called; empty: all
+    parallel: bool = True  # an answer may have several calls
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """The tools that the model is told of."""
+        """The tools that the model sees."""
         return () if self.choice == "none" else self.tools
 
     @property
@@ -59,12 +59,13 @@ class ToolUse:
 
     @cached_property
     def characters(self) -> int:
-        """The length of what the model is told. Of large schemas it takes too long for the event loop at first."""
+        """The length of the tool descriptions that the model sees. The first call may block the event loop for large
+        schemas."""
         return sum(len(tool.name) + len(tool.description) + _length(tool.parameters) for tool in self.offered)
 
 
 def _length(value: object) -> int:
-    """About the length of a value as JSON."""
+    """Return the approximate length of a value as JSON."""
     if isinstance(value, Mapping):
         return sum(len(key) + 4 + _length(item) for key, item in value.items())
     if isinstance(value, list):
@@ -73,7 +74,7 @@ def _length(value: object) -> int:
 
 
 def effort_arguments(effort: str | None) -> dict[str, Any]:
-    """The variables of chat templates that say how long to think; a template has one of them, or none."""
+    """Return the chat template variables that set the thinking effort; a template uses one of them, or none."""
     if effort is None:
         return {}
     if effort == "none":
@@ -83,19 +84,19 @@ def effort_arguments(effort: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What is asked about the thought before an answer, where the model has one."""
+    """The client's settings for the model's reasoning before an answer, where the model has one."""
 
-    include: bool = True  # whether the thought is in the answer
-    separate: bool = True  # whether it is told apart from the answer's text
-    max_tokens: int | None = None  # after which it is closed
+    include: bool = True  # whether the reasoning is in the answer
+    separate: bool = True  # whether the reasoning is separate from the answer's text
+    max_tokens: int | None = None  # length at which the reasoning is closed
 
 
 @dataclass(frozen=True)
 class Constrained:
-    """What an answer must match."""
+    """The constraint of an answer."""
 
     constraint: Constraint
-    param: str  # the field to blame
+    param: str  # the field to blame in an error
 
 
 @dataclass(frozen=True)
@@ -104,31 +105,31 @@ class Asked:
 
     input: Chat | Texts
     sampling: Sampling
-    model: str | None = None  # None: the one that is served
+    model: str | None = None  # None: the served model
     max_tokens: int | None = None  # 0 scores the prompt only
-    default_max_tokens: int | None = None  # None: as many as fit
+    default_max_tokens: int | None = None  # None: all that fit
     logprobs: int = -1  # of the output's tokens, as in `SamplingParams`
-    prompt_logprobs: bool = False  # of the prompt's, too
-    token_ids_logprob: Sequence[int] = ()  # tokens that have log-probabilities at each position of the output
-    pool: bool = False  # the prompts' embeddings are wanted in place of text
+    prompt_logprobs: bool = False  # also of the prompt's tokens
+    token_ids_logprob: Sequence[int] = ()  # tokens whose log-probabilities are returned at each position of the output
+    pool: bool = False  # return the prompts' embeddings in place of text
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None
-    prediction: str = ""  # what the client thinks that the answer will be
+    prediction: str = ""  # the answer that the client expects
     priority: int = 0  # as in `GenerationRequest`
-    resumed: Sequence[int] = ()  # tokens with which the one answer begins
+    resumed: Sequence[int] = ()  # tokens that the only answer begins with
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as the model gets it."""
+    """A prompt as the model reads it."""
 
     tokens: list[int]
-    text: str = ""  # as an answer that echoes it begins; of a conversation, what the template wrote
+    text: str = ""  # the prompt in an answer that echoes it; for a conversation, the rendered template
     hidden: frozenset[int] = frozenset()  # tokens that are not in `text`
-    prediction: Sequence[int] = ()  # tokens of what the answer was said to be
+    prediction: Sequence[int] = ()  # tokens of the predicted answer
 
 
 def total_tokens(prompts: Sequence[Prompt]) -> int:
-    """The tokens of all prompts, each of which counts once whatever `n` is."""
+    """Return the number of tokens of all prompts; each prompt counts once, whatever `n` is."""
     return sum(len(prompt.tokens) for prompt in prompts)

@@ -1,4 +1,4 @@
-"""Everything the endpoints need, handed to them once."""
+"""The context of the endpoints: all parts of the application."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ class ApiContext:
     engine: EngineProtocol
     tokenizer: TokenizerProtocol
     metrics: Metrics
-    model_name: str  # the name that answers have
-    model_path: str  # where it was loaded from
+    model_name: str  # the model name in answers
+    model_path: str  # the path that the model was loaded from
     version: str
     limits: ApiLimits
     api_keys: Callers | None = None
     log_prompts: bool = False
-    other_names: tuple[str, ...] = ()  # that requests may have too
+    other_names: tuple[str, ...] = ()  # further model names that requests may use
     tokenizer_info: bool = False  # serve GET /tokenizer_info, which shows the chat template
-    takes_predictions: bool = False  # what a request says of its answer is used to guess its tokens
-    strict_fields: bool = False  # refuse fields that are not known
-    sampling_defaults: Sampling = field(default_factory=Sampling)  # where a request says nothing
-    root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on
-    sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
-    tool_format: ToolFormat | None = None  # None: the model's calls are in no format that is known
-    reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
-    response_template: ResponseTemplate | None = None  # what reads answers whole, where the format is not known
+    takes_predictions: bool = False  # use the predicted output of a request for draft tokens
+    strict_fields: bool = False  # refuse unknown fields
+    sampling_defaults: Sampling = field(default_factory=Sampling)  # for parameters that a request leaves out
+    root_path: str = ""  # path under which a proxy serves this server: empty, or "/" and a name, and so on
+    sse_ping_seconds: float = 15.0  # seconds without output until a stream gets a comment; 0 sends none
+    tool_format: ToolFormat | None = None  # None: the format of the model's calls is unknown
+    reasoning_format: ReasoningFormat | None = None  # None: the model does not reason before it answers
+    response_template: ResponseTemplate | None = None  # parses complete answers where the format is unknown
     judge: Judge | None = None  # None: the model is not served as a judge of documents
-    traced: bool = False  # somebody makes spans of requests, which may be parts of the callers' traces
+    traced: bool = False  # spans of requests are made, which may be part of the callers' traces
     ui: bool = False  # serve the page of GET /ui
-    embedding_size: int = 0  # of the model's embeddings; 0: it is not served for them
+    embedding_size: int = 0  # of the model's embeddings; 0: the model is not served for embeddings
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
     def open_paths(self) -> frozenset[str]:
-        """The paths that no key is asked for at: probes, and the files of the page that asks its reader for a key."""
+        """The paths that need no key: probes, and the files of the page that asks its reader for a key."""
         return OPEN_PATHS | (ui_files().keys() if self.ui else frozenset())
 
     @cached_property
@@ -75,12 +75,12 @@ class ApiContext:
 
     @cached_property
     def running(self) -> RunningRequests:
-        """The requests that wait for text or get it."""
+        """The running requests: those that wait for text or receive it."""
         return RunningRequests()
 
     @cached_property
     def text(self) -> TextWork:
-        """The threads for all tokenizing. A executor of them takes as many requests as the engine does."""
+        """The threads for all tokenizing. Each executor takes as many requests as the engine does."""
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
     @cached_property
@@ -90,39 +90,40 @@ class ApiContext:
 
     @cached_property
     def marker_tokens(self) -> frozenset[int]:
-        """Special tokens that what reads an answer has to see, and takes out of its text."""
+        """The special tokens that the parser of an answer has to see, and removes from its text."""
         if self.response_template is not None:
-            return self.tokenizer.special_token_ids  # any of them may be in an expression
+            return self.tokenizer.special_token_ids  # an expression may use any special token
         calls, thoughts = self.tool_format, self.reasoning_format
         texts = {*(calls.tokens if calls else ()), *(thoughts.tokens if thoughts else ())}
         return frozenset(id for id in self.tokenizer.special_token_ids if self.tokenizer.token_text(id) in texts)
 
     @property
     def tells_calls(self) -> bool:
-        """Whether calls are told apart in what the model writes."""
+        """Whether tool calls are separated from the model's text."""
         template = self.response_template
         return self.tool_format is not None or (template is not None and template.has_calls)
 
     @property
     def tells_thoughts(self) -> bool:
-        """Whether thoughts are."""
+        """Whether reasoning is separated from the model's text."""
         template = self.response_template
         return self.reasoning_format is not None or (template is not None and template.has_thoughts)
 
     @cached_property
     def grammars(self) -> Grammars:
-        """The compiling of constraints."""
+        """The compiler of constraints."""
         from numaserve.server.structured.grammars import Grammars  # noqa: PLC0415 a library for text alone
 
         return Grammars(self.tokenizer, self.limits.vocab_size)
 
     def prepare(self) -> None:
-        """Load what the first request with a constraint would need: it would hold up all others. Meant for a thread."""
-        if not self.embedding_size:  # such a model writes no text
+        """Load what the first request with a constraint needs, so that it does not block all others. Meant for a
+        thread."""
+        if not self.embedding_size:  # an embedding model writes no text
             self.grammars.prepare()
 
     def close(self) -> None:
-        """End the threads and processes that work on requests; what waits for them is refused."""
+        """End the threads and processes that work on requests; waiting work is refused."""
         self.text.close()
         self.bodies.close()
         if self.response_template is not None:
@@ -131,11 +132,12 @@ class ApiContext:
             self.grammars.close()
 
     def owner_of(self, request: Request) -> bytes:
-        """Whose request it is, by its key: what one caller keeps here is not another's. Without keys all are one."""
+        """Return the owner of a request, by its API key: stored objects are private to an owner. Without keys all
+        callers are one owner."""
         return b"" if self.api_keys is None else self.api_keys.owner(request.scope["headers"])
 
     def client_of(self, request: HTTPConnection) -> Client:
-        """Who shares the server with others: by key, and without keys by address."""
+        """Return the client that shares the server with others: by API key, and without keys by address."""
         scope = request.scope
         return client_at(scope.get("client")) if self.api_keys is None else self.api_keys.client(scope["headers"])
 
@@ -146,16 +148,17 @@ class ApiContext:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Every name that a request may have."""
+        """Every model name that a request may use."""
         return self.model_name, *self.other_names
 
     def serves(self, name: str) -> bool:
-        """Whether a request may use this name. Clients of Ollama append `:latest`, on other routes too."""
+        """Return whether a request may use this name. Clients of Ollama append `:latest`, on other routes too."""
         return not {name, name.removesuffix(LATEST)}.isdisjoint(self.model_names)
 
     @property
     def vocab_size(self) -> int:
-        """Token ids that both the tokenizer and the model know: models pad their vocabulary, tokenizers add to it."""
+        """The number of token ids that both tokenizer and model know: models pad their vocabulary, tokenizers extend
+        it."""
         return min(self.limits.vocab_size, self.tokenizer.vocab_size)
 
     @property

@@ -1,4 +1,4 @@
-"""The sequences of one HTTP request while they run: admitted together, counted, closed together."""
+"""The sequences of one HTTP request while they run: admitted, counted and closed together."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _REASONS: dict[type[Exception], FinishReason] = {Aborted: "abort", RequestTimedO
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of an answer."""
+    """The token counts of an answer."""
 
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int = 0  # of the prompt, that came from the prefix cache
-    reasoning_tokens: int = 0  # of the completion, that were thought
-    predicted: tuple[int, int] | None = None  # tokens that its prediction has guessed right, and wrong; if it has one
+    cached_tokens: int = 0  # prompt tokens from the prefix cache
+    reasoning_tokens: int = 0  # completion tokens that were reasoning
+    predicted: tuple[int, int] | None = None  # accepted and rejected draft tokens of the prediction, if there is one
 
 
 class Generation:
     """Iterates over the chunks of all sequences as they come, and counts tokens for usage and log.
 
-    A chunk's `index` is that of its choice: prompt p's sample i is p * n + i.
+    A chunk's `index` is the index of its choice: sample i of prompt p has index p * n + i.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Generation:
         self._per_prompt = per_prompt
         self._running = len(prompts) * per_prompt
         self._aborted = False
-        self.replaying = False  # whether the chunk that came last was of what a client has had before
+        self.replaying = False  # whether the last chunk repeats output that a client has had before
         self._on_close: Callable[[], None] = lambda: None
         self._predicted = 0, 0
         self._completion_tokens = [0] * self._running
@@ -74,11 +74,11 @@ class Generation:
         *,
         drop_output: bool = False,
     ) -> Generation:
-        """Admit the sequences of every prompt, all or none. Raises what `EngineProtocol.admit` raises, and
-        `RequestTimedOut` where the request's time has passed by now.
+        """Admit the sequences of every prompt, all or none.
 
-        `readers` read the answers; without any all of them is text. With `drop_output` the chunks come without their
-        text and tokens: only the prompt was to be scored.
+        Raises what `EngineProtocol.admit` raises, and `RequestTimedOut` where the request's time has already passed.
+        `readers` parse the answers; without readers, all of an answer is text. With `drop_output` the chunks come
+        without text and tokens: the request only scores the prompt.
         """
         admitted = [request for each in requests for request in each]
         left = record.time_left
@@ -90,28 +90,28 @@ class Generation:
         return cls(stream, prompts, len(requests[0]), record, readers, drop_output=drop_output)
 
     def when_closed(self, call: Callable[[], None]) -> None:
-        """Let `call` be called at the end, once or more often."""
+        """Set the function that is called at the end, once or more often."""
         self._on_close = call
 
     def completion_tokens(self) -> int:
-        """The tokens of all sequences until now."""
+        """Return the number of tokens of all sequences until now."""
         return sum(self._completion_tokens)
 
     def usage(self) -> Usage:
-        """The tokens of the whole answer."""
+        """Return the token counts of the whole answer."""
         thought = sum(reader.thought_tokens for reader in self._readers or ())
         predicted = self._predicted if any(prompt.prediction for prompt in self.prompts) else None
         return Usage(total_tokens(self.prompts), self.completion_tokens(), sum(self._cached_tokens), thought, predicted)
 
     def usage_so_far(self, index: int, *, begins: bool = False) -> Usage:
-        """The tokens of sequence `index` until now; with `begins` before it has any."""
+        """Return the token counts of sequence `index` until now; with `begins`, before its first token."""
         prompt = self.prompts[index // self._per_prompt]
         return Usage(len(prompt.tokens), 0 if begins else self._completion_tokens[index])
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Chunks of all sequences; those of one in order.
+        """Yield the chunks of all sequences; the chunks of one sequence are in order.
 
-        Raises `GenerationFailed`, and `Aborted`; the other sequences are aborted then.
+        Raises `GenerationFailed` and `Aborted`; the other sequences are aborted then.
         """
         try:
             async for chunk in self._stream:
@@ -130,12 +130,12 @@ class Generation:
             await self.aclose()
 
     async def abort(self) -> None:
-        """End what still runs, of which `chunks` tells its reader."""
+        """End the running sequences; the reader of `chunks` gets `Aborted`."""
         self._aborted = self._running > 0
         await self._stream.aclose()
 
     async def aclose(self) -> None:
-        """Abort what still runs."""
+        """Abort the running sequences."""
         self._on_close()
         if self._running:
             self._record.finish_reason = "abort"

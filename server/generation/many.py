@@ -1,4 +1,4 @@
-"""Many prompts of one request, of each of which only the end of its answer is wanted: an embedding, or a score."""
+"""Requests with many prompts that only need the end of each answer: an embedding or a score."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Ends:
 async def ends_of(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Ends:
     """Run every prompt once and wait for all. Raises what `start` raises, and `GenerationFailed`.
 
-    Prompts are admitted some at a time. A client's thousand documents may so be more than the queue holds, and leave
-    room in it for others.
+    Prompts are admitted in waves. A client's thousand documents may therefore exceed the queue, and leave space in it
+    for other clients.
     """
     check_model(context, asked.model)
     check_ready(context)
@@ -46,7 +46,7 @@ async def ends_of(context: ApiContext, request: Request, asked: Asked, request_i
 async def _all(context: ApiContext, asked: Asked, request_id: str, record: RequestRecord) -> Ends:
     prompts = await prompts_of(context, asked)
     record.prompt_tokens = total_tokens(prompts)
-    # All of them before the first one runs: what cannot be served is found before anything is computed.
+    # All requests are made before the first one runs: errors are found before anything is computed.
     requests = [
         generation_requests(context, asked, prompt, f"{request_id}-{index}", client=CALLER.get())
         for index, prompt in enumerate(prompts)

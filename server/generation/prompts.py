@@ -17,13 +17,13 @@ from numaserve.server.http.errors import ApiError, Overflow, bad_request, contex
 from numaserve.server.text.work import TextTooLong, Turns
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
-# No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
-# keeps the tokenizer busy.
+# The average token of every vocabulary is far shorter. A longer text cannot fit, and is refused before it keeps the
+# tokenizer busy.
 _MAX_CHARACTERS_PER_TOKEN = 256
 
 
 async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
-    """The prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
+    """Return the prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
     given = asked.input
     if isinstance(given, Chat):
         prediction = asked.prediction if context.takes_predictions else ""
@@ -37,7 +37,7 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
         if isinstance(given, str):
             if not texts.truncate:
                 check_text_length(context, len(given), texts.param)
-        elif not asked.pool:  # which needs no room for output
+        elif not asked.pool:  # pooling needs no space for output
             output_limit(len(given), None, None, context.limits.context_length, texts.param)
     check_text_length(context, len(texts.suffix), "suffix")
     with context.text.admit(sum(map(len, texts.prompts)) + len(texts.suffix)) as turns:
@@ -49,13 +49,13 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
 
 
 async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, prediction: str = "") -> Prompt:
-    """A conversation with tools, by the model's own template, and the `prediction` of its
-    answer. Raises `ApiError` and `QueueFull`."""
+    """Render a conversation with tools by the model's own template, and tokenize the `prediction` of its answer. Raises
+    `ApiError` and `QueueFull`."""
     conversation, template = chat.conversation, context.tokenizer.chat_template
     check_text_length(context, conversation.characters, chat.param)
     tools = use.offered if use else ()
     in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
-    calls = context.tool_format or plain_format()  # earlier calls may come to a model whose own are not known
+    calls = context.tool_format or plain_format()  # earlier calls may come to a model with an unknown format
 
     def write() -> str:
         if use:
@@ -88,7 +88,8 @@ async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, pr
 
 
 async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequence[int]:
-    """As much of it as an answer can have; each token takes four bytes for as long as the request lives."""
+    """Return the tokens of the prediction, cut to the longest possible answer. Each token takes four bytes as long as
+    the request lives."""
     if not prediction:
         return ()
     too_long = "the prediction has more than {} tokens. Shorten the prediction."
@@ -97,7 +98,8 @@ async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequ
 
 
 def _cut_behind(text: str, content: str, chat: Chat) -> str:
-    """What the template wrote, up to the end of the last message: templates end it, and many strip it first."""
+    """Return the rendered text up to the end of the last message: templates close the message, and many strip it
+    first."""
     said = content.strip()
     start = text.rfind(said) if said else -1
     if start < 0:
@@ -112,12 +114,12 @@ def _cut_behind(text: str, content: str, chat: Chat) -> str:
 
 
 def hidden_tokens(context: ApiContext, *, skip_special_tokens: bool) -> frozenset[int]:
-    """The tokens that are not in an answer's text."""
+    """Return the tokens that are not in an answer's text."""
     return context.tokenizer.special_token_ids if skip_special_tokens else frozenset()
 
 
 def check_text_length(context: ApiContext, characters: int, param: str) -> None:
-    """Raise `ApiError` for a text so long that it cannot fit whatever its tokens are."""
+    """Raise `ApiError` for a text that is too long to fit for any tokenization."""
     limit = context.limits.context_length
     if characters > limit * _MAX_CHARACTERS_PER_TOKEN:
         raise context_length_exceeded(
@@ -174,8 +176,8 @@ async def encode(
     add_special_tokens: bool = True,
     too_long: str = "the prompt has more than {} tokens. Shorten the prompt.",
 ) -> list[int]:
-    """Token ids of a prompt. Raises `ApiError`, which says `too_long`, for one that is so long that it is not even
-    counted to its end."""
+    """Return the token ids of a prompt. Raises `ApiError` with `too_long` for a prompt that exceeds the limit; the
+    tokens of such a prompt are not counted to the end."""
     limits = context.limits
     try:
         return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=add_special_tokens)

@@ -1,4 +1,4 @@
-"""Requests to the engine and parameters of the sampler, made of what was asked for."""
+"""The conversion of a client's request to engine requests and sampling parameters."""
 
 import secrets
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from numaserve.workers.interface.protocol import SamplingParams
 
 _T = TypeVar("_T")
 _SEED_MASK = 2**63 - 1
-# Logits divided by less overflow a float; the tokens are those of greedy long before that.
+# Logits divided by less overflow a float; long before that, the tokens equal those of greedy sampling.
 _GREEDY_BELOW = 1e-5
 
 
 def output_limit(prompt_tokens: int, asked: int | None, default: int | None, context_length: int, param: str) -> int:
-    """The tokens that may be generated after a prompt: as many as were asked for, else `default`, else all that fit.
+    """Return the number of tokens that may be generated after a prompt: `asked`, else `default`, else all that fit.
 
     Raises `ApiError` with OpenAI's code when the prompt, or prompt and asked output, exceed the context.
     """
@@ -49,9 +49,9 @@ def generation_requests(
     client: Client,
     matcher: MatcherFactory | None = None,
 ) -> list[GenerationRequest]:
-    """The `n` sequences of one prompt. Sequence i has seed `seed + i`, the seed being random when none was given.
+    """Return the `n` sequences of one prompt. Sequence i has seed `seed + i`; the default seed is random.
 
-    They are `client`'s; `matcher` makes their constraints.
+    The sequences belong to `client`; `matcher` makes their constraints.
     """
     sampling, length, param = asked.sampling, len(prompt.tokens), asked.input.param
     if asked.pool:
@@ -105,7 +105,7 @@ def generation_requests(
 
 
 def _pooled(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, client: Client) -> GenerationRequest:
-    """A prompt to be pooled: it may fill the context, as nothing comes after it."""
+    """Return the request for a prompt to be pooled: it may fill the context, as nothing comes after it."""
     length, limit = len(prompt.tokens), context.limits.context_length
     if length > limit:
         raise context_length_exceeded(
@@ -137,7 +137,7 @@ def _sampling(
     temperature = _first(asked.temperature, defaults.temperature, 1.0)
     top_p = _first(asked.top_p, defaults.top_p, 1.0)
     top_k = max(0, _first(asked.top_k, defaults.top_k, 0))
-    if top_p == 0.0:  # the smallest set of tokens that has any probability: the most likely one
+    if top_p == 0.0:  # the smallest set of tokens that has any probability: the most likely token
         top_p, top_k = 1.0, 1
     return SamplingParams(
         temperature=0.0 if temperature < _GREEDY_BELOW else temperature,

@@ -1,3 +1,3 @@
-"""Names of the served model, as clients write them."""
+"""Names of the served model in clients' requests."""
 
-LATEST = ":latest"  # Ollama's tag of whatever has none
+LATEST = ":latest"  # Ollama's default tag

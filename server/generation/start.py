@@ -1,4 +1,4 @@
-"""The way of a request to the engine."""
+"""The start of a request: from the client's request to admitted sequences."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from numaserve.server.text.caller import CALLER
 
 
 async def start(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Generation:
-    """Make prompts and admit their sequences, all or none; `request_id` is that of the answer.
+    """Make prompts and admit their sequences, all or none; `request_id` is the id of the answer.
 
-    Raises `ApiError` for what cannot be served, `Aborted`, and what `EngineProtocol.admit` raises.
+    Raises `ApiError` for a request that cannot be served, `Aborted`, and what `EngineProtocol.admit` raises.
     """
     check_model(context, asked.model)
     check_ready(context)
@@ -64,7 +64,7 @@ async def _admitted(
 
 
 def check_model(context: ApiContext, model: str | None) -> None:
-    """Raise `ApiError` 404 for another model than the one served; no model means that one."""
+    """Raise `ApiError` 404 for a model other than the served one; None means the served model."""
     if model is not None and not context.serves(model):
         raise model_not_found(model)
 
@@ -93,7 +93,7 @@ def _check_tools(context: ApiContext, asked: Asked) -> None:
 
 
 def _readers(context: ApiContext, asked: Asked, prompts: Sequence[Prompt]) -> list[AnswerReader] | None:
-    """A reader for each answer, in order; None where all of every answer is its text."""
+    """Return a reader for each answer, in order; None where every answer is only text."""
     if not isinstance(asked.input, Chat):
         return None
     readers = [_reader(context, asked, prompt) for prompt in prompts for _ in range(asked.sampling.n)]

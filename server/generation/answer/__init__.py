@@ -1,1 +1,1 @@
-"""Reading an answer: as it comes, or as a whole."""
+"""Parsing of answers: incrementally, or as a whole."""

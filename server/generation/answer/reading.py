@@ -1,4 +1,4 @@
-"""Reading an answer as it comes: its text, its thought, and the calls in it."""
+"""Incremental parsing of an answer: its text, its reasoning and its tool calls."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ AnswerEnd = Literal[EndReason, "tool_calls"]
 
 @dataclass(slots=True)
 class Chunk:
-    """A piece of answer `index`: what one step added, as a surface writes it."""
+    """A piece of answer `index`: the output of one step, in the form that a surface writes."""
 
     index: int
     text: str
     of_engine: GenerationChunk
     finish_reason: AnswerEnd | None = None
     reasoning: str = ""
-    tool_calls: tuple[ToolCallDelta, ...] = ()  # each call's first piece has an id
+    tool_calls: tuple[ToolCallDelta, ...] = ()  # the first piece of each call has an id
 
     @classmethod
     def unread(cls, chunk: GenerationChunk) -> Chunk:
-        """A piece of an answer that is all text."""
+        """Return the chunk of an answer that is all text."""
         return cls(chunk.index, chunk.text, chunk, chunk.finish_reason)
 
     @property
@@ -42,7 +42,7 @@ class Chunk:
 
     @property
     def prompt_logprobs(self) -> list[TokenLogprobs]:
-        """On the first chunk: log-probabilities of the prompt's tokens behind the first."""
+        """The log-probabilities of the prompt's tokens after the first, on the first chunk."""
         return self.of_engine.prompt_logprobs
 
     @property
@@ -52,10 +52,11 @@ class Chunk:
 
 
 class AnswerReader:
-    """Reads one answer with the parser of the model's format. `thought_tokens` are those of its thought so far."""
+    """Parses one answer with the parser of the model's format. `thought_tokens` counts its reasoning tokens so far."""
 
     def __init__(self, parser: OutputParser, *, include: bool, parallel: bool, id_length: int | None) -> None:
-        """`include`: the thought is a part of the answer; `parallel`: so are calls behind the first one."""
+        """Use `parser`. With `include` the reasoning is part of the answer; with `parallel`, so are calls after the
+        first."""
         self.thought_tokens = 0
         self._parser = parser
         self._include = include
@@ -64,10 +65,10 @@ class AnswerReader:
         self._thought = self._has_begun = self._has_called = False
 
     async def prepare(self, last: GenerationChunk) -> None:
-        """Do what takes a while before `last`, the end of the answer, is read."""
+        """Do slow work before `last`, the end of the answer, is read."""
 
     def read(self, chunk: GenerationChunk) -> Chunk:
-        """The next piece."""
+        """Return the next piece."""
         parsed = self._parser.push(chunk.text)
         if chunk.finish_reason is not None:
             parsed = _joined(parsed, self._parser.finish())
@@ -77,7 +78,7 @@ class AnswerReader:
         self._has_begun |= bool(parsed.content or parsed.calls)
         if not self._has_begun and self._thought:
             self.thought_tokens += len(chunk.token_ids)
-        self._has_begun |= parsed.ends_thought  # what follows may be held back until it is a call
+        self._has_begun |= parsed.ends_thought  # further text may be held back until it is a call
         ends_in_call = self._has_called and chunk.finish_reason == "stop"
         reason: AnswerEnd | None = "tool_calls" if ends_in_call else chunk.finish_reason
         reasoning = parsed.reasoning if self._include else ""
@@ -93,7 +94,7 @@ class AnswerReader:
 
 
 def call_id(length: int | None) -> str:
-    """A new id for a call; `length` where the model's template demands one of so many letters and digits."""
+    """Return a new id for a call, with `length` letters and digits where the model's template requires that."""
     return f"call_{secrets.token_hex(12)}" if length is None else secrets.token_hex(length)[:length]
 
 
@@ -107,7 +108,7 @@ def _joined(first: Parsed, second: Parsed) -> Parsed:
 
 
 def _merged(calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
-    """Neighbouring pieces of one call as one piece."""
+    """Join neighbouring pieces of the same call."""
     merged: list[ToolCallDelta] = []
     for delta in calls:
         if merged and merged[-1].call == delta.call:

@@ -1,4 +1,4 @@
-"""A whole answer, put together of its chunks."""
+"""A whole answer, assembled from its chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numaserve.server.generation.answer.reading import AnswerEnd, Chunk
 
 @dataclass
 class WholeCall:
-    """A call of an answer; `arguments` is JSON text, unless the model did not write it well."""
+    """A call of an answer; `arguments` is JSON text, unless the model wrote invalid JSON."""
 
     id: str
     name: str
@@ -19,7 +19,7 @@ class WholeCall:
 
 @dataclass
 class WholeAnswer:
-    """One answer, as far as it has come."""
+    """One answer, as far as it has been generated."""
 
     finish_reason: AnswerEnd | None = None
     calls: list[WholeCall] = field(default_factory=list)
@@ -27,14 +27,14 @@ class WholeAnswer:
     _thoughts: list[str] = field(default_factory=list)
 
     def add(self, chunk: Chunk) -> None:
-        """Take the next chunk."""
+        """Add the next chunk."""
         self._texts.append(chunk.text)
         self._thoughts.append(chunk.reasoning)
         self.finish_reason = chunk.finish_reason or self.finish_reason
         self.add_calls(chunk)
 
     def add_calls(self, chunk: Chunk) -> None:
-        """Take only the calls of the next chunk."""
+        """Add only the calls of the next chunk."""
         for delta in chunk.tool_calls:
             self._add_call(delta)
 
@@ -50,5 +50,5 @@ class WholeAnswer:
 
     @property
     def reasoning(self) -> str:
-        """The thought before it."""
+        """The reasoning before the answer's text."""
         return "".join(self._thoughts)

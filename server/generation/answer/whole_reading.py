@@ -1,7 +1,7 @@
-"""Reading an answer by the model's response template: all of it at once, in another process, when it has come.
+"""Parsing of a complete answer by the model's response template, at once and in another process.
 
-Telling its parts apart as they come was rejected. A region may give way to a later one, or be stripped, or turn out to
-be unreadable: what was sent could not be taken back, and a stream would say something else than the whole answer.
+Incremental parsing was rejected. A region may give way to a later one, be stripped, or turn out to be unreadable.
+Chunks that were sent could not be taken back, and a stream would differ from the whole answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numaserve.server.generation.answer.reading import AnswerReader, Chunk
 
 
 class WholeReader(AnswerReader):
-    """Reads one answer to the prompt `prompt`. What cannot be read in time is text, as the model wrote it."""
+    """Parses one answer to `prompt`. An answer that cannot be parsed in time is text, as the model wrote it."""
 
     def __init__(
         self,
@@ -33,8 +33,11 @@ class WholeReader(AnswerReader):
         parallel: bool,
         hides: bool,
     ) -> None:
-        """`separate`: thoughts are told apart, by `thoughts` where the template knows none; `hides`: special tokens are
-        no part of texts. See `AnswerReader` for the rest."""
+        """Use `template` for the answer; see `AnswerReader` for the other parameters.
+
+        `separate`: reasoning is separate from the text, by `thoughts` where the template does not know reasoning.
+        `hides`: special tokens are not part of texts.
+        """
         self._pieces = _Pieces()
         super().__init__(self._pieces, include=include, parallel=parallel, id_length=None)
         self._template = template
@@ -47,7 +50,7 @@ class WholeReader(AnswerReader):
         question = structs.replace(self._question, text=self._pieces.text + last.text)
         try:
             read = await self._template.read(question)
-        except (NotReady, QueueFull):  # what there is has been generated, and paid for
+        except (NotReady, QueueFull):  # the answer has been generated, and paid for
             read = self._template.unread(question)
         self._pieces.parsed = self._parsed(read)
 
@@ -71,7 +74,7 @@ class WholeReader(AnswerReader):
 
 
 class _Pieces:
-    """An `OutputParser` that says nothing until the end, and then `parsed`."""
+    """An `OutputParser` that returns nothing until the end, and then `parsed`."""
 
     def __init__(self) -> None:
         self.parsed = Parsed()
@@ -90,7 +93,8 @@ class _Pieces:
         return self.parsed
 
     def tokens_up_to(self, part: str) -> int:
-        """The tokens of the text up to the end of `part`; 0 where that is empty or no part of it."""
+        """Return the number of tokens up to the end of `part` in the text; 0 where `part` is empty or not in the
+        text."""
         start = self.text.find(part) if part else -1
         if start < 0:
             return 0

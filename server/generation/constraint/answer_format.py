@@ -1,4 +1,4 @@
-"""The format of an answer's text, as OpenAI's responses and Anthropic's messages have it."""
+"""The format of an answer's text, in the notation of OpenAI's responses and Anthropic's messages."""
 
 from typing import Annotated, Any
 
@@ -19,12 +19,12 @@ def _known(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-# As it was sent: OpenAI's answers repeat it.
+# Unchanged, because OpenAI's answers repeat it.
 AnswerFormat = Annotated[Data, AfterValidator(_known)]
 
 
 def constrained_to(answer_format: dict[str, Any] | None, param: str) -> Constrained | None:
-    """What an answer must match; `param` is the field to blame."""
+    """Return the constraint of an answer; `param` is the field to blame in an error."""
     if answer_format is None or answer_format["type"] == "text":
         return None
     if answer_format["type"] == "json_object":
@@ -33,10 +33,11 @@ def constrained_to(answer_format: dict[str, Any] | None, param: str) -> Constrai
 
 
 def named_schema(given: dict[str, Any]) -> Constraint:
-    """The `schema` of `given`, which is as OpenAI has it. Raises `ValueError` where it cannot be written.
+    """Return the constraint for the `schema` of `given`, in OpenAI's notation. Raises `ValueError` where the schema is
+    not JSON.
 
-    Without `strict` keywords that cannot be enforced are left out, and all others are enforced: OpenAI's clients send
-    what their types say, and vLLM's and SGLang's rely on what they have sent.
+    Without `strict`, keywords that cannot be enforced are left out, and all others are enforced. OpenAI's clients send
+    whatever their types generate; vLLM's and SGLang's clients rely on the schema that they sent.
     """
     schema = given["schema"]
     return Constraint("json_schema", json_text(schema if given.get("strict") is True else best_effort(schema)))

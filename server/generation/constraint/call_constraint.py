@@ -1,4 +1,4 @@
-"""What an answer with tools has to look like: its calls, and where it makes none what else was asked for."""
+"""The constraint of an answer with tools: its calls, or else the format of an answer without calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from numaserve.server.structured.types import Constraint
 
 
 def with_calls(calls: ToolFormat, use: ToolUse, answer: Constrained | None) -> Constrained | None:
-    """The constraint of answers that call tools as `use` says, or else match `answer`; None where anything goes."""
+    """Return the constraint of answers that call tools as `use` demands, or else match `answer`; None where every
+    answer is allowed."""
     tools = use.callable
     if use.choice == "required":
         return _constrained(calls.grammar(tools, True, use.parallel))
@@ -30,17 +31,18 @@ def with_calls(calls: ToolFormat, use: ToolUse, answer: Constrained | None) -> C
 
 
 def without_form(use: ToolUse, answer: Constrained | None) -> Constrained | None:
-    """The constraint of answers whose calls have no form that is known. Raises `ApiError` where some are demanded."""
+    """Return the constraint of answers whose call format is unknown. Raises `ApiError` where calls are required."""
     return _constrained(None) if use.choice == "required" else answer
 
 
 def in_last_message(calls: ToolFormat, answer: Constrained) -> Constrained:
-    """The constraint of answers in a format of messages, where `answer` is about the text of the last one."""
+    """Return the constraint of answers in a format of messages, where `answer` constrains the text of the last
+    message."""
     return _tagged(calls.answer_form(_form(answer)), answer.param)
 
 
 def loosely(use: ToolUse) -> ToolUse | None:
-    """The same tools with any arguments, for schemas that no grammar can be made of; None where one has to be met."""
+    """Return the same tools with any arguments, for schemas without a grammar; None where a schema must be met."""
     if any(tool.strict for tool in use.tools):
         return None
     return replace(use, tools=tuple(Tool(tool.name, tool.description) for tool in use.tools))
@@ -62,7 +64,7 @@ def _tagged(form: dict[str, Any], param: str) -> Constrained:
 
 
 def _form(answer: Constrained) -> dict[str, Any]:
-    """What the text of an answer without calls matches, as a part of a structural tag."""
+    """Return the constraint of an answer's text without calls, as a part of a structural tag."""
     kind, text = answer.constraint.kind, answer.constraint.text
     match kind:
         case "json_object":

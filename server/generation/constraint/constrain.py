@@ -1,4 +1,4 @@
-"""What an answer is held to: what the client asks it to match, its calls, and the end of its thought."""
+"""The constraints of an answer: the client's format, its tool calls, and the end of its reasoning."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from numaserve.server.text.caller import CALLER
 
 
 async def matchers_of(context: ApiContext, asked: Asked, prompt: Prompt) -> MatcherFactory | None:
-    """Makes a matcher for each answer to `prompt`; None where an answer may be anything.
+    """Return a factory of matchers for the answers to `prompt`; None where every answer is allowed.
 
     Raises `ApiError`, which names field and keyword, `QueueFull` and `NotReady`.
     """
     answer = await _of_answer(context, asked)
     if answer is None and asked.reasoning.max_tokens is None:
-        return None  # nothing to hold, whether the model thinks or not
+        return None  # nothing to enforce, whether the model reasons or not
     thought = _thought(context, asked, prompt)
     return answer if thought is None else after_thought(answer, thought)
 
@@ -40,7 +40,7 @@ async def _of_answer(context: ApiContext, asked: Asked) -> MatcherFactory | None
         loose = loosely(use)
         if loose is None:
             raise _refused(wanted, error) from error
-    # Nobody was promised that arguments fit their schema.
+    # A request without strict tools has no guarantee that arguments fit their schema.
     wanted = await _with_calls(context, loose, asked.constrained)
     return None if wanted is None else await _compiled(context, asked, wanted)
 
@@ -48,14 +48,14 @@ async def _of_answer(context: ApiContext, asked: Asked) -> MatcherFactory | None
 async def _with_calls(context: ApiContext, use: ToolUse, answer: Constrained | None) -> Constrained | None:
     calls = context.tool_format
     if calls is None:
-        return without_form(use, answer)  # the response template reads them, and says no form
-    # Writing a grammar takes as long as the schemas are; not in the event loop.
+        return without_form(use, answer)  # the response template parses the calls, without a known format
+    # The time to write a grammar grows with the schemas: too long for the event loop.
     with context.text.admit(use.characters) as turns:
         return await turns.run(partial(with_calls, calls, use, answer))
 
 
 async def _in_messages(context: ApiContext, asked: Asked, wanted: Constrained) -> Constrained:
-    """The constraint of an answer whose text is constrained and may be in a message after the thought's."""
+    """Return the constraint of an answer whose text may be in a message after the reasoning's message."""
     calls = context.tool_format
     if calls is None or not calls.whole or not isinstance(asked.input, Chat):
         return wanted
@@ -79,14 +79,14 @@ def _refused(wanted: Constrained, error: UnsupportedGrammar) -> Exception:
 
 
 def _thought(context: ApiContext, asked: Asked, prompt: Prompt) -> Thought | None:
-    """The thought before the answer, which no constraint of the answer is about; None where there is none."""
+    """Return the reasoning before the answer, which no constraint of the answer covers; None without reasoning."""
     thoughts, tokenizer = context.reasoning_format, context.tokenizer
     if thoughts is None or not isinstance(asked.input, Chat):
         return None
     is_inside = thoughts.begins_inside_after(prompt.text)
     start = tokenizer.encode(thoughts.start, add_special_tokens=False)
     if not is_inside and len(start) != 1:
-        return None  # no single token tells whether a thought begins
+        return None  # no single token marks the beginning of reasoning
     budget = asked.reasoning.max_tokens
     closing = () if budget is None else tuple(tokenizer.encode(thoughts.end, add_special_tokens=False))
     return Thought(thoughts.end, tokenizer.token_bytes, None if is_inside else start[0], budget, closing)

@@ -1,1 +1,1 @@
-"""Conversations: their messages, and what chat templates make of them."""
+"""Conversations: their messages, and their form for chat templates."""

@@ -1,10 +1,10 @@
-"""Text between two others: what models trained for it have tokens for."""
+"""Fill-in-the-middle prompts, for models that were trained with tokens for them."""
 
 from dataclasses import dataclass
 
 from numaserve.server.tokenizer.types import TokenizerProtocol
 
-# What stands before the prefix, before the suffix and before the answer, as the models' cards tell.
+# The markers before the prefix, before the suffix and before the answer, from the models' cards.
 _MARKERS = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen2.5-Coder, Qwen3-Coder, CodeGemma
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
@@ -15,20 +15,20 @@ _MARKERS = (
 
 @dataclass(frozen=True)
 class FillIn:
-    """The tokens that stand around the texts."""
+    """The tokens around the texts."""
 
-    begin: list[int]  # what begins any text
+    begin: list[int]  # tokens that begin any text
     prefix: int
     suffix: int
     middle: int
 
     def prompt(self, prefix: list[int], suffix: list[int]) -> list[int]:
-        """The prompt of which the answer is what is missing between both."""
+        """Return the prompt whose answer is the missing text between `prefix` and `suffix`."""
         return [*self.begin, self.prefix, *prefix, self.suffix, *suffix, self.middle]
 
 
 def fill_in_of(tokenizer: TokenizerProtocol) -> FillIn | None:
-    """The tokens of this tokenizer; None where it has none."""
+    """Return the fill-in tokens of this tokenizer; None where it has none."""
     for markers in _MARKERS:
         encoded = [tokenizer.encode(marker, add_special_tokens=False) for marker in markers]
         if all(len(tokens) == 1 for tokens in encoded):

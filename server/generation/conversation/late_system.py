@@ -13,7 +13,8 @@ _LATE: Turn = {"role": "system", "content": _MARK}
 _USER: Turn
 _ASSISTANT: Turn
 _USER, _ASSISTANT = {"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}
-# In the middle, where clients put what has changed since the conversation began, at the end, and after another one.
+# In the middle, where clients put changes since the beginning of the conversation; at the end; and after another system
+# turn.
 _PROBES = (
     [_USER, _LATE, _ASSISTANT, _USER],
     [_USER, _ASSISTANT, _USER, _LATE],
@@ -24,8 +25,8 @@ _PROBES = (
 class LateSystem:
     """Folds the system turns after the first turn, where a tokenizer's chat template does not write them.
 
-    The template is asked once, with turns of the server's own. Whether it writes a late turn must not depend on the
-    conversation: the prefixes of two requests would differ.
+    The template is probed once, with turns of the server's own. The result must not depend on the conversation: the
+    prefixes of two requests would differ.
     """
 
     def __init__(self, tokenizer: TokenizerProtocol) -> None:
@@ -33,9 +34,9 @@ class LateSystem:
         self._are_written: bool | None = None
 
     def folded(self, turns: list[Turn]) -> list[Turn]:
-        """`turns`, with late system turns as turns of the user where the template does not write them.
+        """Return `turns`, with late system turns as user turns where the template does not write them.
 
-        Renders three times at most. Raises `ChatTemplateUnavailable`.
+        Renders at most three times. Raises `ChatTemplateUnavailable`.
         """
         if not any(map(_is_system, islice(turns, 1, None))):
             return turns
@@ -51,13 +52,13 @@ class LateSystem:
 
 
 def fold(turns: Iterable[Turn]) -> list[Turn]:
-    """The turns, with late system turns as turns of the user; the first system turns are one.
+    """Return the turns, with late system turns as user turns; the first system turns become one.
 
-    A folded turn is joined with adjacent turns of the user, as many templates require user and assistant to alternate.
-    It stays where it is: in the first system turn it would change the prefix, which is cached.
+    A folded turn is joined with adjacent user turns, as many templates require user and assistant to alternate. The
+    folded turn keeps its place: moving it to the first system turn would change the prefix, which is cached.
     """
     folded: list[Turn] = []
-    joins = False  # whether the last turn takes in the next one of its role
+    joins = False  # whether the last turn absorbs the next turn of its role
     for turn in turns:
         is_late = _is_system(turn) and bool(folded) and not _is_system(folded[-1])
         role = "user" if is_late else turn["role"]

@@ -1,4 +1,4 @@
-"""The messages of a conversation that was checked."""
+"""The messages of a validated conversation."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
@@ -11,26 +11,26 @@ MAX_MESSAGES = 16384
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """Messages as data only: those of a long body are checked in another process."""
+    """Messages as plain data: the messages of a long body are validated in another process."""
 
-    messages: list[dict[str, Any]]  # as the chat template sees them
+    messages: list[dict[str, Any]]  # in the chat template's format
     characters: int
-    needs_tools: bool  # only a template that knows of tools can write them
+    needs_tools: bool  # only a template with tools can render them
 
 
 class Message(Protocol):
-    """One message, as a surface has it."""
+    """A message in the format of an API surface."""
 
     @property
     def needs_tools(self) -> bool:
-        """Whether only a template that knows of tools can write it."""
+        """Whether only a template with tools can render the message."""
 
     def for_template(self) -> dict[str, Any]:
-        """The message as the chat template sees it."""
+        """Return the message in the chat template's format."""
 
 
 def conversation_of(message: type[Message], at_least: int = 1) -> made_of:
-    """What makes messages, at least so many, a conversation."""
+    """Return the validator that makes a conversation of `at_least` or more messages."""
     messages = Annotated[list[message], Field(min_length=at_least, max_length=MAX_MESSAGES)]  # type: ignore[valid-type]
     return made_of(messages, _conversation)
 

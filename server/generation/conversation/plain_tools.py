@@ -1,8 +1,8 @@
-"""Tools for models whose chat template knows none: written into the conversation.
+"""Tools in plain text, for models whose chat template has no tools.
 
-The model was not trained for them and may ignore them; a call that the request demands is well formed all the same, as
-it is constrained to the format. Refusing was rejected: clients send tools to any model, and say which with
-`tool_choice`.
+The model was not trained for tools and may ignore them. A call that the request requires is nevertheless well-formed,
+as it is constrained to the format. Refusing such requests was rejected: clients send tools to any model, and require
+calls with `tool_choice`.
 """
 
 import json
@@ -18,12 +18,12 @@ _Message = Mapping[str, Any]
 
 
 def in_plain_text(messages: Sequence[_Message], tools: Sequence[Tool], calls: ToolFormat) -> list[dict[str, Any]]:
-    """The conversation with `tools`, calls and results as texts of roles that every template knows.
+    """Return the conversation with `tools`, calls and results as texts of roles that every template knows.
 
-    The format of `calls` is the one in which the answer is read.
+    The answer is parsed in the format of `calls`.
     """
     plain: list[dict[str, Any]] = []
-    # Several results follow each other, and many templates want user and assistant in turns.
+    # Several results follow each other, and many templates require user and assistant to alternate.
     for is_result, group in groupby(messages, lambda message: message["role"] == "tool"):
         together = list(group)
         plain += [_results(together)] if is_result else (_with_calls(each, calls) for each in together)
@@ -44,7 +44,7 @@ def _offer(tools: Sequence[Tool], calls: ToolFormat) -> str:
 
 
 def described(tool: Tool) -> dict[str, object]:
-    """A tool as chat templates know it."""
+    """Return a tool in the format of chat templates."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters or _NO_PARAMETERS}
     return {"type": "function", "function": function}
 

@@ -1,4 +1,4 @@
-"""Turns of a conversation, as chat templates know them."""
+"""Turns of a conversation, in the format of chat templates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ Turn = dict[str, Any]
 _THOUGHT = ("reasoning_content", "thinking")  # the second one is the name in gpt-oss' template
 
 
-# In place of an image that a tool has returned. A refusal would end the conversation, whose history keeps the image.
+# A placeholder for an image that a tool has returned. A refusal would end the conversation, whose history keeps the
+# image.
 IMAGE_LEFT_OUT = "[An image, which this server does not show to the model.]"
 
 
 class TextPart(Protocol):
-    """A part of a content that is text, as each surface has it."""
+    """A text part of a content, in the format of an API surface."""
 
     @property
     def text(self) -> str:
@@ -28,12 +29,12 @@ class TextPart(Protocol):
 
 
 def text_of(content: str | Iterable[TextPart] | None) -> str:
-    """The text of a content: its parts are a line each, as vLLM and llama-server write them."""
+    """Return the text of a content: one line for each part, as in vLLM and llama-server."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
 
 
 def assistant_turn(content: str = "", thought: str = "", calls: Sequence[dict[str, Any]] = ()) -> Turn:
-    """A turn of the assistant."""
+    """Return a turn of the assistant."""
     turn: Turn = {"role": "assistant", "content": content}
     if thought:
         turn |= dict.fromkeys(_THOUGHT, thought)
@@ -43,7 +44,7 @@ def assistant_turn(content: str = "", thought: str = "", calls: Sequence[dict[st
 
 
 def join_neighbours(turns: Iterable[Turn], roles: AbstractSet[str]) -> list[Turn]:
-    """The turns; neighbours of one of `roles` are one, with their texts a line each."""
+    """Return the turns with adjacent turns of one of `roles` joined, each text on its own line."""
     joined: list[Turn] = []
     for role, group in groupby(turns, key=itemgetter("role")):
         neighbours = list(group)
@@ -52,13 +53,13 @@ def join_neighbours(turns: Iterable[Turn], roles: AbstractSet[str]) -> list[Turn
 
 
 def conversation_from(turns: list[Turn]) -> Conversation:
-    """The conversation that `turns` are."""
+    """Return the conversation of `turns`."""
     needs_tools = any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns)
     return Conversation(turns, sum(map(_characters, turns)), needs_tools)
 
 
 def with_system(system: str | None, conversation: Conversation) -> Conversation:
-    """The conversation behind what the model is told first."""
+    """Return the conversation with a system message before it."""
     if not system:
         return conversation
     messages = [{"role": "system", "content": system}, *conversation.messages]
@@ -66,7 +67,7 @@ def with_system(system: str | None, conversation: Conversation) -> Conversation:
 
 
 def _joined(turns: Sequence[Turn]) -> Turn:
-    """Turns of one role as one, all at once: one by one, thousands of them would be copied thousands of times."""
+    """Join turns of one role, all at once: one by one, thousands of turns would be copied thousands of times."""
     joined = {**turns[0]}
     for name in ("content", *_THOUGHT):
         if texts := [turn[name] for turn in turns if turn.get(name)]:

@@ -1,1 +1,1 @@
-"""Starts the worker processes, watches that they live and progress, and ends them."""
+"""Starts the worker processes, watches their life and progress, and ends them."""

@@ -1,4 +1,4 @@
-"""A worker's standard error: its lines become records of the log."""
+"""A worker's standard error, whose lines become log records."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,11 @@ _READ_BYTES = 1 << 16
 
 
 class ErrorPipe:
-    """The reading end. The writing end, `write_fd`, is for the worker, and is closed with `close_write_end` here.
+    """The reading end of a pipe. The writing end, `write_fd`, is for the worker; `close_write_end` closes it in this
+    process.
 
-    Writing never blocks the worker: what does not fit while the front end is busy is lost. A worker that says too much
-    is not heard for a while; what it says is read all the same. Must be made inside a running event loop.
+    Writing never blocks the worker: output that does not fit while the front end is busy is lost. Output above the rate
+    limit is read but not logged. Must be constructed inside a running event loop.
     """
 
     def __init__(self, rank: int) -> None:
@@ -32,17 +33,17 @@ class ErrorPipe:
         self._read_fd, self.write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         os.set_blocking(self.write_fd, False)
-        with contextlib.suppress(OSError):  # the user's pipes may have had their share of memory
+        with contextlib.suppress(OSError):  # the user's pipes may have reached their memory limit
             fcntl.fcntl(self.write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._rest = b""
-        self._cut = False  # the line that comes was too long and has been told already
+        self._cut = False  # the current line was too long, and its beginning has been logged
         self._credit = float(BURST_LINES)
         self._credited = time.monotonic()
         self._left_out = 0
         self._loop.add_reader(self._read_fd, self._on_readable)
 
     def started(self, pid: int) -> None:
-        """Note the worker's process id, and close the writing end here, as the worker has it by now."""
+        """Note the worker's process id, and close the writing end in this process, as the worker has inherited it."""
         self._pid = pid
         self.close_write_end()
 
@@ -53,7 +54,7 @@ class ErrorPipe:
             self.write_fd = -1
 
     def close(self) -> None:
-        """Log the rest and close. The worker has ended."""
+        """Log the remaining output and close the pipe. The worker has ended."""
         self.close_write_end()
         while self._read():
             pass
@@ -65,10 +66,11 @@ class ErrorPipe:
 
     def _on_readable(self) -> None:
         if self._read() == b"":
-            self._loop.remove_reader(self._read_fd)  # the worker closed it, and goes on living or not
+            self._loop.remove_reader(self._read_fd)  # the worker closed its end, and may or may not have exited
 
     def _read(self) -> bytes | None:
-        """Read once and log the lines. Returns the bytes read: none at the end, None when there are none yet."""
+        """Read once and log the complete lines. Return the bytes read: empty at the end, None when there are none
+        yet."""
         try:
             data = os.read(self._read_fd, _READ_BYTES)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""One life of a worker group: its sockets, its ring and its processes, from exec to the last one reaped."""
+"""One launch of a worker group: its sockets, its ring and its processes, from exec until the last one is reaped."""
 
 import asyncio
 import logging
@@ -31,9 +31,10 @@ from numaserve.workers.interface.protocol import (
 
 logger = logging.getLogger(__name__)
 
-# Loading reports progress all the time; minutes without any mean that it is stuck, for example on a dead file system.
+# Loading reports progress all the time; minutes without progress mean that it is stuck, for example on a dead file
+# system.
 LOAD_DEADLINE_S = 300.0
-# A worker writes its Failure before it exits, but the exit may be seen first. One that a signal ends writes none.
+# A worker writes its Failure before it exits, but the exit may be seen first. A worker that a signal ends writes none.
 _LAST_WORDS_S = 0.1
 _TERM_GRACE_S = 2.0
 
@@ -48,11 +49,12 @@ class GroupFailed(Exception):
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """The workers of a group, the same in each of its lives.
+    """The workers of a group, the same in each launch.
 
-    `launches` come by rank and without the fields of ring and mask board, which are new in every life. `ring_factory`
-    makes the ring; None with one rank. `board_factory` makes the mask board; without one no sequence can be masked.
-    `command` is the command of a worker, without its arguments; each keeps `inherited_fd` open until its end.
+    `launches` are in order of rank, without the fields of ring and mask board, which are new in every launch.
+    `ring_factory` makes the ring; None with one rank. `board_factory` makes the mask board; without it no sequence can
+    be masked. `command` is the command of a worker, without its arguments. Each worker keeps `inherited_fd` open until
+    its end.
     """
 
     launches: Sequence[Launch]
@@ -64,52 +66,52 @@ class GroupSpec:
 
 @dataclass(frozen=True)
 class GroupHooks:
-    """Calls of a group. All are made in the event loop."""
+    """Callbacks of a group, all called in the event loop."""
 
     answered: Callable[[StepResult | Failure], None]  # by a rank; a `Failure` here always has a step id
     profiled: Callable[[RankProfile], None]
-    described: Callable[[Ready | WorkerStats], None]  # a rank tells about itself
-    loaded: Callable[[int, int], None]  # bytes of packed weights in all ranks; the total is a guess until all report
+    described: Callable[[Ready | WorkerStats], None]  # reports of a rank about itself
+    loaded: Callable[[int, int], None]  # bytes of packed weights in all ranks; the total is estimated until all report
 
 
 class Group(Protocol):
-    """One life of a group, as the supervisor sees it: a `WorkerGroup`, or one that is simulated.
+    """One launch of a group, as the supervisor uses it: a `WorkerGroup` or a simulated group.
 
-    The first thing that goes wrong once every rank is ready is reported, once: perhaps just before `start` returns.
+    Only the first failure after every rank is ready is reported, possibly just before `start` returns.
     """
 
     @property
     def board(self) -> MaskBoard | None:
-        """The mask board of this life; None before `start` and after `end`."""
+        """The mask board of this launch; None before `start` and after `end`."""
 
     @property
     def pids(self) -> list[int]:
-        """Process ids by rank."""
+        """The process ids by rank."""
 
     @property
     def garbage_frames(self) -> int:
-        """Frames that were dropped because they are no message."""
+        """The number of frames that were dropped because they were not valid messages."""
 
     async def start(self) -> None:
         """Return when every rank is ready. Raises `GroupFailed`; `end` must be called afterwards in any case."""
 
     def send(self, message: StepPlan | ProfileRequest) -> None:
-        """Send to every rank."""
+        """Send a message to every rank."""
 
     def fail(self, death: Death) -> None:
         """Declare the group broken."""
 
     async def end(self, *, grace_s: float = 0.0) -> None:
-        """End every process within about `grace_s` seconds, and release everything. May be called twice."""
+        """End every process within about `grace_s` seconds, and release all resources. May be called twice."""
 
 
 GroupFactory = Callable[[GroupSpec, GroupHooks, Callable[[Death], None]], Group]
 
 
 class WorkerGroup:
-    """Starts the workers of `spec` and reports the first thing that goes wrong to `on_failure`, once.
+    """Starts the workers of `spec` and reports the first failure to `on_failure`, once.
 
-    Must be made inside a running event loop.
+    Must be constructed inside a running event loop.
     """
 
     def __init__(self, spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> None:
@@ -134,12 +136,12 @@ class WorkerGroup:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids by rank."""
+        """The process ids by rank."""
         return [process.pid for process in self._processes]
 
     @property
     def garbage_frames(self) -> int:
-        """Frames that were dropped because they are no message."""
+        """The number of frames that were dropped because they were not valid messages."""
         return self._channel.garbage_frames if self._channel else 0
 
     async def start(self) -> None:
@@ -180,12 +182,12 @@ class WorkerGroup:
             os.close(read_end)
 
     def send(self, message: StepPlan | ProfileRequest) -> None:
-        """Send to every rank."""
+        """Send a message to every rank."""
         if self._channel is not None:
             self._channel.broadcast(message)
 
     def fail(self, death: Death) -> None:
-        """Declare the group broken: the ring is aborted and `on_failure` called, unless that has happened."""
+        """Declare the group broken: abort the ring and call `on_failure`, unless a failure was reported before."""
         self._abort_ring(death.message)
         if self._over:
             return
@@ -197,7 +199,8 @@ class WorkerGroup:
             self._all_ready.set_exception(GroupFailed(death))
 
     async def end(self, *, grace_s: float = 0.0) -> None:
-        """End every process, ask them first when `grace_s` > 0, and release everything. May be called twice."""
+        """End every process and release all resources; with `grace_s` > 0, request a shutdown first. May be called
+        twice."""
         self._over = True
         self._load_watch.stop()
         if not self._all_ready.done():
@@ -247,7 +250,8 @@ class WorkerGroup:
         self._load_watch.touch()
         self._loading[message.rank] = message
         parts = self._loading.values()
-        # Ranks that have not reported are taken to be like the others: else the bar would go back when they do.
+        # Ranks that have not reported are assumed to be like the others: otherwise the bar would go back when they
+        # report.
         total = sum(part.total for part in parts) * len(self._launches) // len(parts)
         self._hooks.loaded(sum(part.done for part in parts), total)
 
@@ -262,7 +266,7 @@ class WorkerGroup:
             self._all_ready.set_result(None)
 
     def _on_last_words(self, message: Failure) -> None:
-        # When one rank is gone the others fail too, in the aborted ring. The first one is the cause.
+        # When one rank is gone the others fail too, in the aborted ring. The first failure is the cause.
         if self._first_failed in (None, message.rank):
             self._first_failed = message.rank
             self.fail(Death("failure", f"worker {message.rank}: {message.message}"))

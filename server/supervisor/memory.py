@@ -1,4 +1,4 @@
-"""The memory that a group shares, as the front end sees it. Each life of a group gets its own."""
+"""The interface of the memory that a worker group shares. Each launch of a group gets its own memory."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,11 +9,11 @@ class SharedMemory(Protocol):
 
     @property
     def fd(self) -> int:
-        """Descriptor of the memory."""
+        """The descriptor of the memory."""
 
     @property
     def nonce(self) -> int:
-        """A number that workers get apart from the memory, so that a stale one is noticed."""
+        """A number that workers receive separately from the memory, so that stale memory is noticed."""
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -23,18 +23,18 @@ class RingSegment(SharedMemory, Protocol):
     """The ring's memory (`numaserve.shm_comm.segment.Segment`)."""
 
     def abort(self, reason: str) -> bool:
-        """End every wait in the ring with an error. Returns whether this was the first reason given."""
+        """End every wait in the ring with an error. Return whether this was the first reason given."""
 
 
 class MaskBoard(SharedMemory, Protocol):
-    """Where rank 0 finds the masks of a step (`numaserve.shm_comm.mask_board.MaskBoard`)."""
+    """The memory in which rank 0 finds the masks of a step (`numaserve.shm_comm.mask_board.MaskBoard`)."""
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row's bits."""
+        """The number of bytes of a row's bits."""
 
     def publish(self, step: int, row: int, state: int, bits: int = 0) -> None:
-        """Tell rank 0 the state of a row in a step; the bits of a mask are copied from the address `bits`."""
+        """Publish the state of a row of a step to rank 0; the bits of a mask are copied from the address `bits`."""
 
 
 RingFactory = Callable[[], RingSegment]

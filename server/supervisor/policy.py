@@ -1,4 +1,4 @@
-"""The rule that ends restarting."""
+"""The policy that ends restarts of a failing worker group."""
 
 from collections import deque
 
@@ -7,16 +7,16 @@ from numaserve.server.common.death import Cause
 MAX_FAILURES = 3
 WINDOW_S = 60.0
 _FIRST_PAUSE_S = 0.5
-_LONGER = 4  # times the pause before
+_LONGER = 4  # factor from one pause to the next
 
 
 class RestartPolicy:
-    """Gives up after three failures within a minute that nothing explains, without a step answered between them, and
+    """Gives up after three unexplained failures within a minute without an answered step between them. It also gives up
     after three starts in a row that never became ready.
 
-    Those that a request explains do not count: it will be found. Those after a step that was answered forgive the ones
-    before, too: workers that serve from time to time are better than none. The second rule is for models that take
-    longer than twenty seconds to load: with the first one alone they would be loaded for ever.
+    Failures that a request explains do not count: that request will be found. A failure after an answered step also
+    clears the failures before it: workers that serve from time to time are better than none. The second rule is for
+    models that take longer than twenty seconds to load: with the first rule alone they would be loaded indefinitely.
     """
 
     def __init__(self, max_failures: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
@@ -27,15 +27,15 @@ class RestartPolicy:
 
     @property
     def pause_s(self) -> float:
-        """Seconds to wait before the next start: none unless the last one failed.
+        """The seconds to wait before the next start; 0 unless the last start failed.
 
-        What a start lacks, descriptors or memory above all, may be there a moment later. Without a pause three tries
-        would pass within milliseconds.
+        A missing resource, such as descriptors or memory, may be available a moment later. Without a pause, three
+        attempts would pass within milliseconds.
         """
         return _FIRST_PAUSE_S * _LONGER ** (self._never_ready - 1) if self._never_ready else 0.0
 
     def failed(self, now: float, *, was_ready: bool, cause: Cause = Cause.UNKNOWN) -> bool:
-        """Note a failure of the group at the monotonic time `now`. Returns whether it is to be given up."""
+        """Note a failure of the group at the monotonic time `now`. Return whether to give up."""
         if cause is Cause.PASSING:
             self._times.clear()
         if cause is not Cause.UNKNOWN:

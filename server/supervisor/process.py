@@ -1,4 +1,4 @@
-"""One worker process: started by exec, watched through its pidfd, ended without leaving anything behind."""
+"""One worker process: started by exec, watched through its pidfd, and ended without leftovers."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numaserve.server.common.patience import wait_patiently
 from numaserve.server.supervisor.error_pipe import ErrorPipe
 
-# Libraries that would start threads of their own beside the pinned team.
+# Libraries that would start their own threads next to the pinned team.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 # systemd's notification socket belongs to the main process; a worker that wrote to it would feed the watchdog.
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
@@ -19,17 +19,16 @@ DEFAULT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "numaserve.workers.pro
 
 
 def worker_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a worker, made from that of the front end."""
+    """Return the environment of a worker, derived from the front end's environment."""
     return {key: value for key, value in base.items() if key not in _NOT_INHERITED} | _ONE_THREAD
 
 
 class WorkerProcess:
-    """A running worker. `on_exit` is called once in the event loop when it has ended, however that came about.
+    """A running worker. `on_exit` is called once in the event loop when the process has ended for any reason.
 
-    Besides `inherited_fds`, of which negative ones are none, the worker inherits the read end of a pipe, `lifeline_fd`,
-    of which only the front end has the write end: end of file there means that the front end is gone, by SIGKILL too.
-    (PR_SET_PDEATHSIG was rejected: it fires when the *thread* that forked ends, and is lost when the parent dies before
-    the call.)
+    The worker inherits `inherited_fds` (negative ones are skipped) and the read end of a pipe, `lifeline_fd`. Only the
+    front end has the pipe's write end: end of file means that the front end is gone, even by SIGKILL. (PR_SET_PDEATHSIG
+    was rejected: it fires when the *thread* that forked ends, and is lost when the parent dies before the call.)
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class WorkerProcess:
         arguments = ["--rank", str(rank), "--endpoint", endpoint, "--lifeline-fd", str(lifeline_fd)]
         self._errors = ErrorPipe(rank)
         try:
-            # A session of its own, so that Ctrl-C in a terminal reaches the front end only, which then drains.
+            # A separate session, so that Ctrl-C in a terminal reaches only the front end, which then drains.
             self._popen = subprocess.Popen(
                 [*command, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -67,15 +66,15 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """The process id."""
         return self._popen.pid
 
     def was_killed(self) -> bool:
-        """Whether a signal ended the process; only after `exited`."""
+        """Return whether a signal ended the process; only after `exited`."""
         return self._popen.returncode < 0
 
     def ending(self) -> str:
-        """The way in which the process ended, for a message; only after `exited`."""
+        """Return a description of how the process ended, for a message; only after `exited`."""
         status = self._popen.returncode
         if status is None or status >= 0:
             return f"exited with status {status}"
@@ -83,14 +82,14 @@ class WorkerProcess:
         return text + " (out of memory?)" if status == -signal.SIGKILL else text
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens once the process has ended."""
+        """Send a signal; do nothing once the process has ended."""
         if not self.exited.done():
             self._popen.send_signal(number)
 
     async def end(self, grace_s: float) -> None:
-        """Send SIGTERM, and SIGKILL after `grace_s` seconds. Returns when the process has been reaped."""
+        """Send SIGTERM, and SIGKILL after `grace_s` seconds. Return when the process has been reaped."""
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # one that is stopped, by whomever, takes no other signal but the last
+        self.signal(signal.SIGCONT)  # a stopped process reacts to no signal but SIGKILL
         await wait_patiently([self.exited], grace_s)
         self.signal(signal.SIGKILL)
         await self.exited
@@ -98,7 +97,7 @@ class WorkerProcess:
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
-        self._errors.close()  # before the end is told: its last words come first
+        self._popen.wait()  # returns immediately: the pidfd is readable only after the process has ended
+        self._errors.close()  # log the last output before the end is reported
         self.exited.set_result(None)
         self._on_exit(self.rank)

@@ -1,4 +1,4 @@
-"""A watch over answers that no longer come."""
+"""A watchdog for answers of the workers."""
 
 from collections.abc import Callable
 
@@ -6,12 +6,12 @@ from numaserve.server.common.patience import PatientTimer
 
 
 class ProgressWatch:
-    """Calls `on_stall` when a step was sent and no answer of any kind arrived for `deadline_s` seconds, in which this
-    process ran and read what there was (see `patience`).
+    """Calls `on_stall` when a step was sent and no answer of any kind arrived for `deadline_s` seconds of run time. Run
+    time excludes time in which this process did not run or read its input (see `patience`).
 
-    It is fed by the step loop itself, so that a worker that only answers pings does not count as alive. While
-    nothing is in flight no timer runs: idle costs nothing. While steps come and go one timer is re-armed a few times a
-    second, not once per step.
+    The step loop itself feeds the watchdog, so a worker that only answers pings does not count as alive. While nothing
+    is in flight no timer runs: idle costs nothing. While steps come and go one timer is re-armed a few times a second,
+    not once per step.
     """
 
     def __init__(self, deadline_s: float, on_stall: Callable[[], None]) -> None:
@@ -22,7 +22,7 @@ class ProgressWatch:
 
     @property
     def waited_s(self) -> float:
-        """Seconds of this process's presence since the last answer or the first question; 0 while none is due."""
+        """The seconds of run time since the last answer or the first request; 0 while no answer is due."""
         return self._timer.spent_s
 
     def expect(self, answers: int) -> None:
@@ -32,7 +32,7 @@ class ProgressWatch:
         self._outstanding += answers
 
     def allow(self, deadline_s: float) -> None:
-        """Let answers take so long from now on."""
+        """Set the deadline from now on."""
         self.deadline_s = deadline_s
         self._timer.allow(deadline_s)
 
@@ -45,12 +45,12 @@ class ProgressWatch:
             self._timer.pause()
 
     def touch(self) -> None:
-        """Note progress that completes no answer, such as a part of the weights that was loaded."""
+        """Note progress that completes no answer, such as a loaded part of the weights."""
         if self._outstanding:
             self._timer.start(self.deadline_s)
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._outstanding = 0
         self._timer.stop()
 

@@ -1,4 +1,4 @@
-"""Keeps one worker group serving: starts it, restarts it when it fails, gives up when that does not help."""
+"""The supervisor of one worker group: starts it, restarts it when it fails, gives up when restarts do not help."""
 
 import asyncio
 import logging
@@ -16,18 +16,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SupervisorHooks:
-    """Calls of the supervisor, and of its present group. All are made in the event loop."""
+    """Callbacks of the supervisor and of its current group, all called in the event loop."""
 
     group: GroupHooks
     up: Callable[[], None]  # every rank is ready and holds no sequence
-    # The group failed: every plan in flight is lost and the KV cache with it. Returns what it comes from.
+    # The group failed: every plan in flight and the KV cache are lost. Returns the cause.
     down: Callable[[Death], Cause]
     restarted: Callable[[DeathReason], None]  # the group is started again
     given_up: Callable[[str], None]  # the group failed too often and is not started again
 
 
 class Supervisor:
-    """Supervises the group of `spec`, from one life to the next. `make_group` makes that of each life."""
+    """Supervises the worker group of `spec` across launches. `make_group` makes the group of each launch."""
 
     def __init__(
         self, spec: GroupSpec, policy: RestartPolicy | None = None, make_group: GroupFactory = WorkerGroup
@@ -39,7 +39,7 @@ class Supervisor:
         self._group: Group | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._starting = False
-        self._stillborn: list[Death] = []  # why the group that is being started has failed all the same
+        self._stillborn: list[Death] = []  # failures of the group that is being started
         self._stopped = False
         self.restarts = 0
 
@@ -55,23 +55,24 @@ class Supervisor:
 
     @property
     def board(self) -> MaskBoard | None:
-        """The mask board of the present group."""
+        """The mask board of the current group."""
         return self._group.board if self._group else None
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers by rank; empty between two lives."""
+        """The process ids of the workers by rank; empty between two launches."""
         return self._group.pids if self._group else []
 
     @property
     def garbage_frames(self) -> int:
-        """Frames of the present group that were dropped because they are no message."""
+        """The number of frames of the current group that were dropped because they were not valid messages."""
         return self._group.garbage_frames if self._group else 0
 
     async def start(self, hooks: SupervisorHooks) -> None:
         """Start the group for the first time. A failure here is final: raises `GroupFailed`.
 
-        The hooks come now, as those who hear may send through this object and so are made after it.
+        The hooks are set here and not in the constructor, because their owners send through this object and are
+        therefore made after it.
         """
         self._hooks = hooks
         try:
@@ -82,17 +83,17 @@ class Supervisor:
         self._hooks.up()
 
     def send(self, message: StepPlan | ProfileRequest) -> None:
-        """Send to every rank."""
+        """Send a message to every rank."""
         if self._group is not None:
             self._group.send(message)
 
     def fail(self, death: Death) -> None:
-        """Declare the present group broken, for example because it no longer answers."""
+        """Declare the current group broken, for example because it no longer answers."""
         if self._group is not None:
             self._group.fail(death)
 
     async def stop(self, grace_s: float) -> None:
-        """End the group for good; workers get `grace_s` seconds to exit by themselves."""
+        """End the group permanently; workers get `grace_s` seconds to exit by themselves."""
         self._stopped = True
         if self._restarting is not None:
             self._restarting.cancel()
@@ -112,14 +113,14 @@ class Supervisor:
     async def _end_group(self, grace_s: float = 0.0) -> None:
         group = self._group
         if group is not None:
-            # Shielded: a cancelled caller must not leave processes behind.
+            # Shielded: a cancelled caller must not leave processes running.
             await asyncio.shield(group.end(grace_s=grace_s))
             self._group = None
 
     def _on_failure(self, death: Death) -> None:
         if self._stopped:
             return
-        if self._starting:  # every rank is ready, but who waits for that has not run yet, and nobody knows of it
+        if self._starting:  # every rank is ready, but the task that waits for them has not run yet
             self._stillborn.append(death)
             return
         logger.error("the worker group failed: %s", death)
@@ -144,7 +145,7 @@ class Supervisor:
                 death, was_ready, cause = error.death, False, Cause.UNKNOWN
                 logger.error("the worker group could not be restarted: %s", death)
                 continue
-            except Exception as error:  # whatever it was, the next try may succeed, and the policy ends it
+            except Exception as error:  # the next attempt may succeed, and the policy ends the attempts
                 death, was_ready, cause = Death("failure", str(error)), False, Cause.UNKNOWN
                 logger.exception("the worker group could not be restarted")
                 continue

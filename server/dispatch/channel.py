@@ -15,7 +15,7 @@ from numaserve.workers.interface.protocol import FromWorker, ProtocolError, ToWo
 
 logger = logging.getLogger(__name__)
 
-# An echo of a whole context with 20 alternatives per token is the largest answer; far below this.
+# An echo of a whole context with 20 alternatives per token is the largest answer; it is far smaller.
 MAX_FRAME_BYTES = 256 << 20
 # At most two plans are in flight, so that many frames waiting for a worker means it does not read.
 MAX_PENDING_FRAMES = 64
@@ -28,9 +28,9 @@ OnMessage = Callable[[FromWorker], None]
 class WorkerGroupChannel:
     """The sockets of one worker group, bound in a new directory of mode 0700.
 
-    `on_message` is called in the event loop for every valid message; the `rank` of the message is the rank of the
-    socket it came through. A frame that is not such a message is counted in `garbage_frames`, logged and dropped.
-    Must be made inside a running event loop. Raises `OperatorError` when there is no directory for the sockets.
+    `on_message` is called in the event loop for every valid message, whose `rank` is the rank of its socket. Any other
+    frame is counted in `garbage_frames`, logged and dropped. Must be constructed inside a running event loop. Raises
+    `OperatorError` when there is no directory for the sockets.
     """
 
     def __init__(self, world_size: int, on_message: OnMessage) -> None:
@@ -51,11 +51,11 @@ class WorkerGroupChannel:
             raise
 
     def endpoint(self, rank: int) -> str:
-        """The address that the worker of `rank` connects to."""
+        """Return the address that the worker of `rank` connects to."""
         return f"ipc://{self._directory.path}/rank{rank}.sock"
 
     def send(self, rank: int, message: ToWorker) -> None:
-        """Send to one worker; waits in memory until the worker has connected."""
+        """Send a message to one worker; the message waits in memory until the worker has connected."""
         self._send_frame(rank, encode(message))
 
     def broadcast(self, message: ToWorker) -> None:
@@ -65,7 +65,7 @@ class WorkerGroupChannel:
             self._send_frame(rank, frame)
 
     def close(self) -> None:
-        """Close the sockets and remove the directory. Frames that wait are dropped."""
+        """Close the sockets and remove the directory. Waiting frames are dropped."""
         if self._closed:
             return
         self._closed = True
@@ -89,7 +89,7 @@ class WorkerGroupChannel:
             return
         pending.append(frame)
         self._flush(rank)
-        # Sending may swallow the edge that announces a received message (zmq_getsockopt(3), ZMQ_FD): look again.
+        # Sending may swallow the edge that announces a received message (zmq_getsockopt(3), ZMQ_FD): check again.
         if self._events(rank) & zmq.POLLIN:
             self._loop.call_soon(self._on_event, rank)
 
@@ -100,13 +100,13 @@ class WorkerGroupChannel:
                 self._sockets[rank].send(pending[0], zmq.NOBLOCK)
                 pending.popleft()
         except zmq.Again:
-            pass  # not connected yet; its connecting makes the descriptor readable
+            pass  # not connected yet; the connection will make the descriptor readable
 
     def _events(self, rank: int) -> int:
         return int(self._sockets[rank].getsockopt(zmq.EVENTS))
 
     def _on_event(self, rank: int) -> None:
-        # The descriptor is edge-triggered, so everything is read until the socket says that there is no more.
+        # The descriptor is edge-triggered, so everything is read until the socket is empty.
         while not self._closed:
             events = self._events(rank)
             if self._pending[rank] and events & zmq.POLLOUT:

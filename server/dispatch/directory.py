@@ -1,4 +1,4 @@
-"""The private directory in which the sockets of one worker group live."""
+"""The private directory of the sockets of one worker group."""
 
 import contextlib
 import fcntl
@@ -18,9 +18,9 @@ _PREFIX = "numaserve-sockets-"
 class SocketDirectory:
     """A new directory of mode 0700 for the sockets `rank0.sock` ... of one group.
 
-    It is made under ``$RUNTIME_DIRECTORY`` (systemd), else ``$XDG_RUNTIME_DIR``, else the temporary directory; a
-    candidate that cannot be written, or whose socket paths would be longer than the kernel allows, is passed over.
-    Those that servers of the same user left there when they were killed together with their workers are removed.
+    The directory is created under ``$RUNTIME_DIRECTORY`` (systemd), else ``$XDG_RUNTIME_DIR``, else the temporary
+    directory. A candidate that cannot be written, or whose socket paths would be longer than the kernel allows, is
+    skipped. Directories from servers of the same user that were killed together with their workers are removed.
 
     Raises `OperatorError` when no candidate is left.
     """
@@ -50,11 +50,12 @@ class SocketDirectory:
 
 
 def _make(parent: Path) -> tuple[Path, int]:
-    """The directory, and a descriptor that holds a lock on it for as long as this process lives.
+    """Return the directory, and a descriptor that holds a lock on it until this process ends.
 
-    It gets its name when it is locked: a server that starts at the same moment never finds it without its lock.
+    The directory gets its final name after it is locked: a server that starts at the same moment never finds it
+    unlocked.
     """
-    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))  # mkdtemp makes it 0700
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))  # mkdtemp creates it with mode 0700
     lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +67,7 @@ def _make(parent: Path) -> tuple[Path, int]:
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove directories of ours that nobody holds a lock on. What cannot be removed stays."""
+    """Remove our directories that no process holds a lock on. Directories that cannot be removed stay."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX):
@@ -75,7 +76,7 @@ def _remove_stale(parent: Path) -> None:
 
 
 def _remove_if_stale(path: Path) -> None:
-    # Everybody may put things into a temporary directory: neither links nor others' directories are followed.
+    # Any user may create files in a temporary directory: neither links nor others' directories are followed.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
@@ -86,7 +87,7 @@ def _remove_if_stale(path: Path) -> None:
             for entry in entries:
                 if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
                     os.unlink(entry.name, dir_fd=descriptor)
-        path.rmdir()  # fails, and rightly, when there is anything else in it
+        path.rmdir()  # fails, correctly, when there is anything else in it
     finally:
         os.close(descriptor)
 

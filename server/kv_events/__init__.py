@@ -1,1 +1,1 @@
-"""KV events: which prefixes are cached here, told to routers over ZeroMQ as vLLM does."""
+"""KV events: reports of the cached prefixes to routers, over ZeroMQ in vLLM's format."""

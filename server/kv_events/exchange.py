@@ -14,33 +14,34 @@ from numaserve.server.kv_events.zmtp import Violation
 
 logger = logging.getLogger(__name__)
 
-MOST_PEERS = 128  # of an address
-_SUMMARY_SECONDS = 30.0  # for reading a summary, which others may wait for
-_PAUSE_SECONDS = 0.1  # when there are no descriptors for those who connect
-_COMPLAINT_SECONDS = 60.0  # between two lines of the log
+MOST_PEERS = 128  # of one address
+_SUMMARY_SECONDS = 30.0  # limit for reading a summary, which other peers may wait for
+_PAUSE_SECONDS = 0.1  # when there are no descriptors for new connections
+_COMPLAINT_SECONDS = 60.0  # between two log lines
 
 Make = Callable[[socket.socket, float], Peer]
 
 
 @dataclass(eq=False)
 class _Door:
-    """An address and who has come by it, the earliest first."""
+    """An address and the peers that connected to it, the earliest first."""
 
     listener: socket.socket
     make: Make
-    peers: dict[Peer, int] = field(default_factory=dict)  # and which of its events are waited for
+    peers: dict[Peer, int] = field(default_factory=dict)  # with the selector events that the peer waits for
 
 
 class Exchange:
     """The connections of KV events, served by one thread. Its memory is bounded whatever peers send or leave unread.
 
-    A peer takes batches from the history as fast as it reads, and no queue is between. One that still reads a batch
-    which the history has dropped is disconnected: it comes back and asks for what it lacks. So is a peer that sends
-    more than it may, and the earliest idle one when there are too many; no other peer notices.
+    A peer takes batches from the history as fast as it reads, without a queue in between. A peer that is still reading
+    a batch which the history has dropped is disconnected. It reconnects and requests what it lacks. A peer that sends
+    more than its limit is disconnected too, and so is the earliest idle peer when there are too many. Other peers are
+    not affected.
     """
 
     def __init__(self, wake: int, summaries: Summaries) -> None:
-        """`wake` is an eventfd that ends the wait of a turn."""
+        """Create an exchange without addresses; `wake` is an eventfd that ends the wait of a turn."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(wake, selectors.EVENT_READ)
         self._doors: list[_Door] = []
@@ -49,13 +50,14 @@ class Exchange:
         self._complains_from = 0.0
 
     def open(self, listener: socket.socket, make: Make) -> None:
-        """Serve whoever connects as the peer that `make` returns for a connection and the time."""
+        """Accept connections at `listener`, each served by the peer that `make` returns for the connection and the
+        time."""
         door = _Door(listener, make)
         self._doors.append(door)
         self._selector.register(listener, selectors.EVENT_READ, door)
 
     def turn(self) -> bool:
-        """Wait until there is something to do, and read what peers send; returns whether `wake` is set."""
+        """Wait until there is something to do, and read what peers send. Return whether `wake` is set."""
         waits = _SUMMARY_SECONDS if self._summaries.holder is not None else None
         woken = False
         for key, _ in self._selector.select(0 if self._more else waits):
@@ -70,7 +72,7 @@ class Exchange:
         return woken
 
     def send(self) -> None:
-        """Send what peers take now, some messages to each."""
+        """Send the messages that peers accept now, up to a limit for each peer."""
         now, holder, self._more = time.monotonic(), self._summaries.holder, False
         for door in self._doors:
             for peer in tuple(door.peers):
@@ -83,10 +85,10 @@ class Exchange:
                     self._end(door, peer)
                 elif peer in door.peers:
                     self._watch(door, peer)
-        self._more |= holder is not self._summaries.holder  # others may have waited for it, who had their turn before
+        self._more |= holder is not self._summaries.holder  # peers earlier in the loop may have waited for the summary
 
     def close(self) -> None:
-        """End all connections. Listeners are the caller's."""
+        """End all connections. Listeners belong to the caller."""
         for door in self._doors:
             for peer in tuple(door.peers):
                 self._end(door, peer)
@@ -100,10 +102,10 @@ class Exchange:
         try:
             connection, _ = door.listener.accept()
         except BlockingIOError:
-            return  # it has gone
+            return  # the connection is gone
         except OSError as error:
             self._complain("could not accept a connection for KV events: %s", error)
-            time.sleep(_PAUSE_SECONDS)  # it is waiting still, and so are others for what they are sent
+            time.sleep(_PAUSE_SECONDS)  # the connection stays pending, and other peers wait for their messages
             return
         if len(door.peers) >= MOST_PEERS:
             connection.close()
@@ -115,7 +117,7 @@ class Exchange:
         door.peers[door.make(connection, time.monotonic())] = 0
 
     def _try(self, door: _Door, peer: Peer, action: Callable[[float], bool]) -> bool:
-        """Read or write; a peer with whom that fails is disconnected."""
+        """Read or write; a peer for which this fails is disconnected."""
         try:
             return action(time.monotonic())
         except Violation as violation:
@@ -128,7 +130,7 @@ class Exchange:
         return False
 
     def _watch(self, door: _Door, peer: Peer) -> None:
-        """Wait for what the peer is to do next: to send, or to read; for neither where it waits for others."""
+        """Wait for the peer's next action: sending or reading; for neither while the peer waits for others."""
         events = selectors.EVENT_READ if peer.is_heard else selectors.EVENT_WRITE if peer.is_behind else 0
         before = door.peers[peer]
         if events == before:
@@ -148,7 +150,7 @@ class Exchange:
             peer.close()
 
     def _complain(self, text: str, *values: object) -> None:
-        """Peers may be the cause of a line at each turn."""
+        """Log a warning, at limited rate: peers could cause a line at each turn."""
         if time.monotonic() >= self._complains_from:
             self._complains_from = time.monotonic() + _COMPLAINT_SECONDS
             logger.warning(text, *values)

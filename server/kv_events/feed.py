@@ -1,4 +1,4 @@
-"""What takes the scheduler's events to where they are published."""
+"""The connection from the scheduler's event log to the publisher."""
 
 import asyncio
 
@@ -7,9 +7,10 @@ from numaserve.server.scheduler.cache.kv_events import KVEventLog
 
 
 class KVFeed:
-    """Hands on what each turn of the event loop adds to `log`, as one batch.
+    """Publishes the events that each turn of the event loop adds to `log`, as one batch.
 
-    Not each step's: sequences end between steps too, and the last one before a rest is followed by none.
+    A batch for each step was rejected: sequences also end between steps, and no step follows the last one before an
+    idle time.
     """
 
     def __init__(self, log: KVEventLog, publisher: Publisher) -> None:
@@ -18,7 +19,7 @@ class KVFeed:
         log.changed = self._changed
 
     def close(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self.log.changed = lambda: None
         self._publisher.close()
 

@@ -1,4 +1,4 @@
-"""What a subscriber may ask for again: the last batches, and what was cached before them."""
+"""The history that a subscriber can request again: the last batches, and the cached pages before them."""
 
 from array import array
 from collections import deque
@@ -16,11 +16,11 @@ class _Page:
 
 
 class History:
-    """Batches by their numbers 0, 1, 2, ..., of which the last `limit` are kept as they were sent.
+    """Batches with the numbers 0, 1, 2, ..., of which the last `limit` are kept as they were sent.
 
-    Those before them are kept as their result: the pages that were cached then. So whoever asks from any number on gets
-    what makes the whole tree, however long the server has run. vLLM forgets what its buffer does not hold, and leaves
-    such a reader with a part of the tree.
+    Earlier batches are kept as their result: the pages that were cached then. A reader that requests any number
+    therefore gets the whole tree, however long the server has run. vLLM drops batches that exceed its buffer, and
+    leaves such a reader with a part of the tree.
     """
 
     def __init__(self, page_size: int, limit: int) -> None:
@@ -28,7 +28,7 @@ class History:
         self._limit = limit
         self._batches: deque[bytes] = deque()
         self.first = 0  # the number of the first batch that is kept
-        self._pages: dict[int, _Page] = {}  # before it, by digest, parents before their children
+        self._pages: dict[int, _Page] = {}  # cached before `first`, by digest, parents before their children
 
     @property
     def end(self) -> int:
@@ -36,7 +36,7 @@ class History:
         return self.first + len(self._batches)
 
     def add(self, payload: bytes) -> int:
-        """Keep the next batch. Returns its number."""
+        """Append a batch. Return its number."""
         self._batches.append(payload)
         if len(self._batches) > self._limit:
             self._apply(self._batches.popleft())
@@ -44,14 +44,14 @@ class History:
         return self.end - 1
 
     def batch(self, number: int) -> bytes:
-        """The batch of a number from `first` on and before `end`."""
+        """Return the batch of a number in [`first`, `end`)."""
         return self._batches[number - self.first]
 
     def since(self, start: int, seconds: float) -> Iterator[tuple[int, bytes]]:
-        """The batches from number `start` on that there are now, with their numbers; others may be added meanwhile.
+        """Yield the present batches from number `start` on, with their numbers; batches may be added meanwhile.
 
-        When some of them are not kept, or not any more, one with the number of the last of those comes first, of the
-        time `seconds`: it clears everything and stores what was cached after it.
+        When some of them are no longer kept, a summary batch comes first, with the number of the last dropped batch and
+        the time `seconds`. The summary clears everything and stores the pages that were cached after that batch.
         """
         end = self.end
         while start < end:

@@ -1,4 +1,4 @@
-"""The addresses of KV events, in ZeroMQ's words."""
+"""Listening sockets for KV events, at addresses in ZeroMQ's notation."""
 
 import re
 import socket
@@ -23,7 +23,7 @@ def listen(endpoint: str) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """The address of a listener, with the port that it has got."""
+    """Return the address of a listener, with its actual port."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"{_IPC}{name}"
@@ -31,7 +31,7 @@ def address_of(listener: socket.socket) -> str:
 
 
 def end_listening(listener: socket.socket) -> None:
-    """Give the address back; a Unix socket leaves no file."""
+    """Release the address; a Unix socket leaves no file."""
     path = listener.getsockname() if listener.family == socket.AF_UNIX else None
     listener.close()
     if path is not None:

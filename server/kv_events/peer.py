@@ -1,4 +1,4 @@
-"""Those that are connected: what each may send, and what it gets as fast as it reads."""
+"""Connected peers: the limits of what they send, and the messages that they get as fast as they read."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from numaserve.server.kv_events.zmtp import Frame, Violation
 
 _logger = logging.getLogger(__name__)
 
-_READ = 1024  # bytes read at once: as many questions as these hold wait for the answers before them
+_READ = 1024  # bytes read at once: the requests in them wait for the answers before them
 _ALLOWED = 16 * 1024  # bytes that a peer may send at once
-_ALLOWED_A_SECOND = 1024  # and from then on: heartbeats and questions are short
+_ALLOWED_A_SECOND = 1024  # further bytes per second: heartbeats and requests are short
 _AT_ONCE = 32  # messages sent to a peer before others get theirs
 _END = (-1).to_bytes(8, "big", signed=True)
 _NUMBER_BYTES = 8
-_QUESTION_FRAMES = 2  # an empty one and the number
+_QUESTION_FRAMES = 2  # an empty frame and the number
 
 Message = list[memoryview]
 
 
 class Peer(ABC):
-    """A connection. There is no queue: the next message is made when the one before it is sent.
+    """A connection to a peer. There is no queue: the next message is made when the one before it is sent.
 
-    While a message is not sent, nothing is read, so that what a peer sends makes no heap either.
+    While a message is not completely sent, nothing is read, so that a peer's input uses bounded memory too.
     """
 
     socket_type: ClassVar[bytes]
     served_types: ClassVar[frozenset[bytes]]
 
     def __init__(self, connection: socket.socket, seconds: float, history: History, topic: bytes) -> None:
-        """`seconds` is the time of now, as that of `read` and `write`: of one clock."""
+        """Serve `connection`; `seconds` is the current time on the clock of `read` and `write`."""
         self.connection = connection
         self._history = history
         self._topic = topic
@@ -54,17 +54,17 @@ class Peer(ABC):
 
     @property
     def is_late(self) -> bool:
-        """Whether it still reads a batch that the history does not keep any more."""
+        """Whether the peer is still reading a batch that the history no longer keeps."""
         return self.is_behind and 0 < self._at <= self._history.first
 
     @property
     @abstractmethod
     def is_idle(self) -> bool:
-        """Whether it wants nothing, so that its place may be another's."""
+        """Whether the peer wants nothing, so that another peer may take its place."""
 
     @property
     def is_heard(self) -> bool:
-        """Whether what it sends is read now."""
+        """Whether the peer's input is read now."""
         return not self._outgoing
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class Peer(ABC):
         self.connection.close()
 
     def read(self, seconds: float) -> bool:
-        """Take some of what it has sent; returns whether anything came. Raises `Violation`, and `OSError` where it is
-        gone."""
+        """Read some of the peer's input; return whether anything came. Raises `Violation`, and `OSError` where the peer
+        is gone."""
         data = self.connection.recv(_READ)
         if not data:
             raise ConnectionResetError
@@ -86,7 +86,8 @@ class Peer(ABC):
         return True
 
     def write(self, _: float) -> bool:
-        """Send what can be sent without waiting; returns whether more could be. Raises `OSError` where it is gone."""
+        """Send what can be sent without waiting; return whether more could be sent. Raises `OSError` where the peer is
+        gone."""
         for _ in range(_AT_ONCE):
             if not self._outgoing:
                 self._outgoing = self._next() if self._ready else []
@@ -100,15 +101,15 @@ class Peer(ABC):
 
     @abstractmethod
     def _next(self) -> Message:
-        """The next message; an empty list if there is none now."""
+        """Return the next message; an empty list if there is none now."""
 
     @abstractmethod
     def _message(self, frame: Frame) -> None:
-        """Take a part of a message."""
+        """Process a part of a message."""
 
     def _command(self, name: bytes, body: bytes) -> None:
         if name == b"PING":
-            self._outgoing += zmtp.command(b"PONG", body[2:18])  # behind the time to live, what is sent back
+            self._outgoing += zmtp.command(b"PONG", body[2:18])  # the PING's context follows its time to live
 
     def _take(self, frame: Frame) -> None:
         if not self._ready:
@@ -131,14 +132,14 @@ class Peer(ABC):
 
 
 class Subscriber(Peer):
-    """One that gets each batch from when it has subscribed on, and not those that were dropped before it read them."""
+    """A peer that gets each batch since it subscribed, except batches that were dropped before it read them."""
 
     socket_type = b"PUB"
     served_types = frozenset({b"SUB", b"XSUB"})
 
     def __init__(self, connection: socket.socket, seconds: float, history: History, topic: bytes) -> None:
         super().__init__(connection, seconds, history, topic)
-        self._prefixes: set[bytes] = set()  # of the one topic: no other subscription matters, and none is kept
+        self._prefixes: set[bytes] = set()  # prefixes of the one topic; others are not stored
 
     @property
     def is_idle(self) -> bool:
@@ -157,7 +158,7 @@ class Subscriber(Peer):
             self._subscribe(frame.body[1:], wanted=frame.body[:1] == b"\1")
 
     def _command(self, name: bytes, body: bytes) -> None:
-        if name in (b"SUBSCRIBE", b"CANCEL"):  # as ZMTP 3.1 has it
+        if name in (b"SUBSCRIBE", b"CANCEL"):  # the form of ZMTP 3.1
             self._subscribe(body, wanted=name == b"SUBSCRIBE")
         else:
             super()._command(name, body)
@@ -174,7 +175,7 @@ class Subscriber(Peer):
 
 
 class Summaries:
-    """Whose the one summary is that may be made at a time: it has all that is cached."""
+    """The holder of the single summary that may exist at a time: a summary contains all cached pages."""
 
     def __init__(self) -> None:
         self.holder: Peer | None = None
@@ -182,7 +183,8 @@ class Summaries:
 
 
 class Asker(Peer):
-    """One that asks for batches from a number on; a question is answered to its end before the next one is read."""
+    """A peer that requests batches from a number on. Each request is answered completely before the next one is
+    read."""
 
     socket_type = b"ROUTER"
     served_types = frozenset({b"DEALER", b"REQ", b"ROUTER"})
@@ -192,9 +194,9 @@ class Asker(Peer):
     ) -> None:
         super().__init__(connection, seconds, history, topic)
         self._summaries = summaries
-        self._frames: list[bytes] = []  # of the question that is not complete
-        self._questions: deque[tuple[int, list[bytes]]] = deque()  # the number, and what comes before each answer
-        self._answer: Iterator[tuple[int, bytes]] | None = None  # to the first question
+        self._frames: list[bytes] = []  # of the incomplete request
+        self._questions: deque[tuple[int, list[bytes]]] = deque()  # the number, and the frames before each answer
+        self._answer: Iterator[tuple[int, bytes]] | None = None  # to the first request
 
     @property
     def is_idle(self) -> bool:
@@ -212,7 +214,7 @@ class Asker(Peer):
         super().close()
 
     def _next(self) -> Message:
-        self._leave_summary()  # it has been sent
+        self._leave_summary()  # the summary has been sent
         if not self._questions:
             return []
         start, head = self._questions[0]
@@ -230,7 +232,7 @@ class Asker(Peer):
         return zmtp.message(*head, self._topic, number.to_bytes(_NUMBER_BYTES, "big"), payload)
 
     def _message(self, frame: Frame) -> None:
-        if len(self._frames) <= _QUESTION_FRAMES:  # one more tells that it is no question
+        if len(self._frames) <= _QUESTION_FRAMES:  # one more frame marks an invalid request
             self._frames.append(frame.body)
         if frame.more:
             return

@@ -17,19 +17,20 @@ from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesCleared
 
 logger = logging.getLogger(__name__)
 
-KEPT_BATCHES = 10_000  # as many as vLLM keeps
+KEPT_BATCHES = 10_000  # same as vLLM
 
 
 class Publisher:
     """Publishes batches of events at `endpoint`, a PUB socket to ZeroMQ's peers; repeats them at `replay`, a ROUTER.
 
-    A message is of three frames: `topic`, the number of the batch in 8 bytes, big-endian, and the batch. The first
-    batch, number 0, says that nothing is cached. Who has missed some asks `replay` for the number from which it needs
-    them, in 8 bytes, and gets the same messages, behind an empty frame if the question was; the last one has the number
-    -1 and no batch. A subscriber that does not read loses what exceeds `kept` batches, and can ask again.
+    A message has three frames: `topic`, the number of the batch in 8 bytes, big-endian, and the batch. The first batch,
+    number 0, reports that nothing is cached. A subscriber that missed batches sends the first missing number to
+    `replay`, in 8 bytes, and gets the same messages. If an empty frame precedes the number, one precedes each answer.
+    The last answer has the number -1 and no batch. A subscriber that does not read loses batches beyond the last
+    `kept`, and can request them again.
 
-    The thread has the work to itself, apart from the event loop: a subscriber that asks for everything makes no stream
-    wait. Raises `OSError` for an endpoint that cannot be had.
+    The work runs in a thread of its own, apart from the event loop: a subscriber that requests everything delays no
+    stream. Raises `OSError` for an endpoint that is not available.
     """
 
     def __init__(
@@ -65,17 +66,17 @@ class Publisher:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The addresses that were bound, with the ports that they have got."""
+        """The addresses that were bound, with their actual ports."""
         return tuple(map(address_of, self._listeners))
 
     def publish(self, events: list[KVEvent]) -> None:
-        """Send a batch soon. Does not wait; called from any thread."""
+        """Send a batch soon. Does not wait; may be called from any thread."""
         if self._thread.ident is None or self._thread.is_alive():
             self._waiting.append(events)
             os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        """Send what waits, and give the addresses back."""
+        """Send the waiting batches, and release the addresses."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()

@@ -1,9 +1,10 @@
-"""The messages of KV events, byte by byte those of vLLM.
+"""The messages of KV events, byte for byte those of vLLM.
 
-vLLM's are ``vllm/distributed/kv_events.py``: MessagePack of msgspec structs. The batch is an array, the events in it
-are maps, tagged with their names; until pull request 42892 of June 2026 these were arrays, too. SGLang writes maps as
-well, and llm-d's readers and Dynamo's take both. Arrays are not sent, as vLLM's own classes of today do not read them.
-Every field is written, since vLLM's reader wants `medium` and `lora_name`, and Dynamo's a batch of three positions.
+vLLM's messages are in ``vllm/distributed/kv_events.py``: MessagePack of msgspec structs. The batch is an array. The
+events in it are maps, tagged with their names; until pull request 42892 of June 2026 they were arrays, too. SGLang
+writes maps as well, and llm-d's readers and Dynamo's accept both. Arrays are not sent, as vLLM's own current classes do
+not read them. Every field is written, since vLLM's reader requires `medium` and `lora_name`, and Dynamo's reader a
+batch of three positions.
 """
 
 from collections.abc import Iterable
@@ -13,30 +14,30 @@ from numaserve.server.scheduler.cache.kv_events import KVEvent, PagesRemoved, Pa
 
 
 class BlockStored(msgspec.Struct, tag=True, gc=False):
-    """Blocks that are cached from now on, each behind the one before it, the first behind `parent_block_hash`."""
+    """Blocks that are cached from now on, each after the block before it, the first after `parent_block_hash`."""
 
     block_hashes: list[int]  # unsigned, 64 bits
     parent_block_hash: int | None
     token_ids: list[int]  # of all blocks
-    block_size: int  # tokens of each
+    block_size: int  # tokens of each block
     lora_id: int | None = None
-    medium: str | None = None  # None is the memory that the model computes from, for which vLLM says "GPU"
+    medium: str | None = None  # None is the memory that the model computes from, which vLLM calls "GPU"
     lora_name: str | None = None
 
 
 class BlockRemoved(msgspec.Struct, tag=True, gc=False):
-    """Blocks that are not cached any more."""
+    """Blocks that are no longer cached."""
 
     block_hashes: list[int]
     medium: str | None = None
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True, gc=False):
-    """No block is cached."""
+    """The removal of all cached blocks."""
 
 
 class KVEventBatch(msgspec.Struct, array_like=True, gc=False):
-    """What happened between two moments, in order."""
+    """The changes between two moments, in order."""
 
     ts: float  # seconds since 1970
     events: list[BlockStored | BlockRemoved | AllBlocksCleared]
@@ -48,12 +49,12 @@ _decoder = msgspec.msgpack.Decoder(KVEventBatch)
 
 
 def encode(events: Iterable[KVEvent], page_size: int, seconds: float) -> bytes:
-    """A batch of `events` at `seconds` since 1970."""
+    """Return a batch of `events` at `seconds` since 1970."""
     return _encoder.encode(KVEventBatch(seconds, [_message(event, page_size) for event in events]))
 
 
 def decode(payload: bytes) -> KVEventBatch:
-    """A batch that was encoded here."""
+    """Return the batch of an encoded `payload`."""
     return _decoder.decode(payload)
 
 

@@ -1,16 +1,16 @@
-"""ZMTP 3.0, the protocol of ZeroMQ's sockets, as the side that is connected to speaks it: bytes in, frames out.
+"""ZMTP 3.0, the protocol of ZeroMQ's sockets, for the listening side: bytes in, frames out.
 
-libzmq is not asked. It keeps every subscription of a peer, of any number, and takes all that a peer sends before it
-returns to who would count them: 70 MB of subscriptions became 3.3 GiB. A process of its own for it was rejected: when
-it dies of one peer, all others lose their connection, and it still has to be given what they ask for again.
+libzmq was rejected. It keeps an unlimited number of subscriptions of a peer, and reads all input before its caller
+could count it: 70 MB of subscriptions became 3.3 GiB. libzmq in a separate process was rejected too. When one peer
+kills that process, all others lose their connection, and must get the batches that they request again.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MAX_FRAME = 1024  # bytes that a peer may send at once: topics, numbers of batches, what it says of itself
+MAX_FRAME = 1024  # bytes that a peer may send at once: topics, numbers of batches, its handshake
 _MORE, _LONG, _COMMAND = 1, 2, 4
-_SHORT = 255  # bytes of a frame whose size takes one
+_SHORT = 255  # longest frame with a size of one byte
 _MECHANISM = b"NULL".ljust(20, b"\0")
 _GREETING_BYTES = 64
 # Signature, version, mechanism, as-server and filler.
@@ -18,7 +18,7 @@ GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + _MECHANISM + bytes(32)
 
 
 class Violation(Exception):
-    """A peer sends what it may not; the message is for the log."""
+    """A violation of the protocol by a peer; the message is for the log."""
 
 
 class Frame(NamedTuple):
@@ -30,14 +30,14 @@ class Frame(NamedTuple):
 
 
 class Decoder:
-    """Reads a peer's greeting and then its frames. Holds at most one that is not complete."""
+    """Parses a peer's greeting and then its frames. Holds at most one incomplete frame."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._greeted = False
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete with `data`. Raises `Violation`."""
+        """Yield the frames that are complete with `data`. Raises `Violation`."""
         self._buffer += data
         if not self._greeted:
             if len(self._buffer) < _GREETING_BYTES:
@@ -66,26 +66,26 @@ class Decoder:
 
 
 def message(*frames: bytes) -> list[memoryview]:
-    """The bytes of a message, the last frame's apart: it is not copied."""
+    """Return the bytes of a message, the last frame's separately: it is not copied."""
     parts = [part for index, frame in enumerate(frames) for part in (_head(frame, index + 1 < len(frames)), frame)]
     return [memoryview(part) for part in (b"".join(parts[:-1]), parts[-1]) if part]
 
 
 def command(name: bytes, body: bytes) -> list[memoryview]:
-    """The bytes of a short command."""
+    """Return the bytes of a short command."""
     content = _counted(name) + body
     return [memoryview(bytes((_COMMAND, len(content))) + content)]
 
 
 def ready(socket_type: bytes) -> list[memoryview]:
-    """The command that ends the handshake."""
+    """Return the command that ends the handshake."""
     properties = {b"Socket-Type": socket_type, b"Identity": b""}
     body = b"".join(_counted(name) + len(value).to_bytes(4, "big") + value for name, value in properties.items())
     return command(b"READY", body)
 
 
 def socket_type_in(frame: Frame) -> bytes:
-    """The type of the peer's socket, of its READY. Raises `Violation` for anything else."""
+    """Return the type of the peer's socket, from its READY command. Raises `Violation` for any other frame."""
     name, rest = split_command(frame)
     if name != b"READY":
         raise Violation("the reader's handshake does not end with READY")
@@ -100,7 +100,7 @@ def socket_type_in(frame: Frame) -> bytes:
 
 
 def split_command(frame: Frame) -> tuple[bytes, bytes]:
-    """The name of a command and what follows it; no name for a frame that is none."""
+    """Return the name of a command and its body; the name is empty for a frame that is no command."""
     if not frame.command or not frame.body:
         return b"", frame.body
     end = 1 + frame.body[0]
@@ -118,7 +118,7 @@ def _counted(name: bytes) -> bytes:
 
 
 def _check_greeting(greeting: bytes) -> None:
-    if greeting[0] != 0xFF or not greeting[9] & 1 or greeting[10] < 3:  # before ZMTP 3 there was libzmq 3
+    if greeting[0] != 0xFF or not greeting[9] & 1 or greeting[10] < 3:  # libzmq 3 and older: below ZMTP 3
         raise Violation("the reader does not speak ZMTP 3")
     if greeting[12:32] != _MECHANISM:
         raise Violation("the reader requires a security mechanism other than NULL")

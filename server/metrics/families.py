@@ -177,7 +177,7 @@ class SchedulerFamilies:
 
 
 class WorkerFamilies:
-    """Steps, and the processes that run them."""
+    """Times of steps, and the state of the processes that run them."""
 
     def __init__(self, series: Series) -> None:
         self.info = series.one(
@@ -241,7 +241,7 @@ class WorkerFamilies:
 
 
 class CommonFamilies:
-    """Metrics that dashboards, autoscalers and gateways read of any server, under the names that vLLM gave them."""
+    """Metrics that dashboards, autoscalers and gateways read from any server, under vLLM's names."""
 
     def __init__(self, series: Series) -> None:
         self.running = series.one(Gauge, "vllm:num_requests_running", "Same as numaserve_requests with state running.")

@@ -1,4 +1,4 @@
-"""The values of labels."""
+"""The values of the metrics' labels."""
 
 from typing import Literal, get_args
 

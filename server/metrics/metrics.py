@@ -1,4 +1,4 @@
-"""Every metric of the server, behind one method per event.
+"""Every metric of the server, with one method for each event.
 
 The registry belongs to the instance, not to the module, so that a test or a second server in the process starts from
 zero.
@@ -27,12 +27,12 @@ class Metrics:
     """
 
     def __init__(self, model_name: str) -> None:
-        # The time at which a series began doubles their number, and hardly anything reads it. The switch is the
-        # process's, which has no other metrics.
+        # The `_created` series would double the number of series, and hardly any tool reads them. The switch is global,
+        # and the process has no other metrics.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._before_scrape = _BeforeScrape()
-        self.registry.register(self._before_scrape)  # the first: collected before what it sets
+        self.registry.register(self._before_scrape)  # first: collected before the gauges that it sets
         ProcessCollector(registry=self.registry)
         series = Series(self.registry, {"model_name": model_name})
         self._requests = RequestFamilies(series)
@@ -41,15 +41,15 @@ class Metrics:
         self._common = CommonFamilies(Series(self.registry, {"model_name": model_name, "engine": "0"}))
 
     def before_scrape(self, callback: Callable[[], None]) -> None:
-        """Have `callback` set the gauges whenever they are read, in the thread that reads them."""
+        """Set the `callback` that sets the gauges before each scrape, in the thread of the scrape."""
         self._before_scrape.callback = callback
 
     def describe(self, *, version: str, model: str, isa: str, tp: int) -> None:
-        """Set the labels of `numaserve_info`; again when a restart changes them."""
+        """Set the labels of `numaserve_info`; called again when a restart changes them."""
         self._workers.info.info({"version": version, "model": model, "isa": isa, "tp": str(tp)})
 
     def describe_cache(self, *, page_size: int, num_pages: int, dtype: str, prefix_cache: bool) -> None:
-        """Set the labels of `vllm:cache_config_info`, some of those that vLLM sets. `page_size` is in tokens."""
+        """Set the labels of `vllm:cache_config_info`, a subset of vLLM's. `page_size` is in tokens."""
         self._common.cache_config.info(
             {
                 "block_size": str(page_size),
@@ -77,7 +77,7 @@ class Metrics:
         self._requests.generation_tokens.inc()
 
     def request_finished(self, reason: FinishReason, *, e2e_seconds: float) -> None:
-        """Count an admitted sequence that reached its one end."""
+        """Count an admitted sequence that ended."""
         self._requests.outcomes[reason].inc()
         self._requests.e2e_latency.observe(e2e_seconds)
 
@@ -91,15 +91,15 @@ class Metrics:
         self._requests.nan_logits.inc()
 
     def resumed(self, sequences: int) -> None:
-        """Count sequences that had begun and outlived their workers."""
+        """Count sequences that had begun and survived the death of their workers."""
         self._requests.resumed.inc(sequences)
 
     def workers_restarted(self, reason: DeathReason) -> None:
-        """Count a restart of all workers, by what brought the ones before down."""
+        """Count a restart of all workers, by the cause of the previous workers' death."""
         self._workers.restarts[reason].inc()
 
     def resume_pause(self, seconds: float) -> None:
-        """Count an outage: the death of the workers to the first answer of others."""
+        """Count an outage, from the death of the workers to the first answer of the new ones."""
         self._workers.resume_pause.observe(seconds)
 
     def dropped(self) -> None:
@@ -107,33 +107,33 @@ class Metrics:
         self._requests.dropped.inc()
 
     def late_mask(self) -> None:
-        """Count a mask that was not there when it was needed."""
+        """Count a mask that was not ready when it was needed."""
         self._requests.late_masks.inc()
 
     def mask(self, seconds: float) -> None:
-        """Count a mask, and what it took to make it."""
+        """Count a mask and the seconds that it took to make."""
         self._requests.mask.observe(seconds)
 
     def request_refused(self, reason: Refusal) -> None:
-        """Count a request that was turned away before it became a sequence."""
+        """Count a request that was refused before it became a sequence."""
         self._requests.outcomes[reason].inc()
 
     def request_over_limit(self, key_name: str) -> None:
-        """Count a request that was turned away for a limit of its key, which the operator calls `key_name`."""
+        """Count a request that was refused because of a limit of its key, which the operator calls `key_name`."""
         self.request_refused("over_limit")
         self._requests.over_limit(key_name).inc()
 
     def requests(self, *, waiting: int, running: int) -> None:
-        """Set the numbers of sequences that wait and run now."""
+        """Set the current numbers of waiting and running sequences."""
         self._scheduler.requests["waiting"].set(waiting)
         self._scheduler.requests["running"].set(running)
         self._common.waiting.set(waiting)
         self._common.running.set(running)
 
     def pages(self, *, free: int, cached: int, active: int) -> None:
-        """Set the numbers of KV pages: unused, kept for their prefix only, held by a running sequence.
+        """Set the numbers of KV pages: unused, cached for their prefix only, and used by a running sequence.
 
-        In use are the last: pages kept for their prefix are given up as soon as somebody needs them.
+        Only the last ones count as in use: cached pages are evicted as soon as they are needed.
         """
         self._scheduler.kv_pages["free"].set(free)
         self._scheduler.kv_pages["cached"].set(cached)
@@ -148,7 +148,7 @@ class Metrics:
         self._scheduler.cache_hits.inc(hit_tokens)
 
     def drafted(self, drafter: str, *, accepted: int, rejected: int) -> None:
-        """Count guessed tokens that steps verified."""
+        """Count draft tokens that steps verified."""
         self._scheduler.draft_tokens[drafter, "accepted"].inc(accepted)
         self._scheduler.draft_tokens[drafter, "rejected"].inc(rejected)
 
@@ -157,14 +157,14 @@ class Metrics:
         self._scheduler.retractions.inc(sequences)
 
     def step(self, kind: StepKind, seconds: float, stages: Mapping[Stage, float], *, tokens: int) -> None:
-        """Count a step of `tokens` tokens, which took `seconds`, and the `stages` of it that are known."""
+        """Count a step of `tokens` tokens, which took `seconds`, and its `stages`, as far as they are known."""
         self._workers.step[kind].observe(seconds)
         self._workers.step_tokens.observe(tokens)
         for stage, duration in stages.items():
             self._workers.stage[stage].observe(duration)
 
     def worker(self, rank: int, *, up: bool, rss_bytes: int | None = None, misplaced_pages: int | None = None) -> None:
-        """Set the state of a worker; a figure that is not known keeps its last value."""
+        """Set the state of a worker; an unknown figure keeps its last value."""
         label = str(rank)
         self._workers.up(label).set(1 if up else 0)
         if rss_bytes is not None:
@@ -177,13 +177,13 @@ class Metrics:
         self._workers.bound(str(rank)).set(bound)
 
     def tokens(self) -> tuple[int, int]:
-        """Prompt tokens of scheduled requests, and tokens generated, since the server began."""
+        """Return the prompt tokens of scheduled requests and the generated tokens since the server started."""
         told = self.registry.restricted_registry([_PROMPT_TOKENS, _GENERATION_TOKENS])
         counts = {sample.name: int(sample.value) for family in told.collect() for sample in family.samples}
         return counts[_PROMPT_TOKENS], counts[_GENERATION_TOKENS]
 
     def render(self) -> tuple[bytes, str]:
-        """The body and the content type of GET /metrics."""
+        """Return the body and the content type of GET /metrics."""
         return generate_latest(self.registry), CONTENT_TYPE_PLAIN_0_0_4
 
 

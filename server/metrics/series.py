@@ -1,4 +1,4 @@
-"""Metrics whose series all carry the same labels."""
+"""Metrics whose series all have the same labels."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ Value = TypeVar("Value", bound=str)
 class Series:
     """Makes metrics in `registry`, and resolves their labels once.
 
-    To look labels up costs as much as to count, and counting is done for every token.
+    A lookup of labels costs as much as counting, and every token is counted.
     """
 
     def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
@@ -21,21 +21,21 @@ class Series:
         self._labels = labels
 
     def one(self, kind: type[Kind], name: str, text: str, **options: Any) -> Kind:
-        """A metric that has one series."""
+        """Return a metric that has one series."""
         return kind(name, text, tuple(self._labels), registry=self._registry, **options).labels(**self._labels)
 
     def each(
         self, kind: type[Kind], name: str, text: str, label: str, values: Iterable[Value], **options: Any
     ) -> dict[Value, Kind]:
-        """A metric that has a series for each of `values`, from the start: rate() would miss the first event of one
-        that appears with it."""
+        """Return a metric that has a series for each of `values` from the start. If a series only appeared with its
+        first event, rate() would miss that event."""
         by_value = self.by(kind, name, text, label, **options)
         return {value: by_value(value) for value in values}
 
     def each_of(
         self, kind: type[Kind], name: str, text: str, labels: Mapping[str, Iterable[str]]
     ) -> dict[tuple[str, ...], Kind]:
-        """The same for every combination of values of several labels, each given with its values."""
+        """Return a metric that has a series for each combination of the values of several labels, from the start."""
         metric = kind(name, text, (*self._labels, *labels), registry=self._registry)
         return {
             values: metric.labels(**self._labels, **dict(zip(labels, values, strict=True)))
@@ -43,6 +43,6 @@ class Series:
         }
 
     def by(self, kind: type[Kind], name: str, text: str, label: str, **options: Any) -> Callable[[str], Kind]:
-        """A metric that has a series for every value that is asked for."""
+        """Return a metric that has a series for every value that is requested."""
         metric = kind(name, text, (*self._labels, label), registry=self._registry, **options)
         return lambda value: metric.labels(**self._labels, **{label: value})

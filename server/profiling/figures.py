@@ -21,8 +21,8 @@ class RankFigures(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class OperationFigures:
-    """An operation in an average step. Times are in ms, `share` is of the whole step; `of_ceiling` is
-    the best time that the machine allows over the time it took, and `ceiling` what bounds it."""
+    """An operation in an average step. Times are in ms; `share` is the part of the whole step. `of_ceiling` is the best
+    time that the machine allows divided by the actual time; `ceiling` is the limiting resource."""
 
     name: str
     format: str
@@ -40,8 +40,8 @@ class OperationFigures:
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """The steps of one rank between two snapshots: costs by falling time, then what lies between operations, then the
-    whole step."""
+    """The steps of one rank between two snapshots. `costs` are in order of falling time; the time between operations
+    and the whole step come last."""
 
     name: str
     rank: int
@@ -51,12 +51,12 @@ class PhaseFigures:
     ceilings: Ceilings | None
 
     def record(self) -> dict[str, object]:
-        """The figures as they are written to JSON."""
+        """Return the figures as they are written to JSON."""
         return asdict(self) | {"ceilings": self.ceilings and msgspec.structs.asdict(self.ceilings)}
 
 
 def between(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> list[RankFigures]:
-    """The growth of each rank's totals. Raises `OperatorError` when the workers are not the same any more."""
+    """Return the growth of each rank's totals. Raises `OperatorError` when the workers were restarted in between."""
     if [rank.rank for rank in before] != [rank.rank for rank in after] or any(
         new.steps < old.steps for old, new in zip(before, after, strict=True)
     ):
@@ -92,12 +92,12 @@ def _grown(old: RankFigures, new: RankFigures) -> RankFigures:
 
 
 def best_of(one: Ceilings | None, other: Ceilings | None) -> Ceilings | None:
-    """The best of two measurements, as far as there are any."""
+    """Return the best of two measurements, either of which may be missing."""
     return one or other if one is None or other is None else one.better(other)
 
 
 def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) -> PhaseFigures:
-    """The figures of an average step. Raises `OperatorError` when there was none."""
+    """Return the figures of an average step. Raises `OperatorError` when there was no step."""
     if figures.steps == 0:
         raise OperatorError(
             "no step ran during the measurement. With --seconds, the server needs traffic. Without --seconds, "
@@ -117,7 +117,7 @@ def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) ->
         bytes=sum(each.bytes for each in ran),
         flops=sum(each.flops for each in ran),
     )
-    # Reading and computing overlap at best, within an operation as in the whole step.
+    # At best, reading and computing overlap, within an operation and in the whole step.
     step_bounds = {kind: sum(bound.get(kind, 0.0) for bound in bounds.values()) for kind in ("read", "flops")}
     costs = [_averages(each, figures, bounds[id(each)]) for each in ran]
     costs += [_averages(outside, figures, {}), _averages(whole, figures, step_bounds if ceilings else {})]
@@ -125,7 +125,7 @@ def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) ->
 
 
 def _bounds(operation: OperationProfile, ceilings: Ceilings | None) -> dict[str, float]:
-    """Seconds that reading and computing take at least."""
+    """Return the least seconds that reading and computing take."""
     if ceilings is None:
         return {}
     peak = ceilings.flops_s.get(operation.format)

@@ -10,27 +10,27 @@ from numaserve.workers.interface.errors import OperatorError
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The answer."""
+    """The answer of `GET /machine`."""
 
     version: str
     model: str
     now: Overview
-    costs: list[RankFigures]  # by rank; empty while a step holds them up, or where there are no workers
+    costs: list[RankFigures]  # by rank; empty while a step delays them, or without workers
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What happened in `seconds`."""
+    """The rates of a server in a period of `seconds`."""
 
     seconds: float
     output_tokens_s: float
     prompt_tokens_s: float
     steps_s: float
-    ranks: Sequence[RankFigures]  # what their steps have cost meanwhile; empty where that is not known
+    ranks: Sequence[RankFigures]  # the cost of their steps in the period; empty if it is unknown
 
 
 def rates_between(before: Machine, after: Machine, seconds: float) -> Rates:
-    """The rates. A server that was started again in between has none: they are 0."""
+    """Return the rates between two answers. They are 0 for a server that was restarted in between."""
     then, now = before.now, after.now
     return Rates(
         seconds,

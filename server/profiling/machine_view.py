@@ -1,4 +1,4 @@
-"""A server at one moment, for a terminal: `numaserve top`."""
+"""The state of a server for a terminal: `numaserve top`."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
 
-WIDTH = 78  # columns where nothing tells how many there are
-_NARROW = 58  # in fewer, bars of operations are short
+WIDTH = 78  # columns where the terminal's width is unknown
+_NARROW = 58  # with fewer columns, bars of operations are short
 _NAME = 10  # columns of a line's name
 _BAR, _NARROW_BAR = 24, 8  # columns of a bar
 _OPERATIONS = 8
 _TABLE_HEAD = 2  # lines of a table of operations before its rows
 _GIB = 2**30
-_UNBOUNDED = 1000  # columns: as many as any table needs
-# Of the table of nodes; those with a number may be left out, the highest first.
+_UNBOUNDED = 1000  # columns, more than any table needs
+# The columns of the table of nodes. Columns with a number above 0 may be left out, the highest number first.
 _NODE_COLUMNS = (
     *(("node", 0), ("rank", 0), ("cores", 1), ("GB/s", 0), ("in steps", 2), ("waiting", 0)),
     *(("misplaced", 0), ("weights\nGiB", 3), ("KV\nGiB", 4), ("resident\nGiB", 5)),
@@ -28,10 +28,11 @@ _NODE_COLUMNS = (
 def machine_view(
     url: str, machine: Machine, rates: Rates | None, width: int = WIDTH, height: int | None = None
 ) -> Group:
-    """Queue, pages, nodes and a step by operation; what needs two answers is left out where there are no `rates`.
+    """Return a view of queue, pages, nodes and a step by operation. Without `rates`, parts that need two answers are
+    left out.
 
-    What `width` columns and `height` lines (None: any number) have no room for is left out: a number that is cut off
-    tells nothing. Operations go first, then nodes, the last ones of each.
+    Parts that do not fit `width` columns and `height` lines (None: any number) are left out, because a number that is
+    cut off is useless. Operations are left out first, then nodes, the last ones of each first.
     """
     now = machine.now
     lines = [_pace(now, rates), _queue(now), _pages(now, width), _prefixes(now)]
@@ -40,7 +41,7 @@ def machine_view(
     nodes = _nodes(now.workers, rates, width, left)
     costs = [] if rates is None else [rank for rank in rates.ranks if rank.steps]
     if left is not None:
-        left -= len(_console(width).render_lines(nodes)) + 1 + _TABLE_HEAD  # and a line between both
+        left -= len(_console(width).render_lines(nodes)) + 1 + _TABLE_HEAD  # the one is the line between both
     most = _OPERATIONS if left is None else min(_OPERATIONS, left)
     steps = (each for rank in costs[:1] if most > 0 for each in (Text(), _step(rank, width, most)))
     return Group(*head, nodes, *steps)
@@ -127,7 +128,8 @@ def _node(worker: WorkerState, rates: Rates | None, rank: RankFigures | None) ->
 
 
 def _reading(rank: RankFigures | None, seconds: float) -> tuple[str, str, str]:
-    """Bytes read a second of the time that went by, of that in steps, and the part of steps spent waiting."""
+    """Return GB/s of reading per elapsed time, GB/s of reading in steps, and the fraction of step time spent
+    waiting."""
     if rank is None or not rank.steps:
         return "0.0" if rank is not None else "", "", ""
     read = sum(each.bytes for each in rank.operations)
@@ -136,7 +138,7 @@ def _reading(rank: RankFigures | None, seconds: float) -> tuple[str, str, str]:
 
 
 def _step(rank: RankFigures, width: int, most: int) -> Table:
-    """The table of the `most` costly operations of a step."""
+    """Return the table of the `most` costly operations of a step."""
     bar_width = _BAR if width >= _NARROW else _NARROW_BAR
     table = Table(
         Column(f"operation, rank {rank.rank}", no_wrap=True),

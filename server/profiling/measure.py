@@ -1,4 +1,4 @@
-"""Takes the snapshots: around traffic that others make, or around a single stream of its own."""
+"""Profile measurements: of traffic by other clients, or of a single stream of its own."""
 
 import random
 import time
@@ -9,14 +9,14 @@ from numaserve.server.profiling.remote import Remote
 
 
 def watch(remote: Remote, seconds: float) -> list[PhaseFigures]:
-    """Figures of the steps of the next `seconds`, by rank. Raises `OperatorError`."""
+    """Return figures of the steps of the next `seconds`, by rank. Raises `OperatorError`."""
     before = remote.profile(ceilings=True)
     time.sleep(seconds)
     return _phases("traffic", before, remote.profile(), remote.profile(ceilings=True))
 
 
 def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[PhaseFigures]:
-    """Figures of a prompt and then of its output, by phase and rank. Raises `OperatorError`."""
+    """Return figures of a prompt and then of its output, by phase and rank. Raises `OperatorError`."""
     info = remote.model()
     # Random, so that no part is found in the cache. Models may have more rows than their tokenizer has tokens: the
     # upper half is left out.
@@ -25,7 +25,7 @@ def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[P
     for _ in remote.complete(info.served_model_name, prompt, 1):
         pass
     prefilled = remote.profile()
-    # Again, this time from the cache: what is left of the prompt is over when the first piece of output is here.
+    # Again, this time from the cache: the rest of the prompt is computed when the first piece of output is here.
     stream = remote.complete(info.served_model_name, prompt, output_tokens)
     next(stream, None)
     decoding = remote.profile()

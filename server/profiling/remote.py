@@ -1,4 +1,4 @@
-"""The few requests that figures of a server need."""
+"""The requests to a server that a profile needs."""
 
 from collections.abc import Iterator
 
@@ -19,21 +19,21 @@ class _Profiled(msgspec.Struct):
 
 
 class Remote(RemoteServer):
-    """A running numaserve that tells what its steps cost."""
+    """A running numaserve that reports the cost of its steps."""
 
     def model(self) -> ModelInfo:
-        """The model that is served."""
+        """Return the served model."""
         return self.get("/get_model_info", ModelInfo)
 
     def profile(self, *, ceilings: bool = False) -> list[RankFigures]:
-        """Each rank's totals, with what its node allows if that can be measured, which is not while requests run."""
+        """Return each rank's totals, with the ceilings of its node if they can be measured: not while requests run."""
         with self.request("GET", f"/server_info?profile=1{'&ceilings=1' if ceilings else ''}") as response:
             if not ceilings or response.status != 409:
                 return self.decoded(response, _Profiled).profile
         return self.profile()
 
     def complete(self, model: str, prompt: list[int], output_tokens: int) -> Iterator[None]:
-        """Stream a greedy completion of exactly so many tokens; yields at every piece of it."""
+        """Stream a greedy completion of exactly `output_tokens` tokens; yields at every piece of it."""
         body = {"model": model, "prompt": prompt, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
         for _ in self.events("/v1/completions", body | {"stream": True}):
             yield

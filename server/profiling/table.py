@@ -1,4 +1,4 @@
-"""A profile as tables."""
+"""Tables of a profile for a terminal."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from rich.text import Text
 
 WIDTH = 100  # columns that a table needs
 _SMALL = "not measured (the weights are smaller than twice the last-level cache)"
-_SHOWN = 0.002  # the least part of a step that has a row
+_SHOWN = 0.002  # the smallest part of a step that has a row
 
 
 def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:
-    """The table of one rank's phase, and a line for each of the other `ranks`."""
+    """Return the table of one rank's phase, and a line for each of the other `ranks`."""
     step = phase.costs[-1]
     title = f"{phase.name}, rank {phase.rank}: {phase.steps} steps of {phase.tokens / phase.steps:.4g} tokens"
     table = Table(
@@ -37,7 +37,7 @@ def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:
 
 
 def ceilings_view(ceilings: Ceilings | None) -> Text:
-    """The ceilings that "of ceiling" is a fraction of."""
+    """Return a line with the ceilings that "of ceiling" refers to."""
     if ceilings is None:
         return Text(
             "\n ceilings: not measured, because requests were running or the backend is reference. With the backend "

@@ -1,1 +1,1 @@
-"""Spans of requests for an OpenTelemetry collector; nothing of it is imported unless somebody asks for it."""
+"""Spans of requests for an OpenTelemetry collector; imported only when tracing is on."""

@@ -1,4 +1,4 @@
-"""Spans of sequences, sent to a collector over OTLP/HTTP in batches, by a thread of the library's."""
+"""Spans of sequences, sent to a collector over OTLP/HTTP in batches, by a thread of the library."""
 
 import time
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-_TIMEOUT_S = 3.0  # for a batch, also for the last one at the end of the server
+_TIMEOUT_S = 3.0  # for a batch, including the last one at the end of the server
 _PARTS = ("queue", "prefill", "decode")
 _FAILED = frozenset({"error", "timeout"})
 
 
 class Spans:
-    """Makes a span of each sequence that ends, with one for its queue, its prefill and its decode.
+    """Makes a span of each sequence that ends, with child spans for its queue, its prefill and its decode.
 
-    `endpoint` is a collector's address as in OTEL_EXPORTER_OTLP_ENDPOINT; None: what the environment says. Everything
-    else, such as headers, the sampler and the sizes of batches, is the environment's too (OTEL_*).
+    `endpoint` is a collector's address as in OTEL_EXPORTER_OTLP_ENDPOINT; None: the environment variable. All other
+    settings, such as headers, the sampler and the sizes of batches, also come from the environment (OTEL_*).
     """
 
     def __init__(self, endpoint: str | None, *, model: str, version: str) -> None:
         resource = Resource.create({"service.version": version})
-        # What the library says where nobody did.
+        # The library's default name.
         if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": "numaserve"}))
-        # Not at the interpreter's exit: the server's end is `close`.
+        # No shutdown at the interpreter's exit: the server calls `close`.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         traces = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces"
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(traces, timeout=_TIMEOUT_S)))
@@ -38,14 +38,15 @@ class Spans:
         self._model = model
 
     def sequence_ended(self, trace: SequenceTrace) -> None:
-        """Make its spans. They are sent later and elsewhere; where the collector does not keep up, some are dropped."""
+        """Make the spans of a sequence. They are sent later by another thread; some are dropped if the collector is too
+        slow."""
         now, now_ns = trace.ended, time.time_ns()
 
         def wall(at: float) -> int:
             return now_ns - int((now - at) * 1e9)
 
         carrier = {"traceparent": trace.parent} if trace.parent else {}
-        # An empty context: what the present task has is no part of it.
+        # An empty context: the spans are independent of the current task's context.
         parent = self._parents.extract(carrier, context=otel_context.Context())
         whole = self._tracer.start_span(
             "llm_request",
@@ -65,12 +66,13 @@ class Spans:
         whole.end(wall(trace.ended))
 
     def close(self) -> None:
-        """Send what there is, in a few seconds at most."""
+        """Send the remaining spans, within a few seconds."""
         self._provider.shutdown()
 
 
 def _attributes(trace: SequenceTrace, model: str) -> Mapping[str, str | int | list[str]]:
-    """Names where there are some: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/"""
+    """Return the attributes, with standard names where there are any:
+    https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/"""
     return {
         "gen_ai.request.model": model,
         "gen_ai.usage.input_tokens": trace.prompt_tokens,

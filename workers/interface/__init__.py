@@ -1,1 +1,1 @@
-"""All that the front end may know of the workers: messages, settings, errors, log lines and the opening of files."""
+"""The interface of the workers for the front end: messages, settings, errors, log lines and the opening of files."""

@@ -1,11 +1,11 @@
-"""The one error type that reaches an operator without a traceback, and what its messages suggest."""
+"""The error type that reaches an operator without a traceback, and suggestions for its messages."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class OperatorError(Exception):
-    """Something the operator can mend: a missing file, too little memory, an impossible option.
+    """A problem that the operator can fix: a missing file, too little memory, an impossible option.
 
     The message is one line that says what is wrong and what to change. The command prints it without a traceback and
     ends with exit status 2.
@@ -13,8 +13,9 @@ class OperatorError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three of `known` that are spelt most like `name`, the likest first; none where none is alike.
+    """Return at most three of `known` that are spelt most like `name`, the most similar first; none if no name is
+    similar.
 
-    A message that lists all of twenty names hides the one that was meant.
+    A message that lists all of twenty names would hide the intended one.
     """
     return difflib.get_close_matches(name, known, n=3, cutoff=0.6)

@@ -1,10 +1,10 @@
-"""Opens what others have written: the files of a model, and those that an operator names.
+"""Opens files that others have written: the files of a model, and files that an operator names.
 
-Regular files only, and no larger than their kind is. A link to /dev/zero has no end, a FIFO has none before somebody
-writes to it, and a sparse file of a terabyte takes no room where it lies. Links to regular files are followed: the
-hub's cache is made of them.
+Only regular files within the size limit of their kind are read. A link to /dev/zero has no end, and a FIFO has none
+before a process writes to it. A sparse file of a terabyte takes no disk space. Links to regular files are followed: the
+hub's cache consists of links.
 
-Every process of the server uses this, so it imports nothing of it but the error type.
+Every process of the server uses this module, so it imports nothing from the server but the error type.
 """
 
 import errno
@@ -20,38 +20,40 @@ from typing import Any, BinaryIO
 
 from numaserve.workers.interface.errors import OperatorError
 
-# The most bytes that are read of a file of some kind. Models are known whose tokenizer.json has 35 MB.
+# The size limits in bytes, by kind of file. Known models have a tokenizer.json of up to 35 MB.
 CONFIG_BYTES = 16 << 20
 TOKENIZER_BYTES = 128 << 20
 INDEX_BYTES = 64 << 20  # the names of some hundred thousand tensors
 TEMPLATE_BYTES = 4 << 20
 SETTINGS_BYTES = 1 << 20  # files that an operator writes by hand
 
-# Without O_NONBLOCK a FIFO would hold its reader until somebody writes. A regular file does not know the difference.
+# Without O_NONBLOCK, opening a FIFO would block until a process writes to it. O_NONBLOCK has no effect on regular
+# files.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has this name. A link that leads nowhere counts: who put it there meant a file."""
+    """Return whether a path of this name exists. A dangling link counts: its creator meant a file."""
     return os.path.lexists(path)
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """The regular file at `path`. Raises `OperatorError` for anything else, and for an `OSError` within."""
+    """Open the regular file at `path`. Raises `OperatorError` for anything else, and for an `OSError` within the
+    context."""
     try:
         with os.fdopen(os.open(path, _FLAGS), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OperatorError(f"{path}: not a regular file")
             yield file
     except OSError as error:
-        # The system's own message about opening a socket would help nobody.
+        # The system's own message is about opening a socket, which would mislead.
         reason = "the path is not a regular file" if error.errno == errno.ENXIO else error.strerror or error
         raise OperatorError(f"{path}: cannot be read ({reason})") from error
 
 
 def map_file(file: BinaryIO) -> mmap.mmap:
-    """All of an open file, mapped and not read. Raises `ValueError` for an empty one."""
+    """Map all of an open file, without reading it. Raises `ValueError` for an empty file."""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -61,7 +63,7 @@ def read_file(path: Path, limit: int) -> bytes:
     Raises `OperatorError` where the file cannot be read or has more than `limit` bytes. Too large a file is not read.
     """
     with open_file(path) as file:
-        # A file of /proc says that it has none.
+        # A file of /proc reports size 0.
         is_larger = os.fstat(file.fileno()).st_size > limit
         content = b"" if is_larger else file.read(limit + 1)
     if is_larger or len(content) > limit:
@@ -70,7 +72,8 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """The text of the regular file at `path`. Raises `OperatorError` where it is not UTF-8, too."""
+    """Return the text of the regular file at `path`. Raises `OperatorError` like `read_file`, and where the file is not
+    UTF-8."""
     try:
         return read_file(path, limit).decode()
     except UnicodeDecodeError as error:
@@ -78,13 +81,13 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """The value that JSON says. Raises `ValueError`, where an object has a name twice too, and `RecursionError`."""
+    """Parse JSON. Raises `ValueError`, also where an object has a name twice, and `RecursionError`."""
     return json.loads(content, object_pairs_hook=_without_doubles)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of `pairs`. Readers disagree about two values of one name: one may check the first and another
-    use the last."""
+    """Return the object of `pairs`. Raises `ValueError` for a repeated name, since readers disagree about its value:
+    one may check the first and another use the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         double, _ = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -93,7 +96,8 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path, limit: int = CONFIG_BYTES) -> dict[str, Any]:
-    """The JSON object that it holds. Raises `OperatorError` where it holds something else, too."""
+    """Return the JSON object in a file. Raises `OperatorError` like `read_file`, and where the file holds anything
+    else."""
     try:
         value = parse_json(read_file(path, limit))
     except (ValueError, RecursionError) as error:

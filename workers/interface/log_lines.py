@@ -1,7 +1,7 @@
-"""A worker's log records, which it writes next to its messages: one per line of its standard error.
+"""A worker's log records, one per line of its standard error, separate from its messages.
 
-The front end reads them and writes them to its own log, in the log's format. Other lines come from native code, and
-from what ends the process; records differ from them by the first character.
+The front end reads the records and writes them to its own log, in the log's format. Other lines come from native code,
+and from crashes; records differ from such lines by the first character.
 """
 
 import logging
@@ -11,12 +11,12 @@ from types import TracebackType
 
 import msgspec
 
-# The record separator of JSON text sequences (RFC 7464): hardly anything else begins a line with it.
+# The record separator of JSON text sequences (RFC 7464): hardly any other line begins with it.
 _MARK = b"\x1e"
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One record. `level` is one of the module logging."""
+    """A log record. `level` is a level of the module logging."""
 
     level: int
     logger: str
@@ -25,7 +25,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 def decode_line(line: bytes) -> LogLine | None:
-    """The record in a line without its end; None when it is something else."""
+    """Return the record of a line without its newline; None when the line is no record."""
     if not line.startswith(_MARK):
         return None
     try:
@@ -35,17 +35,17 @@ def decode_line(line: bytes) -> LogLine | None:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats records as lines of the log, which the front end reads."""
+    """Formats records as log lines for the front end."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without its newline."""
         exception = self.formatException(record.exc_info) if record.exc_info else None
         line = LogLine(record.levelno, record.name, record.getMessage(), exception)
         return (_MARK + msgspec.json.encode(line)).decode()
 
 
 def set_up_logging() -> None:
-    """Send records from level `info` on, warnings and what nobody caught to standard error, as such lines.
+    """Send records from level `info` on, warnings and uncaught exceptions to standard error, as log lines.
 
     The front end drops records below its own level.
     """
@@ -56,7 +56,7 @@ def set_up_logging() -> None:
 
 
 def log_what_nobody_caught() -> None:
-    """Make records of warnings, and of exceptions that end a thread or the process."""
+    """Log warnings, and exceptions that end a thread or the process."""
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
     threading.excepthook = lambda caught: _uncaught(caught.exc_type, caught.exc_value, caught.exc_traceback)

@@ -1,4 +1,4 @@
-"""Settings that a model is served with. Each setting is defined here, and named again only where it acts.
+"""The settings that a model is served with. Each setting is defined here, and named again only where it takes effect.
 
 A field with an `Option` is an option of that name: a key of the configuration, and an option of the commands that plan,
 measure or serve a model, with the field's type and default (server/config/model_options.py,
@@ -27,16 +27,16 @@ class Option:
 
     description: str  # a line of help
     at_least: int | None = None
-    needs: str | None = None  # another option, without which this one cannot be set
-    packed: bool = True  # whether the value may show in the bytes of packed weights
+    needs: str | None = None  # another option that must be set together with this one
+    packed: bool = True  # whether the value may affect the bytes of packed weights
 
 
 class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Formats in which weights are kept; None: as the checkpoint has them. The embedding is always bf16.
+    """The formats of stored weights; None: the checkpoint's format. The embedding is always bf16.
 
-    `activations`: the data type that weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each
-    token and group; bf16 takes such weights at their exact values; auto is the data type of the engine that the format
-    of the weights comes from (workers/layers/stored.py).
+    `activations`: the data type of the activations that grouped weights of 4 or 8 bits are multiplied by. int8 has a
+    scale for each token and group; bf16 uses such weights at their exact values; auto is the data type of the engine
+    that the format of the weights comes from (workers/layers/stored.py).
     """
 
     linear: WeightFormat | None = None
@@ -49,8 +49,8 @@ BF16_WEIGHTS = WeightFormats("bf16", "bf16")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings with which every rank serves the model. `formats` is made of the options in `WeightOptions`,
-    `pooled` of what the server is for."""
+    """The settings with which every rank serves the model. `formats` follows from the options in `WeightOptions`,
+    `pooled` from the server's task."""
 
     formats: WeightFormats = AS_PUBLISHED
     kv_cache_dtype: Annotated[
@@ -77,11 +77,11 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         ),
     ] = None
 
-    pooled: bool = False  # loaded without an output head, to give hidden states in place of tokens
-    mtp: bool = False  # loaded with the layer that predicts the token after the next, where the checkpoint has one
+    pooled: bool = False  # loaded without an output head, to return hidden states in place of tokens
+    mtp: bool = False  # loaded with the predictor layer (token after the next), where the checkpoint has one
 
     def of_weights(self) -> ModelSettings:
-        """Return these settings with the default of every field that shows in no byte of the packed weights."""
+        """Return these settings with the default of every field that does not affect the packed weights."""
         unseen = {each.name: each.default for each in _options(ModelSettings).values() if not each.option.packed}
         return msgspec.structs.replace(self, **unseen)
 
@@ -109,14 +109,14 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
 
     def formats(self) -> WeightFormats:
-        """The formats that are asked for."""
+        """Return the requested formats."""
         with_head = self.quantize_lm_head or self.quantization == "bf16"
         return WeightFormats(self.quantization, self.quantization if with_head else None, self.activation_dtype)
 
 
 @dataclass(frozen=True)
 class ModelOption:
-    """An option and what its field says of it; `type` is that of its values."""
+    """An option with the properties of its field; `type` is the type of its values."""
 
     name: str
     type: Any
@@ -138,7 +138,7 @@ DEFAULT_SETTINGS = ModelSettings()
 
 
 def settings_of(options: Mapping[str, Any]) -> ModelSettings:
-    """The settings that values of all `MODEL_OPTIONS`, by name, ask for."""
+    """Return the settings for the values of all `MODEL_OPTIONS`, by name."""
     of_weights = {name: options[name] for name in WeightOptions.__struct_fields__}
     others = {name: value for name, value in options.items() if name not in of_weights}
     return ModelSettings(formats=WeightOptions(**of_weights).formats(), **others)

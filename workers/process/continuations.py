@@ -1,4 +1,4 @@
-"""Completion of plans that were made before the step that samples their last tokens was answered."""
+"""The completion of plans that were made before the answer to the step that samples their last tokens."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from numaserve.workers.interface.protocol import DraftWork, SeqPlan, StepPlan
 
 
 class Continuations:
-    """The tokens that the last step of each slot has sampled, which complete the next plan.
+    """The tokens that the last step of each slot sampled, which complete the next plan.
 
     The front end makes a plan that follows one with draft tokens as if all of them were rejected. Every rank knows the
     number of accepted draft tokens as soon as the step has run. A worker with a drafter need not wait for the front
@@ -15,9 +15,10 @@ class Continuations:
     """
 
     def __init__(self, *, reads_guesses: bool) -> None:
-        """`reads_guesses`: the drafter in the worker has read its own draft tokens, except the last, like tokens.
+        """Start without any sampled tokens.
 
-        False for a layer that predicts: it has read them with hidden states of its own.
+        `reads_guesses`: the worker's drafter has read its own draft tokens, except the last, like other tokens. False
+        for a predictor layer, which has read them with hidden states of its own.
         """
         self._reads_guesses = reads_guesses
         # By slot: the sampled tokens, all but the last of them draft tokens, and the number of draft tokens.
@@ -37,7 +38,7 @@ class Continuations:
     def _completed(self, seq: SeqPlan) -> SeqPlan:
         said, _ = self._last.get(seq.slot, ([], 0))
         if not said or (len(said) == 1 and not seq.tokens):
-            return seq  # the Program knows the token, and where it is
+            return seq  # the Program knows the token and its position
         return replace(seq, start=seq.start + len(said) - 1, tokens=[said[-1], *seq.tokens], from_previous=False)
 
     def _lacking(self, work: DraftWork, slot: int) -> DraftWork:

@@ -15,13 +15,13 @@ from numaserve.workers.program.slots import END_SAMPLE, slot_settings
 if TYPE_CHECKING:
     from numaserve.workers.program.reference.program import ReferenceProgram
 
-Row = tuple[int, int, int, bool, int, int]  # of `Program.step`
+Row = tuple[int, int, int, bool, int, int]  # a row of `Program.step`
 
 
 class Reading(NamedTuple):
     """Tokens of a sequence that the draft model reads from position `start` on, and the number of its draft tokens."""
 
-    place: int  # of the sequence in the plan
+    place: int  # index of the sequence in the plan
     slot: int
     start: int
     tokens: list[int]
@@ -52,7 +52,7 @@ class Drafting:
         self._own_vocabulary = own_vocabulary
         self._vocabulary = vocabulary
         self._max_step_tokens = max_step_tokens
-        self._changes: dict[int, _Change] = {}  # of slots
+        self._changes: dict[int, _Change] = {}  # by slot
 
     def prepare(self, seqs: Sequence[SeqPlan]) -> None:
         """Store the changes that a plan makes to slots, for the next step of the draft model.

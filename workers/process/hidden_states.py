@@ -1,4 +1,4 @@
-"""Hidden states of the served model for the tokens before those to be predicted."""
+"""Hidden states of the served model for the tokens before the predicted tokens."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ Bits = npt.NDArray[np.uint16]  # of bf16
 
 
 class HiddenStates:
-    """The hidden states of each slot's last tokens, `KEPT_HIDDEN_STATES` of them, and of each page's last token.
+    """The hidden states of each slot's last `KEPT_HIDDEN_STATES` tokens, and of each page's last token.
 
-    A sequence that begins after a cached prefix finds the hidden state of the last token of the prefix there, whichever
+    A sequence that begins after a cached prefix finds the hidden state of the prefix's last token there, whichever
     sequence computed it. Pages with all hidden states would be simpler, but take a fifth of the memory of DeepSeek's
     latents.
     """
 
     def __init__(self, slots: int, num_pages: int, columns: int) -> None:
-        # Memory that is never written is never taken.
+        # Memory that is never written is never allocated.
         self._recent = np.zeros((slots, KEPT_HIDDEN_STATES, columns), np.uint16)
         self._of_pages = np.zeros((num_pages, columns), np.uint16)
         self._pages: list[list[int]] = [[] for _ in range(slots)]

@@ -1,7 +1,8 @@
-"""The worker's loop: a message in, a native step, a message out.
+"""The worker's loop: receive a message, run a native step, send a message.
 
-Nothing else runs in this process, but for the packed weights' way to the cache after a first start, and the first touch
-of the KV cache and what ceilings are asked for: while there is no message, and some after each step.
+This process does little else, and only while there is no message and briefly after each step. It first touches the KV
+cache's memory and measures requested ceilings. After a first start, a background writer also saves the packed weights
+to the cache.
 """
 
 import logging
@@ -35,16 +36,16 @@ from numaserve.workers.process.node import NodeContext
 logger = logging.getLogger(__name__)
 
 _STATS_INTERVAL_S = 5.0
-_PROGRESS_STEPS = 50  # messages that a whole load sends at most
-_PAUSE_MS = 20  # without a plan, until a worker does what has time: it may rest for less between two steps
+_PROGRESS_STEPS = 50  # most progress messages of a load
+_PAUSE_MS = 20  # time without a plan after which background work starts: shorter pauses occur between two steps
 
 
 class Orphaned(Exception):
-    """The front end is gone."""
+    """Raised when the front end is gone."""
 
 
 class Mailbox:
-    """The worker's socket. The front end's end of `lifeline_fd` closes when it goes, by SIGKILL too."""
+    """The worker's socket. `lifeline_fd` reports end of file when the front end ends, even by SIGKILL."""
 
     def __init__(self, endpoint: str, lifeline_fd: int) -> None:
         self._context = zmq.Context()
@@ -59,12 +60,12 @@ class Mailbox:
                 poller.register(lifeline_fd, zmq.POLLIN)
 
     def receive(self, meanwhile: Callable[[], bool] = lambda: False, *, pause_ms: int = 0) -> ToWorker:
-        """Wait for the next message; frames that are none are dropped. Raises `Orphaned`.
+        """Wait for the next message; frames that are not messages are dropped. Raises `Orphaned`.
 
-        When none has come for so long, `meanwhile` is called until one is there, or it is False.
+        After `pause_ms` without a message, `meanwhile` is called until a message comes or `meanwhile` returns False.
         """
         while True:
-            # A plan that already waits is taken without a poll: that is the usual case when the front end is ahead.
+            # A waiting plan is received without a poll: the usual case when the front end plans ahead.
             try:
                 return decode_to_worker(self._socket.recv(zmq.NOBLOCK))
             except zmq.Again:
@@ -80,7 +81,7 @@ class Mailbox:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the front end is gone."""
+        """True if the front end is gone."""
         return bool(self._lifeline.poll(0))
 
     def send(self, message: FromWorker) -> None:
@@ -88,7 +89,7 @@ class Mailbox:
         self._socket.send(encode(message))
 
     def close(self) -> None:
-        """Close the socket after what was sent has left, at most a second later."""
+        """Close the socket once sent messages have left, at most a second later."""
         self._context.destroy(linger=1000)
 
 
@@ -155,7 +156,7 @@ class _Loop:
                 hurries = self._measuring is not None or any(each.is_behind for each in self._kv_populations)
                 message = self._mailbox.receive(self._use_pause, pause_ms=0 if hurries else _PAUSE_MS)
             except Orphaned:
-                # The last plan may have reached other ranks only, which then wait for this one.
+                # The last plan may have reached only some ranks, which then wait for this one.
                 self._model.abandon("the front end has exited")
                 raise
             if isinstance(message, Shutdown):
@@ -173,7 +174,7 @@ class _Loop:
             self._send_stats()
             for each in self._kv_populations:
                 each.keep_up()
-            self._measure()  # traffic without a pause delays it, and does not put it off
+            self._measure()  # traffic without a pause delays the measurement, but cannot prevent it
 
     def _step(self, plan: StepPlan) -> None:
         for seq in plan.seqs:
@@ -184,8 +185,8 @@ class _Loop:
         try:
             answer = self._model.run(plan)
         except (ValueError, TypeError, OverflowError) as error:
-            # Every rank refuses the same plan for the same reason, before any collective: they stay in step. The last
-            # two are of numbers that fit no native integer.
+            # Every rank refuses the same plan for the same reason, before any collective: the ranks stay in step.
+            # TypeError and OverflowError come from numbers that fit no native integer.
             self._mailbox.send(Failure(self._rank, plan.step_id, str(error)))
             return
         worker_ns = time.monotonic_ns() - begin
@@ -203,14 +204,16 @@ class _Loop:
         )
 
     def _profile(self, request: ProfileRequest) -> None:
-        """Answer, at once or when what is asked for has been measured. Nobody waits for an earlier one any more."""
+        """Answer a request, immediately or when the ceilings are measured. A newer request replaces an unanswered
+        one."""
         if request.ceilings:
             self._measuring = request, self._model.measure_ceilings()
         else:
             self._mailbox.send(self._model.profile(request))
 
     def _measure(self) -> bool:
-        """Measure a slice of the ceilings, and answer after the last one; False when there is nothing to measure."""
+        """Measure a slice of the ceilings, and answer after the last slice. Return False when there is nothing to
+        measure."""
         if self._measuring is None:
             return False
         request, slices = self._measuring
@@ -222,7 +225,8 @@ class _Loop:
         return True
 
     def _use_pause(self) -> bool:
-        """Measure something, or touch some of the KV caches' memory; False when there is nothing to do now."""
+        """Measure a slice of the ceilings, or touch part of the KV caches' memory. Return False when there is nothing
+        to do now."""
         return self._measure() or any(each.advance() for each in self._kv_populations)
 
     def _send_stats(self) -> None:

@@ -1,6 +1,6 @@
 """Entry point of a worker process: ``python -m numaserve.workers.process.main --rank R --endpoint ipc://...``.
 
-Started by the supervisor, never by hand: everything else comes as the first message.
+Started by the supervisor, never by hand: all other parameters come in the first message.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from numaserve.workers.process.loop import Mailbox, Orphaned, serve
 
 
 def main() -> int:
-    """Run a worker; returns its exit status."""
+    """Run a worker; return its exit status."""
     parser = argparse.ArgumentParser(description="A numaserve worker; started by `numaserve serve`.")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--endpoint", required=True, help="ZeroMQ endpoint of the front end")
@@ -26,10 +26,10 @@ def main() -> int:
     arguments = parser.parse_args()
     set_up_logging()
     faulthandler.enable()  # a crash in native code shows the Python traceback
-    # A step is one native call: the default action ends the process at once, in the middle of one too. Python's own
-    # handler would wait for it to return.
+    # A step is one native call. The default action ends the process immediately, even during a step; Python's own
+    # handler would wait for the call to return.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # A collection in the middle of serving would delay a step of every rank; the loop makes no reference cycles.
+    # A garbage collection while serving would delay a step of every rank; the loop makes no reference cycles.
     gc.disable()
     mailbox = Mailbox(arguments.endpoint, arguments.lifeline_fd)
     try:
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _remove_socket(path: Path) -> None:
-    """Remove the socket, as the front end would have, had it not been killed; the last rank removes the directory."""
+    """Remove the socket in place of a front end that was killed; the last rank removes the directory."""
     path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.parent.rmdir()

@@ -1,4 +1,4 @@
-"""A rank's model: its packed weights and the Program that runs them, and the translation of plans into native calls."""
+"""A rank's model: its packed weights, the Program that runs them, and the translation of plans into native calls."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from numaserve.workers.process.rank_program import RankProgram, RankWeights
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
 from numaserve.workers.weights.cache.background import BackgroundWriter
 
-# Token, its log-probability, the most likely tokens and theirs.
+# Token, its log-probability, the most likely tokens, and their log-probabilities.
 NativeLogprobs = tuple[int, float, list[int], list[float]]
-# Index in the plan, what was sampled, what the wanted next token got, and what the named ones did.
+# Index in the plan, sampled token, log-probabilities of the prompt's next token, and those of the named tokens.
 NativeRow = tuple[int, NativeLogprobs | None, NativeLogprobs | None, list[float]]
 
 
@@ -57,8 +57,8 @@ class RankModel:
     """The model of one rank, ready to run plans, and its draft model, if there is one."""
 
     def __init__(self, launch: Launch, node: NodeContext, report: Callable[[int, int], None]) -> None:
-        """Load and build; `report(done, total)` gets bytes of packed weights. Raises `OperatorError` for a checkpoint
-        that cannot be served."""
+        """Load the weights and build the Programs; `report(done, total)` gets bytes of packed weights. Raises
+        `OperatorError` for a checkpoint that cannot be served."""
         held = RankWeights(launch)
         self._loaded = [held]
         if launch.draft is not None:
@@ -106,7 +106,7 @@ class RankModel:
 
     @property
     def isa(self) -> str:
-        """Instruction set in use."""
+        """The instruction set in use."""
         return self._program.isa
 
     @property
@@ -116,7 +116,7 @@ class RankModel:
 
     @property
     def load_seconds(self) -> float:
-        """Seconds that loading the weights took."""
+        """The seconds that loading the weights took."""
         return sum(each.loaded.seconds for each in self._loaded)
 
     def to_be_cached(self) -> list[Callable[[Callable[[], None]], object]]:
@@ -124,26 +124,26 @@ class RankModel:
         return [each.loaded.save for each in self._loaded if each.loaded.save is not None]
 
     def cache_weights(self) -> None:
-        """Begin to write the packed weights to the cache."""
+        """Start to write the packed weights to the cache."""
         cpus = self._launch.cpus[self._launch.rank]
         self._cache_writers = [BackgroundWriter(save, lambda: self._steps, cpus) for save in self.to_be_cached()]
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """Stop the background writers."""
         for writer in self._cache_writers:
             writer.stop()
 
     def abandon(self, reason: str) -> None:
-        """End the steps of the other ranks, which cannot go on without this one."""
+        """End the steps of the other ranks, which cannot continue without this one."""
         if self._node.ring is not None:
             self._node.ring.abort(reason)
 
     def profile(self, request: ProfileRequest, ceilings: Ceilings | None = None) -> RankProfile:
-        """The cost of the steps since load, with `ceilings` that were measured for it."""
+        """Return the cost of the steps since load, with the measured `ceilings`."""
         return RankProfile(request.request_id, self._launch.rank, *self._program.totals, self.operations(), ceilings)
 
     def measure_ceilings(self) -> Generator[None, None, Ceilings | None]:
-        """Measure what the node allows, in slices; nothing on the reference."""
+        """Measure the limits of the node, in slices; nothing with the reference backend."""
         if self._launch.backend != "native":
             return None
         resident = [(each.address, each.nbytes) for each in self._matrices]
@@ -151,8 +151,8 @@ class RankModel:
 
     @property
     def formats(self) -> set[str]:
-        """Return the formats of operations and of weights, with those that weights are widened from."""
-        # A plan knows what fraction of the peak of these is reached.
+        """The formats of operations and of weights, including formats that weights are widened from."""
+        # A plan reports the achieved fraction of the peak of each format.
         return {each.format for each in self.operations()} | {each.format for each in self._matrices}
 
     @property
@@ -160,17 +160,17 @@ class RankModel:
         return [matrix for each in self._loaded for matrix in each.loaded.weights.matrices]
 
     def operations(self) -> list[OperationProfile]:
-        """The cost of all operations since load. The names of the drafter's operations begin with "draft"."""
+        """Return the cost of all operations since load. The names of the drafter's operations begin with "draft"."""
         served, *drafts = (each.operations() for each in self._programs)
         renamed = (msgspec.structs.replace(each, name=f"draft {each.name}") for draft in drafts for each in draft)
         return [*served, *renamed]
 
     def kv_populations(self) -> list[Population]:
-        """The tasks that touch the KV caches' memory ahead of its use."""
+        """Return the tasks that touch the KV caches' memory ahead of its use."""
         return [each.kv_population() for each in self._programs]
 
     def misplaced_pages(self) -> int:
-        """Memory pages of weights and KV cache that lie on another node than the rank's."""
+        """Return the number of memory pages of weights and KV cache that are on another node than the rank's node."""
         weights = [(one.address, one.nbytes) for each in self._loaded for one in each.loaded.weights.matrices]
         return self._node.misplaced_pages([*weights, *(each.program.kv_memory for each in self._programs)])
 
@@ -201,8 +201,8 @@ class RankModel:
                 self._continuations.ran(plan, _sampled(plan, rows))
                 draft_ns += self._drafting.follow(plan)
         except Exception:
-            # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
-            # changing anything, would cost each step what a refusal alone should cost.
+            # Only a complete pass shows whether a plan can be run. A first pass without changes would charge every step
+            # the cost that only a refusal should have.
             self._program.revert()
             if self._drafting is not None:
                 self._drafting.revert()
@@ -211,7 +211,7 @@ class RankModel:
         return StepAnswer(results, native_ns, all_reduce_ns, mask_wait_ns, draft_ns)
 
     def _begin(self, slot: int, init: SlotInit) -> None:
-        # Every rank must refuse it, and only the first one has the board.
+        # Every rank must refuse the sequence, but only rank 0 has the board.
         if init.sampling.masked and self._launch.mask_fd < 0:
             raise ValueError("the step has a constrained sequence, but this worker receives no token masks")
         self._program.init_slot(slot, slot_settings(init))

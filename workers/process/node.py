@@ -1,7 +1,7 @@
-"""The cores, threads, memory policy and ring of a rank, made in the order that places memory on its node.
+"""The cores, threads, memory policy and ring of a rank, set up in an order that places memory on its node.
 
-Cores first, then the memory policy, then the thread team, then the ring: whatever is allocated afterwards (weights, KV
-cache, scratch) is on the node without further ado, and is verified to be there.
+The order is cores, memory policy, thread team, ring. Later allocations (weights, KV cache, scratch) are therefore on
+the node without further action, and are verified to be there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numaserve.shm_comm import Board, Ring
 from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.process import numa
 
-# Asking the kernel for the node of every page of a large model would take seconds; a sample of this many is enough.
+# A query of every page of a large model would take seconds; a sample of this size is sufficient.
 _SAMPLED_PAGES = 1024  # a fraction of a millisecond: a step may wait for it
 
 _LONGEST_DEADLINE_S = 86400
@@ -22,7 +22,7 @@ _LONGEST_DEADLINE_S = 86400
 
 @dataclass
 class NodeContext:
-    """A rank's cores, threads and ring. `ring` is None with one rank, `masks` on other ranks than the first."""
+    """A rank's cores, threads and ring. `ring` is None with one rank, `masks` is None except on rank 0."""
 
     node: int
     team: Team
@@ -32,7 +32,7 @@ class NodeContext:
     @classmethod
     def enter(cls, launch: Launch) -> NodeContext:
         """Move the calling process to its node. Raises `OSError` when a core may not be used, `RingError` when the
-        ring's segment or the mask board is not the one meant."""
+        ring's segment or the mask board is not the intended one."""
         node = launch.nodes[launch.rank]
         numa.bind_memory_to(node)
         team = Team(launch.cpus[launch.rank])
@@ -52,7 +52,7 @@ class NodeContext:
         return cls(node=node, team=team, ring=ring, masks=masks)
 
     def set_deadline(self, seconds: float) -> None:
-        """End each wait for another rank after `seconds` from now on.
+        """Limit each wait for another rank to `seconds` from now on.
 
         Raises `ValueError` for a deadline that is out of range, on every rank.
         """
@@ -63,9 +63,10 @@ class NodeContext:
 
     @property
     def memory_bound(self) -> bool:
-        """Whether the kernel keeps the rank's memory on its node."""
+        """True if the kernel keeps the rank's memory on its node."""
         return not numa.refusal()
 
     def misplaced_pages(self, ranges: Iterable[tuple[int, int]]) -> int:
-        """Memory pages of ``(address, nbytes)`` that lie on another node, extrapolated from a sample."""
+        """Return the number of memory pages of ``(address, nbytes)`` that are on another node, extrapolated from a
+        sample."""
         return numa.misplaced_pages(ranges, self.node, sample=_SAMPLED_PAGES)

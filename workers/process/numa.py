@@ -1,9 +1,9 @@
 """Memory policy: libnuma through ctypes, or the same system calls where libnuma is not installed.
 
-On a kernel without NUMA, or in a sandbox that forbids the calls as a container's mostly does, every function does
-nothing and `refusal` says why. The server works all the same: the kernel places a page on the node of the thread that
-touches it first, and these threads are pinned to the rank's cores. But nothing keeps the page there, or keeps it off
-other nodes when this one is full.
+On a kernel without NUMA, or in a sandbox that forbids the calls, as most containers do, every function does nothing.
+`refusal` then returns the reason. The server works nevertheless: the kernel places a page on the node of the thread
+that touches it first, and these threads are pinned to the rank's cores. But the kernel may move the page later, and may
+place it on another node when this one is full.
 """
 
 import ctypes
@@ -53,18 +53,18 @@ def warn_of_refusal() -> None:
 
 
 def bind_memory_to(node: int) -> bool:
-    """Take all memory that this process allocates from now on from `node` only.
+    """Allocate all further memory of this process from `node` only.
 
-    Returns whether the policy was set. Raises OSError for a node that does not exist or is not allowed.
+    Returns whether the policy was set. Raises `OSError` for a node that does not exist or is not allowed.
     """
     mask = _mask(node)
     return _call("set_mempolicy", ctypes.c_int(_MPOL_BIND), mask, ctypes.c_ulong(_MASK_NODES + 1))
 
 
 def bind_range(address: int, nbytes: int, node: int) -> bool:
-    """Bind the pages of ``address .. address + nbytes`` to `node`, moving those that are already elsewhere.
+    """Bind the pages of ``address .. address + nbytes`` to `node`, moving pages that are already elsewhere.
 
-    `address` is rounded down to a page. Returns whether the pages were bound; raises OSError when the kernel refuses.
+    `address` is rounded down to a page. Returns whether the pages were bound; raises `OSError` when the kernel refuses.
     """
     start = address - address % mmap.PAGESIZE
     return _call(
@@ -79,16 +79,16 @@ def bind_range(address: int, nbytes: int, node: int) -> bool:
 
 
 def misplaced_pages(ranges: Iterable[tuple[int, int]], node: int, sample: int | None = None) -> int:
-    """The number of resident memory pages of the ``(address, nbytes)`` of `ranges` that are not on `node`.
+    """Return the number of resident memory pages in the ``(address, nbytes)`` of `ranges` that are not on `node`.
 
     Pages that were never touched count as well placed. With `sample`, at most that many pages, evenly spread over all
-    ranges, are looked at and the count is scaled up. Where the kernel refuses to report single pages, whole mappings
-    are counted. That takes longer, so it is done once, and pages that are touched later do not count. Returns 0 where
+    ranges, are checked, and the count is scaled up. Where the kernel refuses to report single pages, whole mappings are
+    counted. That takes longer, so it is done once, and pages that are touched later do not count. Returns 0 where
     nothing is known.
     """
     bounds = np.array(list(ranges), np.int64).reshape(-1, 2)
     first = bounds[:, 0] // mmap.PAGESIZE
-    ends = np.cumsum((bounds.sum(axis=1) + mmap.PAGESIZE - 1) // mmap.PAGESIZE - first)  # as if they lay side by side
+    ends = np.cumsum((bounds.sum(axis=1) + mmap.PAGESIZE - 1) // mmap.PAGESIZE - first)  # as if adjacent
     total = int(ends[-1]) if len(ends) else 0
     looked_at = total if sample is None else min(sample, total)
     if looked_at <= 0:
@@ -106,7 +106,7 @@ def misplaced_pages(ranges: Iterable[tuple[int, int]], node: int, sample: int | 
 
 
 def _nodes_of(pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """The node of each page address, or a negative errno for a page that is not resident."""
+    """Return the node of each page address, or a negative errno for a page that is not resident."""
     addresses = np.ascontiguousarray(pages, np.uint64)
     status = np.full(len(pages), -errno.ENOENT, np.int32)
     # A null list of target nodes turns move_pages into a query.
@@ -156,7 +156,8 @@ def _mask(node: int) -> ctypes.Array[ctypes.c_ulong]:
 
 
 def _call(name: str, *arguments: object) -> bool:
-    """Make one of the system calls. False when this machine has none of them; OSError when it refuses the values."""
+    """Make one of the system calls. Return False when this machine does not support it; raise `OSError` when it refuses
+    the values."""
     function = _function(name)
     if function is None:
         return False
@@ -171,7 +172,7 @@ def _call(name: str, *arguments: object) -> bool:
 
 @functools.cache
 def _function(name: str) -> Callable[..., int] | None:
-    """libnuma's wrapper of a system call, else libc's generic one."""
+    """Return libnuma's wrapper of a system call, else libc's generic `syscall`; None where neither is available."""
     try:
         wrapper = getattr(ctypes.CDLL("libnuma.so.1", use_errno=True), name)
     except (OSError, AttributeError):

@@ -9,46 +9,50 @@ _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
 _PAGES_AHEAD = 256  # 8192 tokens
 _PIECES_A_STEP = 4
-_TIMES_USED = 2  # above 1, to get ahead of a prompt that came before anything was touched
+_TIMES_USED = 2  # above 1, to catch up with a prompt that came before anything was touched
 
 logger = logging.getLogger(__name__)
 
 
 class Population:
-    """Touches the memory of KV pages for the first time, a piece at a time, some way ahead of the highest page in use:
-    the front end gives out pages in ascending order.
+    """Touches the memory of KV pages for the first time, in pieces, somewhat ahead of the highest page in use. The
+    front end assigns pages in ascending order.
 
-    Else the steps do it: every layer's part of a token may be the first of a huge page, and the step then waits until
-    all of those are cleared. Doing it all would take memory that may never be needed, and doing it before the first
-    request would delay that; a thread next to the steps would take their cores.
+    Otherwise the steps would touch the memory: every layer's part of a token may be the first of a huge page, and the
+    step then waits until all of these are cleared. Touching all memory was rejected, since it may never be needed.
+    Touching it before the first request would delay that request, and a thread alongside the steps would take their
+    cores.
     """
 
     def __init__(self, address: int, layer_bytes: int, layers: int, num_pages: int) -> None:
-        """The memory is `layers` consecutive parts of `layer_bytes`, each of `num_pages` pages."""
+        """Populate `layers` consecutive parts of `layer_bytes` each, divided into `num_pages` pages."""
         self._address, self._layer_bytes, self._layers, self._num_pages = address, layer_bytes, layers, num_pages
         self._page_bytes = layer_bytes // max(num_pages, 1)
         self._pages_a_piece = max(1, _PIECE_BYTES // max(self._page_bytes, 1))
         self._next_page = self._next_layer = 0
         self._wanted = min(num_pages, _PAGES_AHEAD) if layer_bytes > 0 else 0
-        self._used = self._owed = 0  # pages that were given; what `keep_up` is to touch, in pages of one layer
+        self._used = self._owed = 0  # assigned pages; backlog of `keep_up` in pages of one layer
 
     @property
     def is_behind(self) -> bool:
-        """Whether steps may soon reach memory that was not touched."""
+        """True if steps may soon reach memory that was not touched."""
         return self._next_page < min(self._wanted, self._used + _PAGES_AHEAD // 2)
 
     def use(self, page: int) -> None:
-        """Note that a sequence has been given `page`."""
+        """Note that `page` was assigned to a sequence."""
         if self._layer_bytes > 0 and page >= self._used:
             self._owed += _TIMES_USED * (page + 1 - self._used) * self._layers
             self._used = page + 1
             self._wanted = max(self._wanted, min(self._num_pages, self._used + _PAGES_AHEAD))
 
     def keep_up(self) -> None:
-        """Touch more than has been given since the last call, so that steps without a pause between them do not catch
-        up with what was touched: then every layer's part would come to its next huge page in the same step. A long
-        prompt may be given its pages all at once; the next step does not wait for all of them. Far ahead nothing is
-        done, since the next step is mostly that of a prompt's first tokens."""
+        """Touch more memory than was assigned since the last call, so that steps without pauses do not reach untouched
+        memory.
+
+        In untouched memory, every layer's part would reach its next huge page in the same step. A long prompt may get
+        all its pages at once; the next step does not wait for all of them. When population is far ahead this does
+        nothing, since the next step is usually that of a prompt's first tokens.
+        """
         for _ in range(_PIECES_A_STEP):
             if not self.is_behind:
                 self._owed = 0
@@ -59,7 +63,8 @@ class Population:
                 self._owed = 0
 
     def advance(self) -> bool:
-        """Touch the next piece. False when there is nothing to touch now, or the kernel cannot do it ahead."""
+        """Touch the next piece. Return False when there is nothing to touch now, or the kernel cannot populate memory
+        in advance."""
         if self._next_page >= self._wanted:
             return False
         begin = self._address + self._next_layer * self._layer_bytes + self._next_page * self._page_bytes

@@ -1,4 +1,4 @@
-"""Draft tokens from the layer of the model that predicts the token after the next (MTP)."""
+"""Draft tokens from the predictor layer of the model, which predicts the token after the next (MTP)."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from numaserve.workers.process.rank_program import RankProgram
 class Predicting(Drafting):
     """The drafter that reads tokens, each with the hidden state of the token before it, and predicts the next token.
 
-    It reads the tokens of a step, such as a prompt, after that step. To make draft tokens it reads the lacking tokens
-    before the step: the model has computed all tokens before the next one. After its own draft tokens it continues from
-    its own hidden states, and reads the tokens again once the model has computed them.
+    The drafter reads the tokens of a step, such as a prompt, after that step. To make draft tokens, it reads the
+    lacking tokens before the step: the model has computed all tokens before the next one. After its own draft tokens
+    the drafter continues from its own hidden states. It reads the tokens again once the model has computed them.
     """
 
     def __init__(self, predictor: RankProgram, served: RankProgram, launch: Launch, vocabulary: int) -> None:
-        """`predictor` and `served` are of the same weights."""
+        """Connect the Programs `predictor` and `served`, which share their weights."""
         super().__init__(predictor.program, launch.max_step_tokens, vocabulary, vocabulary)
         self._given = predictor.outside.given.view(np.uint32)
         self._made, self._served = predictor.outside.kept, served.outside.kept
         self._no_token = vocabulary
         self._states = HiddenStates(launch.max_running_requests, launch.num_pages, self._given.shape[1])
-        self._own: dict[int, Bits] = {}  # its own last hidden state, by the place of a sequence in the plan
-        self._computed: dict[int, tuple[int, int]] = {}  # by place: from which position on, and in which row
+        self._own: dict[int, Bits] = {}  # the drafter's own last hidden state, by the index of a sequence in the plan
+        self._computed: dict[int, tuple[int, int]] = {}  # by index: the first position, and its row
         self._behind: list[Reading] = []
 
     def prepare(self, seqs: Sequence[SeqPlan]) -> None:
-        """See `Drafting`."""
+        """Prepare the slots for a plan; see `Drafting`."""
         super().prepare(seqs)
-        self._behind = []  # of a plan that was refused
+        self._behind = []  # readings of a refused plan
         for seq in seqs:
             if seq.init is not None:
                 self._states.begin(seq.slot)
             self._states.append_pages(seq.slot, seq.pages)
 
     def run(self, plan: StepPlan) -> tuple[StepPlan, int]:
-        """See `Drafting`: sequences that get draft tokens are read now, all others after the step."""
+        """Return the plan with draft tokens; see `Drafting`. Sequences that get draft tokens are read now, all others
+        after the step."""
         readings = readings_of(plan)
         self._behind = [each for each in readings if not each.guesses]
         self._computed = {}
         return self._guessed(plan, [each for each in readings if each.guesses])
 
     def follow(self, plan: StepPlan) -> int:
-        """Read what the step has computed, and keep what was made of it. See `Drafting`."""
+        """Read the tokens of the step, and store their hidden states. See `Drafting`."""
         if not plan.seqs:
             return 0
         counts = [seq.num_tokens for seq in plan.seqs]
@@ -84,7 +85,7 @@ class Predicting(Drafting):
         if not reading.tokens:
             return self._own[reading.place]
         before, count = reading.start - 1, len(reading.tokens)
-        start, row = self._computed.get(reading.place, (before + count, 0))  # of what this step computes
+        start, row = self._computed.get(reading.place, (before + count, 0))  # the rows that this step computes
         known = min(count, max(0, start - before))
         parts = [np.zeros((1, self._given.shape[1]), np.uint16)] if before < 0 else []
         parts.append(self._states.find(reading.slot, before + len(parts), known - len(parts)))

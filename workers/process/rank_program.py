@@ -28,17 +28,17 @@ NodeProfile = tuple[str, str, int, int, int, int, int]
 
 
 class Forward(Protocol):
-    """A model, or a part of one that has a Program of its own."""
+    """A model, or a part of a model that has a Program of its own."""
 
     def shape(self, part: RankPart) -> RankShape:
-        """The sizes that its Program is made for."""
+        """Return the sizes that the Program is made for."""
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
-        """Append its forward pass to a Program."""
+        """Append the forward pass to a Program."""
 
 
 class RankWeights:
-    """A model's weights on a rank: until `load` has loaded them there are none."""
+    """A model's weights on a rank; there are none until `load` has loaded them."""
 
     loaded: LoadedWeights
 
@@ -50,21 +50,21 @@ class RankWeights:
         self.part = self.config.partition(launch.weights, launch.settings).ranks[launch.rank]
         self.weight_bytes = self.part.weight_bytes()
         kept = launch.backend, launch.settings.kv_cache_dtype
-        self.kv_bytes = page_bytes(self.config, self.part, *kept) * launch.num_pages  # of all its Programs
+        self.kv_bytes = page_bytes(self.config, self.part, *kept) * launch.num_pages  # of all Programs of the model
 
     def load(self, node: NodeContext, report: Callable[[int], None]) -> None:
-        """Load them; `report` gets bytes of packed weights that are done."""
-        # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
+        """Load the weights; `report` gets the bytes of packed weights that are done."""
+        # Whole pages: a plan's positions are checked against a slot's page table, not against the context length.
         positions = _pages_per_slot(self.launch) * PAGE_SIZE
         loader = RankLoader(self._files, self.config, self.part, positions, self.launch.weights_cache)
         self.loaded = loader.load(node.team, report)
 
 
 class RankProgram:
-    """A Program with its KV cache, of weights that are loaded."""
+    """A Program with its KV cache, for loaded weights."""
 
     def __init__(self, held: RankWeights, model: Forward, node: NodeContext) -> None:
-        """`model` is that of `held`, or a part of it."""
+        """Build the Program of `model`, which is the model of `held` or a part of it."""
         launch = held.launch
         limits = ProgramLimits(
             max_step_tokens=launch.max_step_tokens,
@@ -82,12 +82,12 @@ class RankProgram:
         self._layer_bytes = held.kv_bytes // held.config.cached_layers
 
     def operations(self) -> list[OperationProfile]:
-        """The cost of the Program's operations since load."""
+        """Return the cost of the Program's operations since load."""
         return by_operation(self.program.totals[0], self.program.profile())
 
     def kv_population(self) -> Population:
-        """The task that touches the KV cache's memory ahead of its use."""
-        address, nbytes = self.program.kv_memory  # with what rounds it up, or none on a rank without heads
+        """Return the task that touches the KV cache's memory ahead of its use."""
+        address, nbytes = self.program.kv_memory  # includes alignment; empty on a rank without heads
         return Population(address, min(nbytes // self._layers, self._layer_bytes), self._layers, self._num_pages)
 
 
@@ -98,7 +98,7 @@ def _build(
     if held.launch.backend == "native":
         program = make_program(builder.setup, operations, node.team, node.ring, weights.native)
         return program, native_rows(program, operations)
-    # It brings torch, which takes a second to import and is not installed everywhere.
+    # The reference imports torch, which takes a second and is not installed everywhere.
     from numaserve.workers.process.reference import make_reference  # noqa: PLC0415
 
     reference = make_reference(builder.setup, operations, held.launch, held.part, weights)
@@ -110,7 +110,7 @@ def _pages_per_slot(launch: Launch) -> int:
 
 
 def by_operation(steps: int, nodes: Iterable[NodeProfile]) -> list[OperationProfile]:
-    """The nodes of one name and format together, in order of first use. Every node runs once a step."""
+    """Combine the nodes of the same name and format, in order of first use. Every node runs once per step."""
     rows: dict[tuple[str, str], list[tuple[int, ...]]] = {}
     for name, format, *figures in nodes:
         rows.setdefault((name, format), []).append((steps, *figures))

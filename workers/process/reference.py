@@ -1,4 +1,4 @@
-"""The reference as a rank's backend."""
+"""The reference backend of a rank."""
 
 import os
 from collections.abc import Sequence
@@ -16,9 +16,10 @@ from numaserve.workers.weights.weights import Weights
 def make_reference(
     setup: ProgramSetup, operations: Sequence[Operation], launch: Launch, part: RankPart, weights: Weights
 ) -> ReferenceProgram:
-    """A program that torch runs on the rank's cores. It rounds what the kernels' operations round."""
+    """Return a Program that torch runs on the rank's cores. It rounds wherever the kernels' operations round."""
     cpus = launch.cpus[launch.rank]
-    # The thread team keeps this thread on one core; torch's threads, which this one starts, would all share that.
+    # The thread team pins this thread to one core, and torch's threads, which this thread starts, would all share that
+    # core.
     if min(cpus) >= 0:
         os.sched_setaffinity(0, cpus)
     torch.set_num_threads(len(cpus))

@@ -1,11 +1,11 @@
 """The messages between the front end and the workers, and nothing else.
 
 Every message is a msgspec struct encoded with msgpack, sent as one ZeroMQ frame over ``ipc://``. The first byte of a
-frame is `PROTOCOL_VERSION`: a worker left over from another version is told apart before anything is decoded.
-Unknown fields and wrong types are refused by msgspec; nothing is ever unpickled.
+frame is `PROTOCOL_VERSION`: a worker left over from another version is recognized before anything is decoded. Unknown
+fields and wrong types are refused by msgspec; nothing is ever unpickled.
 
 Vocabulary: a *slot* is a sequence's place in a batch; a *page* holds `PAGE_SIZE` tokens of KV cache; page numbers are
-given out by the front end and are the same on every rank.
+assigned by the front end and are the same on every rank.
 """
 
 from numaserve.workers.interface.protocol.frames import (

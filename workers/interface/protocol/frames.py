@@ -1,4 +1,4 @@
-"""The frames that messages travel in."""
+"""The encoding of messages as frames."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
-    """The frame of a message."""
+    """Return the frame of a message."""
     return bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
 
 
 def decode_to_worker(frame: bytes) -> ToWorker:
-    """Decode what a worker receives. Raises `ProtocolError` for any frame that is not such a message."""
+    """Decode a message to a worker. Raises `ProtocolError` for any other frame."""
     return _decode(_to_worker, frame)
 
 
 def decode_from_worker(frame: bytes) -> FromWorker:
-    """Decode what the front end receives. Raises `ProtocolError` for any frame that is not such a message."""
+    """Decode a message from a worker. Raises `ProtocolError` for any other frame."""
     return _decode(_from_worker, frame)
 
 

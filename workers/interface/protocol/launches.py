@@ -9,7 +9,7 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, Mode
 
 
 class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cache that keeps packed weights from one start to the next."""
+    """The cache that keeps packed weights between starts."""
 
     folder: str
     limit_bytes: int  # of all files together
@@ -44,7 +44,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     step_deadline_s: float
     mask_fd: int = -1  # the mask board, which rank 0 reads; -1: none, and masked sequences are refused
     mask_nonce: int = 0
-    mask_grace_s: float = 0.001  # that a step may wait for its masks, or a fifth of what it has taken, if that is more
+    mask_grace_s: float = 0.001  # longest wait of a step for its masks; or a fifth of its time so far, if longer
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"  # the interpreter of operations
@@ -60,42 +60,43 @@ class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class OperationTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The work of a rank's operations of one name, as terms of a step's shape. Bytes are those of weights and KV cache
-    that have to be read at least, flops multiplies and adds; both are as in `OperationProfile`.
+    """The work of a rank's operations of one name, as terms of a step's shape.
 
-    A row is a new token, or with `of_logits` a row of logits. A pair is a new token and a position that it looks at.
+    Bytes are the least bytes of weights and KV cache to read, and flops are multiplies and adds, both as in
+    `OperationProfile`. A row is a new token, or with `of_logits` a row of logits. A pair is a new token and a position
+    that the token attends to.
     """
 
     name: str
     of_logits: bool = False
     weight_bytes: int = 0  # read once in a step that has a row
     row_flops: float = 0.0
-    expert_bytes: int = 0  # of all experts together; a step reads those that a token goes to
-    num_experts: int = 0  # that a token chooses `top_k` of
+    expert_bytes: int = 0  # of all experts together; a step reads the experts that its tokens are routed to
+    num_experts: int = 0  # a token chooses `top_k` of them
     top_k: int = 0
-    position_bytes: int = 0  # of each position that a sequence looks at, read once for all its new tokens
+    position_bytes: int = 0  # of each position that a sequence attends to, read once for all its new tokens
     pair_flops: int = 0
-    window: int = 0  # positions that a token looks back at, itself included; 0: all
+    window: int = 0  # positions that a token attends to, including itself; 0: all
 
 
 class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"):
-    """A rank has loaded its shard and waits for plans."""
+    """The report of a rank that has loaded its shard and waits for plans."""
 
     rank: int
     isa: str
     rss_bytes: int
     weight_bytes: int
     kv_bytes: int
-    misplaced_pages: int  # memory pages of weights and KV found on another node than the rank's own
-    memory_bound: bool = True  # whether the kernel keeps them there; otherwise they lie where they were first touched
+    misplaced_pages: int  # memory pages of weights and KV cache that are on another node than the rank's node
+    memory_bound: bool = True  # whether the kernel keeps them there; if not, they stay where first touched
     weights_from: WeightsOrigin = "checkpoint"
-    weights_ns: int = 0  # nanoseconds that loading them took
+    weights_ns: int = 0  # nanoseconds that loading the weights took
     terms: list[OperationTerms] = []  # of the operations that multiply
-    draft_terms: list[OperationTerms] = []  # of those of the draft model
+    draft_terms: list[OperationTerms] = []  # of the draft model's operations that multiply
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):
-    """Sent from time to time for /metrics."""
+    """The statistics of a worker for /metrics, sent periodically."""
 
     rank: int
     rss_bytes: int
@@ -103,8 +104,8 @@ class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="failure"):
-    """Something failed. With `step_id` >= 0 the requests of that step failed and the worker goes on; otherwise the
-    worker is about to exit. `message` says what the operator should do next."""
+    """The report of a failure. With `step_id` >= 0 the requests of that step failed and the worker continues; otherwise
+    the worker is about to exit. `message` states what the operator should do next."""
 
     rank: int
     step_id: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 PAGE_SIZE = 32
-MAX_MASKED_DRAFTS = 8  # of a masked sequence in a step
+MAX_MASKED_DRAFTS = 8  # most draft tokens of a masked sequence in a step
 
 
 def mask_rows(slots: int) -> int:
@@ -14,15 +14,15 @@ def mask_rows(slots: int) -> int:
 
 
 MAX_LOGPROBS = 20
-KEPT_HIDDEN_STATES = 128  # of a sequence's last tokens, by workers whose model has a layer that predicts
-TO_BE_DRAFTED = -1  # in the place of a draft token that the workers' draft model makes
+KEPT_HIDDEN_STATES = 128  # of a sequence's last tokens, in workers whose model has a predictor layer
+TO_BE_DRAFTED = -1  # placeholder of a draft token that the workers' draft model makes
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The sampling of one sequence. Neutral values turn a stage off.
+    """The sampling parameters of one sequence. Neutral values turn a stage off.
 
-    The random numbers of a position are a pure function of (`seed`, position): a resumed or retracted request
-    samples the same tokens again.
+    The random numbers of a position are a pure function of (`seed`, position): a resumed or retracted request samples
+    the same tokens again.
     """
 
     temperature: float = 1.0  # 0 is greedy
@@ -37,22 +37,23 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     logprobs: int = -1  # -1: none; 0: of the chosen token; n: and of the n most likely, n <= MAX_LOGPROBS
     min_position: int = 0  # `suppress` is not sampled for positions below this one (min_tokens)
     suppress: list[int] = []  # token ids
-    masked: bool = False  # each sample is awaited on the mask board, and is one of the tokens that its mask allows
-    token_ids_logprob: list[int] = []  # tokens whose log-probabilities are wanted at each sampled position
+    masked: bool = False  # each sample waits for its mask on the mask board and must be in the mask
+    token_ids_logprob: list[int] = []  # tokens whose log-probabilities are returned at each sampled position
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the sampler needs to know which tokens came before."""
+        """True if the sampler needs the previous tokens."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
 class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Starts a sequence in a slot, forgetting whatever the slot held. The plan that brings it has the whole page table:
-    pages of a cached prefix, then the first own ones.
+    """The start of a sequence in a slot, which replaces the slot's previous content.
 
-    The histories are for the penalties: with `sampling.has_penalties` they are the whole prompt and all output tokens
-    so far (a resumed sequence has some), whatever part of them the plans bring as `tokens`; otherwise both are empty.
-    A worker counts from them, adds each token that it samples afterwards, and counts no `tokens` of a plan.
+    The plan with this message has the whole page table: the pages of a cached prefix, then the first pages of its own.
+
+    The histories are for the penalties. With `sampling.has_penalties` they are the whole prompt and all output tokens
+    so far (a resumed sequence has some), however many of them the plans contain as `tokens`. Otherwise both are empty.
+    A worker counts from the histories, adds each token that it samples afterwards, and counts no `tokens` of a plan.
     """
 
     sampling: SamplingParams
@@ -63,12 +64,13 @@ class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One sequence's part of a step: `num_tokens` new tokens at positions `start`, `start + 1`, ...
 
-    With `from_previous` the first new token is the one that this slot sampled last, and `tokens` has only the draft
-    tokens that workers make after it. Where the plan before had such draft tokens, `start` is the position if all of
-    them are rejected. Each accepted draft token moves it by one, which the worker knows and the front end does not yet.
+    With `from_previous` the first new token is the last token that this slot sampled. `tokens` then has only the draft
+    tokens that workers make after it. If the previous plan had such draft tokens, `start` is the position if all of
+    them are rejected. Each accepted draft token increases the position by one; the worker knows their number, but the
+    front end does not yet.
 
-    `pages` are appended to the slot's page table before the step: when the plan is run, not when it is received,
-    since a plan may give a slot or a page to another sequence while the plan before it still runs.
+    `pages` are appended to the slot's page table before the step: when the plan is run, not when it is received. A plan
+    may give a slot or a page to another sequence while the previous plan still runs.
     """
 
     slot: int
@@ -78,10 +80,10 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: list[int] = []
     init: SlotInit | None = None
     sample: bool = False  # whether to sample a token after the last position
-    # When echo wants logprobs: the true next token of each position. Empty, or as long as `tokens`, but shorter where
-    # the chunk goes on past the last position but one of the prompt.
+    # For logprobs of an echoed prompt: the true next token of each position. Empty, or as long as `tokens`; shorter
+    # where the chunk extends beyond the last position but one of the prompt.
     prompt_logprobs: list[int] = []
-    pool: bool = False  # whether the final norm of the last position is the result, of a model loaded with `pooled`
+    pool: bool = False  # return the final norm of the last position; for a model loaded with `pooled`
 
     @property
     def num_tokens(self) -> int:
@@ -90,8 +92,9 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class DraftWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The tokens of a sequence that the draft model reads: tokens before `SeqPlan.start` that it has not read,
-    `lacking`, and then the known tokens of the plan. It makes one draft token for each `TO_BE_DRAFTED` in the plan."""
+    """The tokens of a sequence that the draft model reads. They are the unread tokens before `SeqPlan.start`,
+    `lacking`, and then the known tokens of the plan. The draft model makes one draft token for each `TO_BE_DRAFTED` in
+    the plan."""
 
     index: int  # of the sequence in the plan
     lacking: list[int] = []
@@ -102,11 +105,11 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
 
     step_id: int
     seqs: list[SeqPlan]
-    deadline_s: float = 0.0  # of each wait for another rank; 0: the `Launch`'s
+    deadline_s: float = 0.0  # of each wait for another rank; 0: the deadline of the `Launch`
     # The number of draft tokens at the end of each sequence. A token is sampled after the last known token and after
     # each draft token. Left out where no sequence has any.
     drafts: list[int] | msgspec.UnsetType = msgspec.UNSET
-    # Before the step, by the draft model, of as many sequences as it is to read. Left out where there is no such model.
+    # The draft model's work before the step, one entry for each sequence that it reads. Left out without a draft model.
     draft_work: list[DraftWork] | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -133,12 +136,13 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The result of one sequence of a plan. `token` is -1 where the plan wanted no sample.
+    """The result of one sequence of a plan. `token` is -1 where the plan requested no sample.
 
-    With `nan` some row of logits held a NaN, or had no finite maximum, or the embedding is not all numbers. Token,
-    log-probabilities and embedding mean nothing then; the worker can still go on from the token, which is one of the
-    vocabulary. The same holds with `dropped`: its mask says so, or allows no token. With `late` its mask was not
-    there in time: `token` stands for one that is to be sampled again, and nothing follows it.
+    With `nan`, a row of logits held a NaN or had no finite maximum, or the embedding has values that are not numbers.
+    Token, log-probabilities and embedding are then meaningless. The worker can still continue from the token, which is
+    in the vocabulary. The same holds with `dropped`: the mask's state is a drop, or the mask allows no token. With
+    `late` the mask was not ready in time: `token` is a placeholder for a sample to be repeated, and no token follows
+    it.
     """
 
     token: int = -1
@@ -148,25 +152,25 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     dropped: bool = False
     token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order; empty where nothing was sampled
     embedding: bytes = b""  # fp32, little-endian, of the hidden size; empty where the plan did not pool
-    # Tokens that were sampled after `token`, one after each accepted draft token.
+    # The tokens that were sampled after `token`, one after each accepted draft token.
     following: list[SampledToken] = []
     late: bool = False
 
     @property
     def tokens(self) -> list[int]:
-        """All tokens that were sampled, in order."""
+        """All sampled tokens, in order."""
         return [self.token, *(each.token for each in self.following)] if self.token >= 0 else []
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):
-    """Rank 0's answer to a plan; `seqs` in the plan's order. The other ranks answer with `seqs` empty, so that
-    the front end sees their progress and timings too."""
+    """The answer of rank 0 to a plan, with `seqs` in the plan's order. The other ranks answer with empty `seqs`, so
+    that the front end receives their progress and timings too."""
 
     step_id: int
     rank: int
     seqs: list[SeqResult]
     native_ns: int  # inside the native call
     all_reduce_ns: int  # of native_ns, in collectives, on thread 0
-    worker_ns: int  # plan received to result sent
+    worker_ns: int  # from plan received to result sent
     mask_wait_ns: int = 0  # of native_ns, waiting for masks, on the thread that waited longest
     draft_ns: int = 0  # of worker_ns, in the draft model

@@ -1,7 +1,7 @@
 """One PAIR socket per rank: plans go out, answers come in as callbacks of the event loop.
 
-The sockets are driven by their file descriptors instead of ``zmq.asyncio``, whose futures cost more per message than
-everything else the front end does for a step of one sequence.
+The sockets are driven by their file descriptors instead of ``zmq.asyncio``. Its futures cost more per message than all
+other work of the front end for a step of one sequence.
 """
 
 import asyncio

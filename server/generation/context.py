@@ -99,13 +99,13 @@ class ApiContext:
 
     @property
     def tells_calls(self) -> bool:
-        """Whether tool calls are separated from the model's text."""
+        """True if tool calls are separated from the model's text."""
         template = self.response_template
         return self.tool_format is not None or (template is not None and template.has_calls)
 
     @property
     def tells_thoughts(self) -> bool:
-        """Whether reasoning is separated from the model's text."""
+        """True if reasoning is separated from the model's text."""
         template = self.response_template
         return self.reasoning_format is not None or (template is not None and template.has_thoughts)
 

@@ -49,22 +49,22 @@ class Peer(ABC):
 
     @property
     def is_behind(self) -> bool:
-        """Whether a message is not sent completely."""
+        """True if a message is not sent completely."""
         return bool(self._outgoing)
 
     @property
     def is_late(self) -> bool:
-        """Whether the peer is still reading a batch that the history no longer keeps."""
+        """True if the peer is still reading a batch that the history no longer keeps."""
         return self.is_behind and 0 < self._at <= self._history.first
 
     @property
     @abstractmethod
     def is_idle(self) -> bool:
-        """Whether the peer wants nothing, so that another peer may take its place."""
+        """True if the peer has no subscription or request, so that another peer may take its place."""
 
     @property
     def is_heard(self) -> bool:
-        """Whether the peer's input is read now."""
+        """True if the peer's input is read now."""
         return not self._outgoing
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Subscriber(Peer):
 
     @property
     def is_idle(self) -> bool:
-        """See `Peer`."""
+        """True if the peer has no subscription; see `Peer`."""
         return not self._prefixes
 
     def _next(self) -> Message:
@@ -200,16 +200,16 @@ class Asker(Peer):
 
     @property
     def is_idle(self) -> bool:
-        """See `Peer`."""
+        """True if the peer has no open request; see `Peer`."""
         return self.is_heard
 
     @property
     def is_heard(self) -> bool:
-        """See `Peer`."""
+        """True if no request is being answered; see `Peer`."""
         return not self._questions and super().is_heard
 
     def close(self) -> None:
-        """See `Peer`."""
+        """End the connection, and release the summary; see `Peer`."""
         self._leave_summary()
         super().close()
 

@@ -52,7 +52,7 @@ def _console(width: int) -> Console:
 
 
 def _head(url: str, machine: Machine, width: int) -> Text:
-    """The server's name, cut so that its state is seen, and as much of the others as one line has room for."""
+    """Return the first line: the server's name, cut so that the state fits, then URL and version if they fit."""
     name, state = Text(machine.model, "bold"), machine.now.state
     name.truncate(max(_NAME, width - len(state) - 2), overflow="ellipsis")
     line = Text.assemble(name, "  ", (state, "green" if state == "serving" else "red"))

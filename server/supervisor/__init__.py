@@ -1,1 +1,1 @@
-"""Starts the worker processes, watches their life and progress, and ends them."""
+"""Starts the worker processes, checks that they are alive and make progress, and ends them."""

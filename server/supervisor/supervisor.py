@@ -50,7 +50,7 @@ class Supervisor:
 
     @property
     def can_mask(self) -> bool:
-        """Whether every group has a mask board."""
+        """True if every group has a mask board."""
         return self._spec.board_factory is not None
 
     @property

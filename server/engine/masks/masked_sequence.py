@@ -86,23 +86,23 @@ class MaskedSequence:
 
     @property
     def is_confined(self) -> bool:
-        """Whether its masks are made in another process."""
+        """True if its masks are made in another process."""
         return self.matcher is not None and self.matcher.is_confined
 
     @property
     def allows_few(self) -> bool:
-        """Whether few enough tokens are allowed that they may all begin the same text; called in a thread."""
+        """True if few enough tokens are allowed that they may all begin the same text; called in a thread."""
         return self.state is MaskState.MASK and int.from_bytes(self.memory, "little").bit_count() <= _FEW
 
     @property
     def has_work(self) -> bool:
-        """Whether there is work for a thread."""
+        """True if there is work for a thread."""
         waits = self.guesses is not None and not self.looks
         return not self.ended and self.failure is None and (self.state is None or waits or self.has_unchecked)
 
     @property
     def has_unchecked(self) -> bool:
-        """Whether the sequence has draft tokens after its known tokens that were not checked yet."""
+        """True if the sequence has draft tokens after its known tokens that were not checked yet."""
         begin, guessed = self.sequence.guessed
         return self.tells_forbidden and begin == self.position != self.checked and bool(guessed)
 

@@ -51,8 +51,10 @@ class MatcherWork(Protocol):
 
 
 class Masks:
-    """Makes the mask of each next token as soon as the token before it is known, and hands it to rank 0 when a plan
-    needs it, whichever comes last. All methods are called in the event loop.
+    """Makes the mask of each next token as soon as the token before it is known, and hands it to rank 0.
+
+    The mask is handed over when a plan needs it, or when the mask is made, whichever comes last. All methods are called
+    in the event loop.
 
     Rank 0 does not wait long (see `Masks` in kernels/runtime/program/nodes.h): a late mask delays its own sequence
     alone. The scheduler takes the sample back, and plans the sequence again once `known` was called. A sequence that

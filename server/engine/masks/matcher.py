@@ -24,7 +24,7 @@ class TokenMatcher(Protocol):
 
     @property
     def is_confined(self) -> bool:
-        """Whether the work is done in another process, while the calling thread sleeps."""
+        """True if the work is done in another process, while the calling thread sleeps."""
 
     def confine(self) -> None:
         """Move the work to another process from now on, where that is possible."""

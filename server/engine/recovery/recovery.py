@@ -34,7 +34,7 @@ class Recovery:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the outage has lasted too long for new requests to wait for its end."""
+        """True if the outage has lasted too long for new requests to wait for its end."""
         return self._outage.expired
 
     def died(self, death: Death, *, steps: int, beats: int) -> Cause:

@@ -92,7 +92,7 @@ class StepLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether no useful answer is awaited; the answer to a heartbeat is not useful to any request."""
+        """True if no useful answer is awaited; the answer to a heartbeat is not useful to any request."""
         return not any(step.plan.seqs for step in self._in_flight)
 
     def seconds_without_progress(self) -> float:

@@ -40,7 +40,7 @@ class Profiles:
         self._world_size = world_size
         self._deadline_s = deadline_s
         self._ids = itertools.count()
-        self._asked: dict[bool, _Asked] = {}  # by whether ceilings are wanted
+        self._asked: dict[bool, _Asked] = {}  # by whether ceilings are requested
 
     async def ask(self, *, ceilings: bool) -> list[RankProfile]:
         """Return every rank's profile, by rank. Raises `NotReady` when the workers do not answer in time or end."""

@@ -46,7 +46,7 @@ class WholeReader(AnswerReader):
         self._question = Question(prompt, "", known, bool(tools), separate, hides)
 
     async def prepare(self, last: GenerationChunk) -> None:
-        """See `AnswerReader`."""
+        """Parse the whole answer in another process; see `AnswerReader`."""
         question = structs.replace(self._question, text=self._pieces.text + last.text)
         try:
             read = await self._template.read(question)
@@ -55,7 +55,7 @@ class WholeReader(AnswerReader):
         self._pieces.parsed = self._parsed(read)
 
     def read(self, chunk: GenerationChunk) -> Chunk:
-        """See `AnswerReader`."""
+        """Return the next piece, which is empty until the end; see `AnswerReader`."""
         self._pieces.tokens.append(len(chunk.token_ids))
         made = super().read(chunk)
         if chunk.finish_reason is not None:

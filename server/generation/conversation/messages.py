@@ -23,7 +23,7 @@ class Message(Protocol):
 
     @property
     def needs_tools(self) -> bool:
-        """Whether only a template with tools can render the message."""
+        """True if only a template with tools can render the message."""
 
     def for_template(self) -> dict[str, Any]:
         """Return the message in the chat template's format."""

@@ -136,8 +136,7 @@ class Engine:
         return self.state == "serving"
 
     def takes_requests(self) -> bool:
-        """Return whether requests are admitted now: while the server is serving, or while the workers are being
-        replaced."""
+        """Return whether requests are admitted now: while the server serves or the workers are being replaced."""
         return self.state == "serving" or (self.state == "restarting" and not self._recovery.is_overdue)
 
     def is_alive(self) -> bool:
@@ -227,8 +226,7 @@ class Engine:
             raise
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse new requests, let the live ones finish for `seconds`, then stop. Return whether all of them
-        finished."""
+        """Refuse new requests, let the live ones finish for `seconds`, then stop. Return whether all finished."""
         self._draining = True
         try:
             await asyncio.wait_for(self._requests.wait_until_empty(), seconds)

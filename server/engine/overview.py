@@ -70,8 +70,7 @@ class Overview:
 
 
 def prefixes_of(tree: RadixTree) -> Prefixes:
-    """Return the shape of `tree`, breadth first, limited to `MAX_BRANCHES` branches and about `MAX_PAGES_SEEN`
-    pages."""
+    """Return the shape of `tree`, breadth first, with at most `MAX_BRANCHES` branches and `MAX_PAGES_SEEN` pages."""
     most = MAX_BRANCHES + 1  # one more than the limit, which shows that there are more branches
     first_pages = chain.from_iterable(root.children.values() for root in tree.roots())
     begins = [(-1, page) for page in islice(first_pages, most)]

@@ -126,13 +126,14 @@ class GenerationStream(Protocol):
     def __aiter__(self) -> GenerationStream: ...
 
     async def __anext__(self) -> GenerationChunk:
-        """Return the next chunk. Ends when each sequence has had one with a `finish_reason`, or raises
-        `GenerationFailed`."""
+        """Return the next chunk, until each sequence has had one with a `finish_reason`. Raises `GenerationFailed`."""
 
     async def aclose(self) -> None:
-        """Abort the sequences that have not ended; their pages are free within a step. May be called more than once,
-        and before the first chunk was requested, when a plain async generator's ``aclose`` would run none of its
-        body."""
+        """Abort the sequences that have not ended; their pages are free within a step.
+
+        May be called more than once, and before the first chunk was requested, when a plain async generator's
+        ``aclose`` would run none of its body.
+        """
 
 
 class EngineProtocol(Protocol):
@@ -145,14 +146,13 @@ class EngineProtocol(Protocol):
         """Return whether requests are served now (loaded, not restarting, not draining)."""
 
     def takes_requests(self) -> bool:
-        """Return whether requests are admitted now: while the server is serving, or while the workers are being
-        replaced."""
+        """Return whether requests are admitted now: while the server serves or the workers are being replaced."""
 
     def is_alive(self) -> bool:
         """Return False only when the engine has permanently given up."""
 
     async def flush_cache(self) -> bool:
-        """Drop the cached prefixes that no request uses. Return False, with nothing dropped, when a request was
+        """Drop the cached prefixes that no request uses. Return False, with nothing dropped, if a request was
         running."""
 
     def load(self) -> Load:

@@ -59,8 +59,8 @@ class ToolUse:
 
     @cached_property
     def characters(self) -> int:
-        """The length of the tool descriptions that the model sees. The first call may block the event loop for large
-        schemas."""
+        """The length of the tool descriptions for the model. For large schemas, the first call is slow for the event
+        loop."""
         return sum(len(tool.name) + len(tool.description) + _length(tool.parameters) for tool in self.offered)
 
 

@@ -117,8 +117,7 @@ class ApiContext:
         return Grammars(self.tokenizer, self.limits.vocab_size)
 
     def prepare(self) -> None:
-        """Load what the first request with a constraint needs, so that it does not block all others. Meant for a
-        thread."""
+        """Load what the first request with a constraint needs, so that it blocks no other. Meant for a thread."""
         if not self.embedding_size:  # an embedding model writes no text
             self.grammars.prepare()
 
@@ -157,8 +156,7 @@ class ApiContext:
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids that both tokenizer and model know: models pad their vocabulary, tokenizers extend
-        it."""
+        """The number of token ids that tokenizer and model share: models pad their vocabulary, tokenizers extend it."""
         return min(self.limits.vocab_size, self.tokenizer.vocab_size)
 
     @property

@@ -98,8 +98,7 @@ async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequ
 
 
 def _cut_behind(text: str, content: str, chat: Chat) -> str:
-    """Return the rendered text up to the end of the last message: templates close the message, and many strip it
-    first."""
+    """Return the rendered text up to the end of the last message: templates close it, and many strip it first."""
     said = content.strip()
     start = text.rfind(said) if said else -1
     if start < 0:

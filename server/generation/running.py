@@ -62,8 +62,7 @@ class RunningRequests:
         return running
 
     async def abort(self, owner: bytes, request_id: str | None) -> int:
-        """Abort the owner's request with this id, or all requests of the owner; return the number of aborted
-        requests."""
+        """Abort the owner's request with this id, or all requests of the owner; return their number."""
         of_owner = self._by_owner.get(owner, {})
         ending = [each for known, each in of_owner.items() if request_id in (None, known) and not each.aborted]
         for each in ending:

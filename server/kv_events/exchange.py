@@ -50,8 +50,7 @@ class Exchange:
         self._complains_from = 0.0
 
     def open(self, listener: socket.socket, make: Make) -> None:
-        """Accept connections at `listener`, each served by the peer that `make` returns for the connection and the
-        time."""
+        """Accept connections at `listener`; `make` returns the peer for a connection and the time."""
         door = _Door(listener, make)
         self._doors.append(door)
         self._selector.register(listener, selectors.EVENT_READ, door)

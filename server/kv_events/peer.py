@@ -72,8 +72,8 @@ class Peer(ABC):
         self.connection.close()
 
     def read(self, seconds: float) -> bool:
-        """Read some of the peer's input; return whether anything came. Raises `Violation`, and `OSError` where the peer
-        is gone."""
+        """Read some of the peer's input; return whether anything came. Raises `Violation`, or `OSError` if the peer is
+        gone."""
         data = self.connection.recv(_READ)
         if not data:
             raise ConnectionResetError
@@ -86,8 +86,7 @@ class Peer(ABC):
         return True
 
     def write(self, _: float) -> bool:
-        """Send what can be sent without waiting; return whether more could be sent. Raises `OSError` where the peer is
-        gone."""
+        """Send without waiting; return whether more could be sent. Raises `OSError` if the peer is gone."""
         for _ in range(_AT_ONCE):
             if not self._outgoing:
                 self._outgoing = self._next() if self._ready else []
@@ -183,8 +182,7 @@ class Summaries:
 
 
 class Asker(Peer):
-    """A peer that requests batches from a number on. Each request is answered completely before the next one is
-    read."""
+    """A peer that requests batches from a number on. Each request is answered before the next one is read."""
 
     socket_type = b"ROUTER"
     served_types = frozenset({b"DEALER", b"REQ", b"ROUTER"})

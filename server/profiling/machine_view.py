@@ -128,8 +128,7 @@ def _node(worker: WorkerState, rates: Rates | None, rank: RankFigures | None) ->
 
 
 def _reading(rank: RankFigures | None, seconds: float) -> tuple[str, str, str]:
-    """Return GB/s of reading per elapsed time, GB/s of reading in steps, and the fraction of step time spent
-    waiting."""
+    """Return GB/s read in elapsed time, GB/s read in steps, and the fraction of step time spent waiting."""
     if rank is None or not rank.steps:
         return "0.0" if rank is not None else "", "", ""
     read = sum(each.bytes for each in rank.operations)

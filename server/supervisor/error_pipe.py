@@ -69,8 +69,7 @@ class ErrorPipe:
             self._loop.remove_reader(self._read_fd)  # the worker closed its end, and may or may not have exited
 
     def _read(self) -> bytes | None:
-        """Read once and log the complete lines. Return the bytes read: empty at the end, None when there are none
-        yet."""
+        """Read once and log the complete lines. Return the bytes read: empty at the end, None if there are none yet."""
         try:
             data = os.read(self._read_fd, _READ_BYTES)
         except BlockingIOError:

@@ -199,7 +199,7 @@ class WorkerGroup:
             self._all_ready.set_exception(GroupFailed(death))
 
     async def end(self, *, grace_s: float = 0.0) -> None:
-        """End every process and release all resources; with `grace_s` > 0, request a shutdown first. May be called
+        """End every process, after a shutdown request if `grace_s` > 0, and release all resources. May be called
         twice."""
         self._over = True
         self._load_watch.stop()

@@ -38,8 +38,7 @@ class Spans:
         self._model = model
 
     def sequence_ended(self, trace: SequenceTrace) -> None:
-        """Make the spans of a sequence. They are sent later by another thread; some are dropped if the collector is too
-        slow."""
+        """Make the spans of a sequence. Another thread sends them later; a slow collector loses some."""
         now, now_ns = trace.ended, time.time_ns()
 
         def wall(at: float) -> int:

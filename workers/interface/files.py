@@ -39,8 +39,7 @@ def is_there(path: Path) -> bool:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """Open the regular file at `path`. Raises `OperatorError` for anything else, and for an `OSError` within the
-    context."""
+    """Open the regular file at `path`. Raises `OperatorError` for anything else, and for an `OSError` within."""
     try:
         with os.fdopen(os.open(path, _FLAGS), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -72,7 +71,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Return the text of the regular file at `path`. Raises `OperatorError` like `read_file`, and where the file is not
+    """Return the text of the regular file at `path`. Raises `OperatorError` like `read_file`, and if it is not
     UTF-8."""
     try:
         return read_file(path, limit).decode()
@@ -96,8 +95,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path, limit: int = CONFIG_BYTES) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises `OperatorError` like `read_file`, and where the file holds anything
-    else."""
+    """Return the JSON object in a file. Raises `OperatorError` like `read_file`, and for any other content."""
     try:
         value = parse_json(read_file(path, limit))
     except (ValueError, RecursionError) as error:

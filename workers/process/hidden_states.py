@@ -32,8 +32,10 @@ class HiddenStates:
         self._pages[slot] += pages
 
     def find(self, slot: int, first: int, count: int) -> Bits:
-        """Return the hidden states of `count` tokens of a slot's sequence from position `first` on: [count,
-        columns]."""
+        """Return the hidden states of `count` tokens of a slot's sequence from position `first` on.
+
+        Shape: [count, columns].
+        """
         positions = np.arange(first, first + count)
         found: Bits = self._recent[slot, positions % KEPT_HIDDEN_STATES]
         for index in np.flatnonzero(positions % PAGE_SIZE == PAGE_SIZE - 1):

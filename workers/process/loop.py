@@ -204,16 +204,14 @@ class _Loop:
         )
 
     def _profile(self, request: ProfileRequest) -> None:
-        """Answer a request, immediately or when the ceilings are measured. A newer request replaces an unanswered
-        one."""
+        """Answer a request, immediately or when the ceilings are measured. A newer request replaces an open one."""
         if request.ceilings:
             self._measuring = request, self._model.measure_ceilings()
         else:
             self._mailbox.send(self._model.profile(request))
 
     def _measure(self) -> bool:
-        """Measure a slice of the ceilings, and answer after the last slice. Return False when there is nothing to
-        measure."""
+        """Measure a slice of the ceilings, and answer after the last slice. Return False with nothing to measure."""
         if self._measuring is None:
             return False
         request, slices = self._measuring

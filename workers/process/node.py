@@ -67,6 +67,5 @@ class NodeContext:
         return not numa.refusal()
 
     def misplaced_pages(self, ranges: Iterable[tuple[int, int]]) -> int:
-        """Return the number of memory pages of ``(address, nbytes)`` that are on another node, extrapolated from a
-        sample."""
+        """Return the number of memory pages of ``(address, nbytes)`` on other nodes, extrapolated from a sample."""
         return numa.misplaced_pages(ranges, self.node, sample=_SAMPLED_PAGES)

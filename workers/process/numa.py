@@ -156,8 +156,7 @@ def _mask(node: int) -> ctypes.Array[ctypes.c_ulong]:
 
 
 def _call(name: str, *arguments: object) -> bool:
-    """Make one of the system calls. Return False when this machine does not support it; raise `OSError` when it refuses
-    the values."""
+    """Make one of the system calls. Return False where it is unsupported; raise `OSError` for refused values."""
     function = _function(name)
     if function is None:
         return False

@@ -63,8 +63,8 @@ class Population:
                 self._owed = 0
 
     def advance(self) -> bool:
-        """Touch the next piece. Return False when there is nothing to touch now, or the kernel cannot populate memory
-        in advance."""
+        """Touch the next piece. Return False if there is nothing to touch now, or if the kernel cannot do it in
+        advance."""
         if self._next_page >= self._wanted:
             return False
         begin = self._address + self._next_layer * self._layer_bytes + self._next_page * self._page_bytes

@@ -178,20 +178,18 @@ class MaskedSequence:
         self.guesses = None
 
     def tell_forced(self, matcher: TokenMatcher) -> None:
-        """Store the tokens that the constraint forces in the sequence; called in a thread. Raises
-        `ConstraintFailed`."""
+        """Store the tokens that the constraint forces; called in a thread. Raises `ConstraintFailed`."""
         self.sequence.forced = self.position, matcher.forced()
 
     def tell_forbidden(self, matcher: TokenMatcher) -> None:
-        """Store the draft tokens that the constraint forbids in the sequence; called in a thread. Raises
-        `ConstraintFailed`."""
+        """Store the draft tokens that the constraint forbids; called in a thread. Raises `ConstraintFailed`."""
         self.checked = self.position
         begin, guessed = self.sequence.guessed
         if begin == self.position and (count := matcher.would_accept(guessed)) < len(guessed):
             self.sequence.forbidden = begin, guessed[: count + 1]
 
     def masks_behind(self, tokens: tuple[int, ...]) -> Iterator[tuple[MaskState, Bits]]:
-        """Yield the mask after each of `tokens`, up to the first forbidden one; called in a thread. Raises
+        """Yield the mask after each of `tokens`, up to a forbidden one; called in a thread. Raises
         `ConstraintFailed`."""
         if self.matcher is None:
             return

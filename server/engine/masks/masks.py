@@ -100,8 +100,7 @@ class Masks:
         return len(self._held)
 
     def begin(self) -> None:
-        """Note that the workers have started: the first ones, or new ones after a `reset`, whose rows have the same
-        length."""
+        """Note that workers have started: the first ones, or new ones after a `reset`, with rows of the same length."""
         board = self._board()
         # Made once: a type refers to itself, so a type for each sequence would be garbage that only the collector
         # frees.
@@ -286,8 +285,8 @@ class Masks:
         return state
 
     def _tell(self, held: MaskedSequence, tell: Callable[[TokenMatcher], None]) -> bool:
-        """Call `tell`, which updates the sequence. Return whether it may be called again: it neither failed nor took
-        long."""
+        """Call `tell`, which updates the sequence. Return whether it neither failed nor took long, and may run
+        again."""
         if held.matcher is None:
             return False
         begun = self._clock()
@@ -301,8 +300,7 @@ class Masks:
         return self._clock() - begun < _TELLING_S
 
     def _look_ahead(self, held: MaskedSequence, guesses: Guesses) -> None:
-        """Publish the masks after draft tokens. Rows after a forbidden draft token are dropped: their samples are not
-        used."""
+        """Publish the masks after draft tokens. Rows after a forbidden draft token are dropped, as they are unused."""
         end = self._clock() + _LOOKING_S
         try:
             for row, (state, bits) in zip(guesses.rows, held.masks_behind(guesses.tokens), strict=False):

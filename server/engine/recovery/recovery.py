@@ -38,8 +38,8 @@ class Recovery:
         return self._outage.expired
 
     def died(self, death: Death, *, steps: int, beats: int) -> Cause:
-        """Handle the death of the workers after a total of `steps` and `beats` answers. Return its cause from
-        `Deaths`."""
+        """Handle the death of the workers after `steps` and `beats` answers in total. Return its cause (see
+        `Deaths`)."""
         finding = self._scheduler.workers_died()
         if finding.convicted is not None:
             self._end_convicted(finding.convicted, death)

@@ -69,8 +69,7 @@ class LiveRequest:
         self._metrics.request_scheduled(queue_seconds=now - self.admitted_at, prompt_tokens=self.sequence.prompt_len)
 
     def replay(self, now: float) -> None:
-        """Replay output that was generated elsewhere, one chunk for each token. The request ends where that output ends
-        it."""
+        """Replay output that was generated elsewhere, one chunk for each token, up to a possible end of the request."""
         for token in self.request.generated:
             chunk = GenerationChunk(self._index, token_ids=[token], replayed=True)
             self._generated += 1

@@ -8,8 +8,8 @@ from numaserve.server.engine.clock import Clock
 
 
 class Timeouts:
-    """Reports requests whose time limit has passed, soonest first. All share one timer, which runs only while it is
-    needed."""
+    """Reports requests whose time limit has passed, soonest first. One timer, which runs only when needed, serves
+    all."""
 
     def __init__(self, clock: Clock, late: Callable[[Iterable[str]], None]) -> None:
         """Report expired request ids to `late`; some of these requests may have ended already."""

@@ -17,8 +17,7 @@ class StepDeadlines:
         self.longest_s = longest_s
 
     def of(self, predicted_s: float | None) -> float:
-        """Return the seconds allowed for a step with the predicted time `predicted_s`; None: no prediction exists
-        yet."""
+        """Return the seconds allowed for a step with the predicted time `predicted_s`; None: no prediction yet."""
         if predicted_s is None:
             return self.longest_s
         return min(self.longest_s, max(LEAST_S, TIMES_PREDICTED * predicted_s))

@@ -96,8 +96,7 @@ class StepLoop:
         return not any(step.plan.seqs for step in self._in_flight)
 
     def seconds_without_progress(self) -> float:
-        """Return the seconds of run time of this process since the workers last answered or were first asked; 0 while
-        idle."""
+        """Return the seconds of process run time since the workers last answered or were first asked; 0 while idle."""
         return self._watch.waited_s
 
     def start(self) -> None:

@@ -50,6 +50,5 @@ def step_kind(plan: StepPlan) -> StepKind:
 
 
 def tokens_of(plan: StepPlan) -> int:
-    """Return the number of tokens that a plan computes. A token planned ahead, whose id is not known yet, counts as
-    one."""
+    """Return the number of tokens that a plan computes. A token planned ahead, with unknown id, counts as one."""
     return sum(seq.num_tokens for seq in plan.seqs)

@@ -12,8 +12,7 @@ TRACE_PARENT: ContextVar[str] = ContextVar("trace_parent", default="")
 
 @dataclass(frozen=True)
 class SequenceTrace:
-    """A sequence that has ended. Times are in seconds of the engine's clock; None: the sequence did not get that
-    far."""
+    """A sequence that has ended. Times are in seconds of the engine's clock; None: the stage was not reached."""
 
     request_id: str
     parent: str

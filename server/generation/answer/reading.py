@@ -55,8 +55,7 @@ class AnswerReader:
     """Parses one answer with the parser of the model's format. `thought_tokens` counts its reasoning tokens so far."""
 
     def __init__(self, parser: OutputParser, *, include: bool, parallel: bool, id_length: int | None) -> None:
-        """Use `parser`. With `include` the reasoning is part of the answer; with `parallel`, so are calls after the
-        first."""
+        """Use `parser`. `include`: the reasoning is part of the answer; `parallel`: so are calls after the first."""
         self.thought_tokens = 0
         self._parser = parser
         self._include = include

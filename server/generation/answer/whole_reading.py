@@ -93,8 +93,7 @@ class _Pieces:
         return self.parsed
 
     def tokens_up_to(self, part: str) -> int:
-        """Return the number of tokens up to the end of `part` in the text; 0 where `part` is empty or not in the
-        text."""
+        """Return the number of tokens up to the end of `part` in the text; 0 if `part` is empty or not in the text."""
         start = self.text.find(part) if part else -1
         if start < 0:
             return 0

@@ -36,8 +36,7 @@ def without_form(use: ToolUse, answer: Constrained | None) -> Constrained | None
 
 
 def in_last_message(calls: ToolFormat, answer: Constrained) -> Constrained:
-    """Return the constraint of answers in a format of messages, where `answer` constrains the text of the last
-    message."""
+    """Return the constraint of answers in a format of messages; `answer` constrains the text of the last message."""
     return _tagged(calls.answer_form(_form(answer)), answer.param)
 
 

@@ -39,8 +39,7 @@ class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flops_s: dict[str, float]  # by the format of the multiplied data; only formats that the rank uses
 
     def better(self, other: Ceilings) -> Ceilings:
-        """Return the best of two measurements: the speed of a shared machine varies within minutes, and other load only
-        lowers it."""
+        """Return the best of two measurements: on a shared machine, other load lowers the figures within minutes."""
         flops = {format: max(self.flops_s[format], other.flops_s[format]) for format in self.flops_s}
         read = max(self.read_bytes_s or 0.0, other.read_bytes_s or 0.0) or None
         return Ceilings(self.isa, self.threads, read, flops)

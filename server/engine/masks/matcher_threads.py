@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 _THREADS = 2  # a mask takes tens of microseconds, and the threads run on the cores of the workers
 _STUCK_S = 0.05  # well above the time of a mask, well below the deadline of the masks that queue after it
-_MOST_STUCK = 4  # each takes a share of a core
+_MOST_STUCK = 4  # each takes the remaining time of a core
 _LOWEST = 19  # niceness
 
 

@@ -1,4 +1,4 @@
-"""The classification of worker deaths that may recur without end."""
+"""The classification of worker deaths: passing, or a reason to give up."""
 
 from numaserve.server.common.death import Cause
 from numaserve.server.scheduler.suspects import Finding

@@ -115,7 +115,7 @@ class LiveRequests:
             request.drafters,
             request.prediction,
         )
-        # As if it had been sent back to the queue here: earlier draws and tokens count as they did on the other server.
+        # As if the sequence had been sent back to the queue: earlier draws and tokens count as on the other server.
         sequence.tokens += request.generated
         sequence.resuming = bool(request.generated)
         live = LiveRequest(

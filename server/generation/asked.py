@@ -59,8 +59,7 @@ class ToolUse:
 
     @cached_property
     def characters(self) -> int:
-        """The length of the tool descriptions for the model. For large schemas, the first call is slow for the event
-        loop."""
+        """The length of the tool descriptions. For large schemas, the first call is too slow for the event loop."""
         return sum(len(tool.name) + len(tool.description) + _length(tool.parameters) for tool in self.offered)
 
 

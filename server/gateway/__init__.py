@@ -1,1 +1,1 @@
-"""Several models behind one gateway: a process without an engine, and a server of its own for each model."""
+"""The gateway to several models: a process without an engine, which passes requests to one model process per model."""

@@ -1,4 +1,4 @@
-"""The layers around the gateway: those of a server of one model, but for what only that can decide."""
+"""The middleware around the gateway: that of a one-model server, without the checks that depend on a model."""
 
 from numaserve.server.app.middleware.body_limit import BodyLimit
 from numaserve.server.app.middleware.browsers import Browsers
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 
 def with_layers(gateway: Gateway, browsers: BrowserRules, root_path: str | None = None) -> ASGIApp:
-    """The application that is served: `gateway` behind what checks and bounds requests."""
+    """Return `gateway` inside the middleware that checks and bounds requests."""
     app: ASGIApp = BodyLimit(gateway, LIMITS)
     keys = gateway.routes.keys
     if keys is not None:
@@ -30,5 +30,5 @@ def with_layers(gateway: Gateway, browsers: BrowserRules, root_path: str | None 
     return Paths(app)
 
 
-# Of bodies and heads. What depends on a model, its context above all, its own server bounds.
+# Limits on bodies and heads. The model process enforces limits that depend on its model, above all its context.
 LIMITS = ApiLimits(context_length=0, vocab_size=0)

@@ -1,4 +1,4 @@
-"""What is asked of the servers of several models at once: none of them makes the others wait."""
+"""Requests to several model processes at once: a slow model process does not delay the others."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,13 @@ from numaserve.server.http.errors import ApiError, not_ready
 from numaserve.server.surfaces.streaming import json_response
 from starlette.types import Scope
 
-ASK_S = 10.0  # for a server, which answers these within milliseconds unless it hangs
+ASK_S = 10.0  # timeout of a model process, which answers these requests within milliseconds unless it hangs
 _NOT_HERE = frozenset({404, 503})
 
 
 @dataclass(frozen=True)
 class Question:
-    """A request with its whole body, and the headers that servers are told beside the client's own."""
+    """A request with its whole body, and the headers `told` that the gateway adds to the client's."""
 
     scope: Scope
     told: Headers
@@ -32,7 +32,7 @@ Ask = Callable[[Iterable[aiohttp.ClientSession], Question], Coroutine[object, ob
 
 
 async def first_that_knows(sessions: Iterable[aiohttp.ClientSession], question: Question) -> Response:
-    """The first answer of a server that knows what the path names. Raises `ApiError` where none does."""
+    """Return the first answer of a model process that knows the object in the path. Raises `ApiError` if none does."""
     missing, silent = None, False
     async with _asked(sessions, question) as asked:
         for each in asyncio.as_completed(asked):
@@ -56,7 +56,10 @@ async def first_that_knows(sessions: Iterable[aiohttp.ClientSession], question: 
 
 
 async def gathered(sessions: Iterable[aiohttp.ClientSession], question: Question, name: str) -> Response:
-    """The lists called `name` in the answers of all, in the order of `sessions`, as one; of those who answer."""
+    """Return the lists called `name` of all answers as one list, in the order of `sessions`.
+
+    Model processes that do not answer are left out.
+    """
     items: list[msgspec.Raw] = []
     for answer in await answers(sessions, question):
         with contextlib.suppress(msgspec.DecodeError, KeyError):
@@ -65,7 +68,7 @@ async def gathered(sessions: Iterable[aiohttp.ClientSession], question: Question
 
 
 async def summed(sessions: Iterable[aiohttp.ClientSession], question: Question, name: str) -> Response:
-    """The sum of the numbers called `name` in what all answer; or the first refusal, which is of the request itself."""
+    """Return the sum of the numbers called `name` in all answers, or the first refusal, which concerns the request."""
     total = 0
     for answer in await answers(sessions, question):
         if answer.status_code in _NOT_HERE:
@@ -77,7 +80,7 @@ async def summed(sessions: Iterable[aiohttp.ClientSession], question: Question, 
 
 
 async def answers(sessions: Iterable[aiohttp.ClientSession], question: Question) -> list[Response]:
-    """What those say that answer, in the order of `sessions`."""
+    """Return the answers in the order of `sessions`, without model processes that do not answer."""
     async with _asked(sessions, question) as asked:
         return [answer for answer in await asyncio.gather(*asked) if answer is not None]
 
@@ -86,7 +89,7 @@ async def answers(sessions: Iterable[aiohttp.ClientSession], question: Question)
 async def _asked(
     sessions: Iterable[aiohttp.ClientSession], question: Question
 ) -> AsyncIterator[list[asyncio.Task[Response | None]]]:
-    """The question put to all; what is not answered at the end is taken back."""
+    """Send the question to all sessions, and cancel unanswered requests at the end."""
     tasks = [asyncio.ensure_future(_ask(session, question)) for session in sessions]
     try:
         yield tasks
@@ -97,7 +100,7 @@ async def _asked(
 
 
 async def _ask(session: aiohttp.ClientSession, question: Question) -> Response | None:
-    """The whole answer; None where there is none, as the server has ended, or not in time."""
+    """Return the whole answer; None if the model process has ended or did not answer in time."""
     if session.closed:
         return None
     with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):

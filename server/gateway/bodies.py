@@ -1,4 +1,4 @@
-"""What the gateway reads of bodies."""
+"""The decoding of the body fields that the gateway reads."""
 
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """The fields of a body that names a model. Raises `ApiError`."""
+    """Return the fields of a body that names a model. Raises `ApiError`."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

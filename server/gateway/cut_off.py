@@ -1,4 +1,4 @@
-"""The end of a stream whose server has died: an error in the form of its surface, where one can still be read."""
+"""The end of a stream whose model process has died: an error in the format of its API, if a client can still read it."""
 
 from numaserve.server.gateway.passing import AnswerCutOff
 from numaserve.server.http.errors import ApiError
@@ -7,7 +7,7 @@ from numaserve.server.surfaces.event_stream import Framing
 from numaserve.server.surfaces.ollama.answer import LINES
 from numaserve.server.surfaces.openai.frame import EVENTS as OPENAI
 
-# Not /v1/responses: its last event tells of all that came before, which nobody knows any more.
+# Without /v1/responses: its last event repeats the whole response, which the gateway does not keep.
 _FRAMINGS: dict[str, Framing] = {
     "/v1/chat/completions": OPENAI,
     "/v1/completions": OPENAI,
@@ -18,7 +18,7 @@ _FRAMINGS: dict[str, Framing] = {
 
 
 def last_event(path: str, cut: AnswerCutOff) -> bytes | None:
-    """The last bytes of a stream of `path`. None where it was no stream, or has ended inside of an event."""
+    """Return the last bytes of a stream of `path`; None if it was no stream or was cut off inside an event."""
     framing = _FRAMINGS.get(path)
     if framing is None or not cut.media_type.startswith(framing.media_type) or not cut.between_events:
         return None

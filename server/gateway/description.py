@@ -1,4 +1,4 @@
-"""The OpenAPI document of the gateway: what the models' servers say of themselves, and its own routes."""
+"""The OpenAPI document of the gateway: the documents of the model processes, and the gateway's own routes."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, get_args
@@ -31,8 +31,10 @@ _NAMED = {
 
 
 def described(documents: Iterable[bytes], own: Collection[str], *, has_keys: bool, root_path: str = "") -> Document:
-    """One document of those of the models' servers, which differ in what their options switch on. `own` are paths that
-    are asked of no one model."""
+    """Return one document merged from those of the model processes, whose options enable different routes.
+
+    `own` are the paths that concern no single model.
+    """
     whole: Document = {}
     for text in documents:
         document = msgspec.json.decode(text, type=Document)
@@ -48,7 +50,7 @@ def described(documents: Iterable[bytes], own: Collection[str], *, has_keys: boo
         for method, operation in methods.items():
             if method == "get" and path not in own:
                 operation["parameters"] = [*operation.get("parameters", ()), _NAMED]
-            if not has_keys:  # a model's server asks the gateway for them
+            if not has_keys:  # a model process always requires a key, from the gateway
                 operation.pop("security", None)
     whole["paths"] |= {path: {"post": _order(path, text, has_keys=has_keys)} for path, text in _ORDERS.items()}
     return whole | ({"servers": [{"url": root_path}]} if root_path else {})

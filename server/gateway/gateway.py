@@ -1,4 +1,4 @@
-"""What clients reach: routes of its own, and every other request passed on to the model that it names."""
+"""The ASGI application of the gateway: own routes; all other requests are passed to the model that they name."""
 
 import logging
 from dataclasses import dataclass, field
@@ -27,16 +27,16 @@ from starlette.types import Receive, Scope, Send
 
 _log = logging.getLogger("numaserve.api")
 
-INLINE_BYTES = 1 << 20  # which take a millisecond or two: nothing but one name is kept of them
-_LEAST_S = 0.001  # where a request's time has passed: its server says so
+INLINE_BYTES = 1 << 20  # decoded in the event loop within 1 to 2 ms: only the model's name is kept
+_LEAST_S = 0.001  # sent when a request's time is over: the model process then answers with the timeout
 _RESPONSES = "/v1/responses/"
-# Of which each server knows its own part only: the name of the list, or of the number, in each answer.
+# Routes of which each model process knows its own part: the name of the list, or of the number, in each answer.
 _LISTS = {("GET", "/api/tags"): "models", ("GET", "/api/ps"): "models"}
 _COUNTS = {("POST", "/abort_request"): "aborted"}
 
 
 class _Named(msgspec.Struct):
-    """The one field of a body that is looked at."""
+    """The only field of a body that the gateway reads."""
 
     model: str | None = None
 
@@ -46,14 +46,14 @@ _decoder = msgspec.json.Decoder(_Named)
 
 @dataclass(frozen=True)
 class Gateway:
-    """The application. A request that names no model is for the `default` one."""
+    """The ASGI application. A request that names no model goes to the model `default`."""
 
     routes: OwnRoutes
     default: str
     _decoding: DecodingProcess = field(default_factory=DecodingProcess)
 
     def close(self) -> None:
-        """End the process that looks into long bodies."""
+        """End the process that decodes long bodies."""
         self._decoding.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,12 +81,12 @@ class Gateway:
                 raise from_http(405, "", {"Allow": method}, scope["method"], path)
             response = await handler(request)
         elif not _is_text(scope["raw_path"]):
-            raise from_http(404, "", None, scope["method"], path)  # whatever model is meant, and loaded or not
+            raise from_http(404, "", None, scope["method"], path)  # for every model, loaded or not
         elif (ask := _asked_of_all(scope["method"], path)) is not None:
             question = Question(scope, _told(request, self._client(request)), await request.body())
             response = await until_disconnect(request, ask(self.routes.fleet.open_sessions().values(), question))
         else:
-            client = self._client(request)  # before the body and the model are waited for: its key may be gone by then
+            client = self._client(request)  # first: the key may be removed while the body and the model are awaited
             body = await request.body()
             await until_disconnect(request, self._pass_on(request, body, send, client))
             return
@@ -100,20 +100,20 @@ class Gateway:
     async def _pass_on(self, request: Request, body: bytes, send: Send, client: bytes) -> None:
         fleet, name = self.routes.fleet, await self._meant(request, body)
         record_of(request).model = name
-        # Who sends nothing wants to know something, which is no reason to load a model.
+        # A request without a body only queries, which is no reason to load a model.
         left = record_of(request).time_left
         session = await fleet.session_of(name, client, len(body), left) if body else fleet.session_if_ready(name)
         try:
             told = _told(request, client)
             if fleet.requests(name) > IDLE_CONNECTIONS:
-                # Else as many would stay open as were in use at once, at each model, beside those that are in use.
+                # Otherwise each model would keep as many idle connections as were ever in use at once.
                 told.append((b"connection", b"close"))
             await pass_on(session, request.scope, send, body, told)
         finally:
             fleet.leave(name)
 
     async def _meant(self, request: Request, body: bytes) -> str:
-        """The model that a request is for: what its body says, or its query where it has none."""
+        """Return the model of a request: the one that the body names, or the query if there is no body."""
         given = await self._named_in(body) if body else request.query_params.get("model")
         if given is None:
             return self.default
@@ -132,7 +132,7 @@ class Gateway:
         return decoded(_decoder, body).model
 
     def _client(self, request: Request) -> bytes:
-        """Whose a request is, as its model's server is told."""
+        """Return the header value that identifies a request's client to the model process."""
         keys, headers = self.routes.keys, request.scope["headers"]
         if keys is None:
             return passed_header(client_at(request.scope.get("client")))
@@ -140,7 +140,7 @@ class Gateway:
 
 
 def _is_text(path: bytes) -> bool:
-    """Whether a path that was sent is UTF-8, as every path of a model's server is."""
+    """Return whether a path is UTF-8, as every path of a model process is."""
     try:
         unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
@@ -149,7 +149,7 @@ def _is_text(path: bytes) -> bool:
 
 
 def _asked_of_all(method: str, path: str) -> Ask | None:
-    """How a request that is of no one model is answered; None for others."""
+    """Return the function that answers a request that concerns all models; None for other requests."""
     if method in {"GET", "DELETE"} and path.startswith(_RESPONSES):
         return first_that_knows
     if (method, path) in _LISTS:
@@ -160,10 +160,10 @@ def _asked_of_all(method: str, path: str) -> Ask | None:
 
 
 def _told(request: Request, client: bytes) -> Headers:
-    """What a server is told beside the client's own headers."""
+    """Return the headers that the gateway adds to the client's: client, request id and remaining time."""
     record = record_of(request)
     told = [(PASSED_HEADER, client), (b"x-request-id", record.request_id.encode())]
-    if record.time_left is not None:  # the server begins to count now
+    if record.time_left is not None:  # the model process starts its own timer now
         told.append((TIMEOUT_HEADER, b"%.3f" % max(_LEAST_S, record.time_left)))
     return told
 

@@ -27,7 +27,7 @@ from numaserve.server.surfaces.streaming import json_response
 Handler = Callable[[Request], Awaitable[Response]]
 _ONE_MODEL = "/v1/models/"
 _DOCUMENT = "/openapi.json"
-# Of no one model, by their names in the document.
+# Paths in the OpenAPI document that concern no single model.
 _OF_ALL = frozenset(
     {
         *("/health", "/readyz", "/livez", "/ping", "/version", "/metrics"),
@@ -48,7 +48,7 @@ _decoder = msgspec.json.Decoder(Order)
 
 @dataclass(frozen=True)
 class Shown:
-    """What listings say of a model."""
+    """The fields of a model in listings."""
 
     root: str
     max_model_len: int
@@ -56,10 +56,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class OwnRoutes:
-    """The routes. `names` leads from every name of a model to the first.
+    """The gateway's own routes. `names` maps every name of a model to its first name.
 
-    Orders take a key with `admin=yes`; where there are no keys, `is_local` says whether only this machine may send
-    requests, and then all may order.
+    Loading and unloading need a key with `admin=yes`. Without API keys, every client may load and unload if `is_local`,
+    which states that only this machine can send requests.
     """
 
     fleet: Fleet
@@ -74,7 +74,7 @@ class OwnRoutes:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def find(self, path: str) -> tuple[str, Handler] | None:
-        """The method and the handler of a path; None where it is not one of these."""
+        """Return the method and the handler of a path; None if it is no route of the gateway."""
         if path.startswith(_ONE_MODEL):
             return "GET", self._model
         if path in ui_files():
@@ -158,7 +158,7 @@ class OwnRoutes:
         return json_response({"model": name, "state": await until_disconnect(request, self.fleet.unload(name))})
 
     async def _ordered(self, request: Request) -> str:
-        """The model of an order. Raises `ApiError`, where somebody may not give orders before anything else."""
+        """Return the model of an order. Raises `ApiError`; permission is checked before anything else."""
         allowed = self.is_local if self.keys is None else self.keys.account(request.scope["headers"]).admin
         if not allowed:
             how = (

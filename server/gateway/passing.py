@@ -1,4 +1,4 @@
-"""One request passed on to a model's server, and its answer passed back: the bytes of both as they are."""
+"""The forwarding of a request to a model process and of its answer to the client, both byte for byte."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -11,7 +11,7 @@ from numaserve.server.http.errors import ApiError, not_ready
 from starlette.types import Scope, Send
 from yarl import URL
 
-# Of one connection (RFC 9110, 7.6.1), of the gateway's own checks, or of its own making.
+# Headers of one connection (RFC 9110, 7.6.1), of the gateway's own checks, and those that the gateway itself sets.
 _NOT_SENT = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
@@ -20,10 +20,10 @@ _NOT_SENT = frozenset(
     }
 )
 _NOT_ANSWERED = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"date"})
-# What aiohttp would add of its own.
+# Headers that aiohttp would add.
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _SLICE = 1 << 18
-IDLE_CONNECTIONS = 16  # of a model, which requests to come find open
+IDLE_CONNECTIONS = 16  # per model, kept open for later requests
 _SAFE = "/:@!$&'()*+,;=~-._"
 
 
@@ -31,7 +31,10 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class AnswerCutOff(Exception):
-    """The model's server has ended in the middle of an answer of this type, perhaps just behind a whole event."""
+    """The error of a model process that ended in the middle of an answer of type `media_type`.
+
+    `between_events` states that the answer was cut off after a complete event.
+    """
 
     def __init__(self, media_type: str, *, between_events: bool) -> None:
         super().__init__(media_type)
@@ -40,12 +43,11 @@ class AnswerCutOff(Exception):
 
 
 async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body: bytes, told: Headers) -> None:
-    """Send the request of `scope` with its `body` and the headers `told`, and the answer to `send`, piece by piece as
-    it comes.
+    """Forward the request of `scope` with its `body` and the headers `told`, and stream the answer to `send`.
 
-    A client that reads slowly makes the server wait, through this process's own bounded buffers. When this is
-    cancelled, the connection to the server is closed, which ends the request there. Raises `ApiError` where there is
-    no answer, and `AnswerCutOff` where one has no end.
+    A client that reads slowly makes the model process wait, because the buffers of this process are bounded.
+    Cancellation closes the connection to the model process, which ends the request there. Raises `ApiError` if there
+    is no answer, and `AnswerCutOff` if an answer has no end.
     """
     media_type, last = None, b""
     try:
@@ -66,7 +68,7 @@ async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body
 def requested(
     session: aiohttp.ClientSession, scope: Scope, body: bytes, told: Headers
 ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-    """The request of `scope` with this body, sent to a model's server, and the head of its answer."""
+    """Send the request of `scope` with this body to a model process, and return the head of its answer."""
     return session.request(
         scope["method"],
         _url(scope),
@@ -85,7 +87,7 @@ def _no_answer() -> ApiError:
 
 def _url(scope: Scope) -> URL:
     query = scope["query_string"].decode("latin-1")
-    # Of the path that routes are looked up by, so that the gateway and the server cannot see two different ones.
+    # Made from the path that routes are looked up by: the gateway and the model process must see the same path.
     return URL(f"http://model{quote(scope['path'], safe=_SAFE)}" + (f"?{query}" if query else ""), encoded=True)
 
 
@@ -99,11 +101,11 @@ def _headers(
     kept = [(name, value) for name, value in given if name not in _NOT_SENT and name not in of_connection]
     if length or method not in {"GET", "DELETE"}:
         kept.append((b"content-length", b"%d" % length))
-    # The client library writes UTF-8: other bytes beyond ASCII, which HTTP gives no meaning, cannot be kept.
+    # The client library writes UTF-8. Other bytes beyond ASCII, to which HTTP gives no meaning, are replaced.
     return [(name.decode("latin-1"), value.decode(errors="replace")) for name, value in (*kept, *more)]
 
 
 async def _slices(body: bytes) -> AsyncIterator[bytes]:
-    # As one piece a long body would be copied whole into the connection's buffer.
+    # In one piece, a long body would be copied whole into the connection's buffer.
     for start in range(0, len(body), _SLICE):
         yield body[start : start + _SLICE]

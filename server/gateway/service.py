@@ -1,4 +1,4 @@
-"""One life of the gateway: models are placed, their servers started, requests passed on, all of it ended."""
+"""The gateway process: place the models, start model processes, pass requests on, and shut down."""
 
 import asyncio
 import contextlib
@@ -48,12 +48,11 @@ _log = logging.getLogger(__name__)
 def run_fleet(
     path: Path, config: ServeConfig, max_loaded: int | None = None, command: Sequence[str] = MODEL_COMMAND
 ) -> NoReturn:
-    """Serve the models of the file at `path` until told to stop, and end the process. Raises `OperatorError`.
+    """Serve the models of the file at `path` until a stop signal, and end the process. Raises `OperatorError`.
 
-    Of `config` the gateway's keys count; `max_loaded` overrides the file's. `command` is what is executed for a
-    model's server.
+    Only the gateway's keys of `config` are used. `max_loaded` overrides the file's. `command` starts a model process.
     """
-    key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
+    key_sources = KeySources(config.api_key_file)  # first: no other code may see a key in the environment
     set_up_logging(config.log_level, config.log_format)
     key_sources.log_sharing()
     models = read_models_file(path, max_loaded)
@@ -82,7 +81,7 @@ def run_fleet(
 
 
 class _Life:
-    """The fleet and its gateway from start to end."""
+    """One launch of the fleet and its gateway, from start to end."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class _Life:
         self._signals = StopSignals()
 
     async def run(self, options: FleetOptions) -> int:
-        """Serve until told to stop. Returns the exit status."""
+        """Serve until a stop signal. Returns the exit status."""
         loop = asyncio.get_running_loop()
         self._signals.handle(self._key_sources, self._listeners[0].certificate)
         self._service_manager.status("loading models")
@@ -156,7 +155,7 @@ class _Life:
         )
 
     async def _until_ready(self, fleet: Fleet) -> int:
-        """Wait for the models that are loaded at start. Returns the status of the first that cannot be served."""
+        """Wait for the models that are loaded at start. Returns the exit status of the first that fails, or `EXIT_OK`."""
         while not self._signals.stop.is_set() and not fleet.is_ready():
             failed = next((name for name in fleet.at_start if fleet.state(name) == "failed"), None)
             if failed is not None:
@@ -193,22 +192,22 @@ class _Life:
 
 
 def _example_of(placed: Placed) -> Example:
-    """Return the example for a model, which need not be loaded. Raises `OperatorError` for files that are damaged."""
+    """Return the example request for a model, loaded or not. Raises `OperatorError` for damaged files."""
     config = placed.spec.config
     has_template = config.chat_template is not None or own_chat_template(Path(placed.root)) is not None
     return example_for(config.task, has_chat_template=has_template)
 
 
 def _connections(models: ModelsFile) -> int:
-    """The connections that clients may have. Raises `OperatorError` where they are too few."""
+    """Return the number of connections that clients may have. Raises `OperatorError` if there are too few."""
     running = sum(each.config.max_running_requests for each in models.models.values())
     count = len(models.models)
-    # What is asked of all takes a connection to each model's server beside the client's.
+    # A request to all models takes one connection to each model process, in addition to the client's.
     return check_descriptors(running, 1 + count, count * (IDLE_CONNECTIONS + DESCRIPTORS))
 
 
 def _names(models: ModelsFile) -> dict[str, str]:
-    """Every name that requests may have, and the model that is meant."""
+    """Return every name that requests may use, with the model that it names."""
     names = {name: name for name in models.models}
     for name, spec in models.models.items():
         names |= dict.fromkeys(spec.config.served_model_name or (), name)

@@ -1,1 +1,1 @@
-"""The models' servers: where each one runs, and which of them are loaded."""
+"""The model processes: their placement on the machine, and which models are loaded."""

@@ -1,4 +1,4 @@
-"""The models' servers: started, ended and restarted as `Residency` decides, and the requests that wait for them."""
+"""The model processes, which are started, ended and restarted as `Residency` decides, and their waiting requests."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from numaserve.server.http.errors import not_ready
 
 _log = logging.getLogger(__name__)
 
-_KILL_S = 30.0  # after its time to drain
+_KILL_S = 30.0  # after the drain time of a model process
 
 
 class Fleet:
-    """All models. Every method is called in the event loop, and `_act` follows whatever has changed."""
+    """All models of the gateway. Call every method in the event loop; each change ends with `_act`."""
 
     def __init__(
         self,
@@ -49,23 +49,23 @@ class Fleet:
 
     @property
     def names(self) -> list[str]:
-        """The models, in the file's order."""
+        """The names of the models, in the file's order."""
         return list(self._models)
 
     def state(self, name: str) -> State:
-        """The state of a model."""
+        """Return the state of a model."""
         return self._residency.state(name)
 
     def waiting(self, name: str) -> int:
-        """Requests that wait for a model."""
+        """Return the number of requests that wait for a model."""
         return self._waiting.count(name)
 
     def requests(self, name: str) -> int:
-        """Requests that a model's server has."""
+        """Return the number of requests that a model process has."""
         return self._residency.requests(name)
 
     def exit_status(self, name: str) -> int:
-        """The status of the model's last process that ended by itself."""
+        """Return the exit status of the last process of a model that ended by itself."""
         return self._models[name].status
 
     @property
@@ -80,11 +80,11 @@ class Fleet:
         self._act()
 
     def is_ready(self) -> bool:
-        """Whether no model that is loaded at start is being loaded or has failed."""
+        """Return whether no model that is loaded at start is loading or has failed."""
         return not self._stopping and all(self.state(name) not in {"loading", "failed"} for name in self.at_start)
 
     async def load(self, name: str) -> State:
-        """Load a model because somebody has ordered it; returns when it is ready, or will not be."""
+        """Load a model by order of a client; returns when the model is ready or loading failed."""
         self._check_open()
         self._residency.want(name, ordered=True)
         self._act()
@@ -93,9 +93,9 @@ class Fleet:
         return self.state(name)
 
     async def unload(self, name: str) -> State:
-        """Unload it for the same reason; returns when its process has ended.
+        """Unload a model by order of a client; returns when the model process has ended.
 
-        Requests that wait for it have it loaded again, as those do that come a moment later.
+        Requests that already wait for the model, or come later, have the model loaded again.
         """
         self._residency.unload(name)
         if self._waiting.count(name):
@@ -110,10 +110,10 @@ class Fleet:
     async def session_of(
         self, name: str, client: bytes, nbytes: int, time_left: float | None = None
     ) -> aiohttp.ClientSession:
-        """The way to a model's server, for one request that was entered and must be left with `leave`.
+        """Return the HTTP session to a model process for one request, which must be ended with `leave`.
 
-        Waits for a model that has to be loaded, for `time_left` seconds at most; `nbytes` of this client are kept
-        meanwhile. Raises `ApiError`.
+        A model that is not loaded is awaited for at most `time_left` seconds; meanwhile the client holds `nbytes`.
+        Raises `ApiError`.
         """
         self._check_open()
         if self.state(name) == "ready":
@@ -130,7 +130,7 @@ class Fleet:
                         return await place
                 except BaseException as error:
                     if place.done() and not place.cancelled() and place.exception() is None:
-                        self.leave(name)  # it was let in at the same moment
+                        self.leave(name)  # the request was admitted at the same moment
                     if isinstance(error, TimeoutError):
                         raise too_late(name, at_request=time_left is not None and time_left < patience) from None
                     raise
@@ -139,7 +139,7 @@ class Fleet:
                 self._residency.forget(name)
 
     def session_if_ready(self, name: str) -> aiohttp.ClientSession:
-        """The same for a request that loads nothing. Raises `ApiError` where its model is not ready."""
+        """Return the session as `session_of` does, without loading. Raises `ApiError` if the model is not ready."""
         self._check_open()
         if self.state(name) != "ready":
             raise not_ready(f"The model '{name}' is not loaded. Load it first with POST /models/load.")
@@ -147,12 +147,12 @@ class Fleet:
         return self._models[name].session
 
     def leave(self, name: str) -> None:
-        """A request that was entered has ended."""
+        """Record the end of a request that was given a session."""
         self._residency.leave(name, self._loop.time())
         self._act()
 
     def open_sessions(self) -> dict[str, aiohttp.ClientSession]:
-        """The ways to those that are ready or have requests yet, for what the gateway asks of all."""
+        """Return the sessions of models that are ready or still have requests, for requests to all models."""
         return {
             name: model.session
             for name, model in self._models.items()
@@ -160,7 +160,7 @@ class Fleet:
         }
 
     async def stop(self) -> None:
-        """Take no more requests, let those there are finish, and return when every process has ended."""
+        """Refuse new requests, let running ones finish, and return when every model process has ended."""
         self._stopping = True
         if self._next_look is not None:
             self._next_look.cancel()
@@ -181,7 +181,7 @@ class Fleet:
             await model.session.close()
 
     def hurry(self) -> None:
-        """End what still runs, now that all are stopping."""
+        """End the remaining requests at once, during `stop`."""
         for model in self._models.values():
             if model.process is not None:
                 model.process.signal(signal.SIGINT)
@@ -191,7 +191,7 @@ class Fleet:
             raise not_ready("The server is shutting down.")
 
     def _act(self) -> None:
-        """Do what is to be done now, and look again when there may be more."""
+        """Carry out the actions that are due, and schedule the next look."""
         if self._stopping:
             return
         now = self._loop.time()
@@ -203,7 +203,7 @@ class Fleet:
                 self._start_to_drain(model)
             elif model.process is not None:
                 model.process.signal(signal.SIGTERM)
-            else:  # between two of its processes
+            else:  # between two processes of the model
                 self._on_gone(model)
         if self._next_look is not None:
             self._next_look.cancel()
@@ -229,19 +229,19 @@ class Fleet:
         name, now = model.name, self._loop.time()
         model.serves()
         self._residency.ready(name, now)
-        if self.state(name) != "ready":  # it is to be unloaded by now
+        if self.state(name) != "ready":  # an order to unload the model came first
             return
         seconds = now - model.started_at
         _log.info("model %s became ready after %.1f s", name, seconds)
         self._metrics.loaded(name, seconds)
         for _ in range(self._waiting.let_in(name, model.session)):
-            # Here, not when they wake up: before that, the model might be sent away for want of requests.
+            # Counted here, not when they wake up: before that, the model could be unloaded for lack of requests.
             self._residency.enter(name, now)
         model.tell_change()
         self._act()
 
     def _on_end(self, model: RunningModel, status: int) -> None:
-        """Go on after the end of a process, whose workers may have the model's memory for a while yet."""
+        """Handle the end of a model process, whose workers may hold the model's memory for a while longer."""
         if self._stopping or self.state(model.name) == "draining":
             return
         _log.error("the process of model %s ended with status %d", model.name, status)
@@ -251,7 +251,7 @@ class Fleet:
         model.tell_change()
 
     def _on_gone(self, model: RunningModel) -> None:
-        """Go on when nothing is left of a process, in whatever state the model was: its place is free now."""
+        """Handle the end of a process and its workers, in any state of the model: its cores and memory are free."""
         name = model.name
         model.process = None
         model.forget_timers()
@@ -270,7 +270,7 @@ class Fleet:
         self._act()
 
     def _start_to_drain(self, model: RunningModel) -> None:
-        """Give its requests their time, and then its process the time to end them."""
+        """Schedule the signals that end the model process after its requests' drain time."""
         if model.process is None:
             return
         for after, number in ((0.0, signal.SIGTERM), (1.0, signal.SIGINT), (_KILL_S, signal.SIGKILL)):

@@ -21,14 +21,14 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 STATES: tuple[State, ...] = get_args(State)
 # Seconds; the weights of a large model may come from a disk for minutes.
 _LOAD = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
-_SCRAPE_S = 5.0  # for one model's server, which is left out where it takes longer
+_SCRAPE_S = 5.0  # timeout of a model process, which is left out when it takes longer
 _SAMPLE = re.compile(rb"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?P<labels>\{)?")
 _LABEL = "model_name"
 _IN_A_SAMPLE = f'{_LABEL}="'.encode()
 
 
 class FleetMetrics:
-    """The gateway's own metrics, which `render` shows with those of the models. Call it from the event loop."""
+    """The gateway's own metrics; `render` adds those of the models. Call it from the event loop."""
 
     def __init__(self, names: Collection[str]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -65,7 +65,7 @@ class FleetMetrics:
             (_LABEL,),
             registry=self.registry,
         )
-        # rate() would miss the first event of a series that appears with it.
+        # Create all series now: rate() misses the first event of a series that appears with that event.
         for reason in REFUSALS:
             self._refusals.labels(reason)
         for name in names:
@@ -75,7 +75,7 @@ class FleetMetrics:
             self.waiting(name, 0)
 
     def refused(self, reason: Refusal) -> None:
-        """Count a request that was answered here."""
+        """Count a request that the gateway refused."""
         self._refusals.labels(reason).inc()
 
     def changed(self, name: str, state: State) -> None:
@@ -84,7 +84,7 @@ class FleetMetrics:
             self._states.labels(name, each).set(each == state)
 
     def waiting(self, name: str, count: int) -> None:
-        """Set how many requests wait for a model."""
+        """Set the number of requests that wait for a model."""
         self._waiting.labels(name).set(count)
 
     def loaded(self, name: str, seconds: float) -> None:
@@ -92,17 +92,17 @@ class FleetMetrics:
         self._load_seconds.labels(name).observe(seconds)
 
     def died(self, name: str) -> None:
-        """Count the end of a model's server that nobody had asked for."""
+        """Count an unexpected end of a model process."""
         self._deaths.labels(name).inc()
 
     async def render(self, sessions: Mapping[str, aiohttp.ClientSession]) -> tuple[bytes, str]:
-        """These and those of the servers behind `sessions`, as text for Prometheus, and the type of that text."""
+        """Return these metrics and those of the model processes of `sessions` as Prometheus text, with its type."""
         texts = await asyncio.gather(*map(_scraped, sessions.values()))
         return merged(generate_latest(self.registry), dict(zip(sessions, texts, strict=True))), CONTENT_TYPE_PLAIN_0_0_4
 
 
 def merged(own: bytes, others: Mapping[str, bytes]) -> bytes:
-    """One text of several: each family once, and in every sample of `others` which model it is of."""
+    """Return one text from several: each metric family once, every sample of `others` labelled with its model."""
     heads: dict[bytes, list[bytes]] = {}
     samples: dict[bytes, list[bytes]] = {}
     for model, text in ((None, own), *others.items()):
@@ -120,7 +120,7 @@ def merged(own: bytes, others: Mapping[str, bytes]) -> bytes:
 
 
 def _labelled(line: bytes, label: bytes) -> bytes:
-    """A sample with `label`, unless it says already of which model it is."""
+    """Return a sample with `label`, unchanged if it already names its model."""
     found = _SAMPLE.match(line)
     if found is None or _IN_A_SAMPLE in line:
         return line
@@ -137,4 +137,4 @@ async def _scraped(session: aiohttp.ClientSession) -> bytes:
         async with session.get("http://model/metrics", timeout=aiohttp.ClientTimeout(_SCRAPE_S)) as answer:
             return await answer.read() if answer.status == 200 else b""
     except (aiohttp.ClientError, TimeoutError):
-        return b""  # it has just ended, or hangs
+        return b""  # the model process has just ended, or hangs

@@ -1,4 +1,4 @@
-"""The file of models: what each is served with, on which part of the machine, and when it is loaded."""
+"""The models file: the options of each model, its part of the machine, and its time of loading."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from numaserve.workers.planning.topology import parse_cpu_list
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-# Of the gateway: how clients reach it, and how it ends.
+# Keys of the gateway, not of a model: its address, security, logs and shutdown.
 GATEWAY_KEYS = frozenset(
     {
         *("host", "port", "uds", "root_path", "ssl_certfile", "ssl_keyfile", "api_key_file", "cors_origin"),
@@ -37,7 +37,7 @@ def _as_numbers(value: object) -> object:
 
 
 def _as_cores(value: object) -> object:
-    text = str(value).replace(" ", "")  # YAML takes a single core for a number
+    text = str(value).replace(" ", "")  # YAML parses a single core as a number
     cores = parse_cpu_list(text) if _CPU_LIST.fullmatch(text) and not isinstance(value, bool) else set()
     if not cores:
         raise ValueError("must be a list of cores such as '0-3,8'")
@@ -66,7 +66,7 @@ Name = Annotated[NonBlank, AfterValidator(_nameable)]
 
 
 class Place(BaseModel):
-    """Where a model is and when: the keys of a model that its own server does not know."""
+    """The placement of a model, and its time of loading: the keys that its model process does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -88,7 +88,7 @@ class Place(BaseModel):
 
 
 class Whole(BaseModel):
-    """The keys of the file."""
+    """The top-level keys of the models file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -110,7 +110,7 @@ class Whole(BaseModel):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model of the file. `config` is that of its own server, made of `options`."""
+    """A model of the file. `config` is the configuration of its model process, made from `options`."""
 
     name: str
     config: ServeConfig
@@ -120,7 +120,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ModelsFile:
-    """What the file says; `models` by name, in its order."""
+    """The contents of the models file; `models` by name, in the file's order."""
 
     models: Mapping[str, ModelSpec]
     default: str
@@ -129,8 +129,10 @@ class ModelsFile:
 
 
 def read_models_file(path: Path, max_loaded: int | None = None) -> ModelsFile:
-    """Read it; `max_loaded` overrides its own. Raises `OperatorError` with one line that names the model, the key and
-    what it may be."""
+    """Read the models file; `max_loaded` overrides the file's.
+
+    Raises `OperatorError` with one line that names the model, the key and the allowed values.
+    """
     whole = _validated(Whole, read_config_file(path), f"{path}: ")
     models = {name: _spec(name, spelt, f"{path}: model '{name}'") for name, spelt in whole.models.items()}
     default = next(iter(models)) if whole.default is None else whole.default

@@ -1,4 +1,4 @@
-"""The part of the machine that each model has, decided before anything is loaded."""
+"""The placement of each model on a part of the machine, decided before any model is loaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,31 +18,31 @@ from numaserve.workers.weights.hub import resolve_model
 
 @dataclass(frozen=True)
 class Placed:
-    """A model on its part of the machine."""
+    """A placed model: a model with its part of the machine."""
 
     spec: ModelSpec
-    root: str  # where its checkpoint is
+    root: str  # path of the checkpoint
     part: Topology
     deployment: Deployment
 
     @property
     def context_length(self) -> int:
-        """Tokens of its longest sequence."""
+        """Maximum tokens of a sequence."""
         return self.deployment.context_length
 
     @property
     def cpus(self) -> Sequence[int]:
-        """Processors that its process has, second hyperthreads among them."""
+        """The processors of the model process, second hyperthreads included."""
         return [cpu for node in self.part.nodes for cpu in (*node.cpus, *node.siblings_left_out)]
 
     @property
     def cores(self) -> frozenset[int]:
-        """Its cores, by their first hyperthreads."""
+        """The model's cores, by their first hyperthreads."""
         return frozenset(cpu for node in self.part.nodes for cpu in node.cpus)
 
     @property
     def memory(self) -> dict[int, int]:
-        """Bytes that it takes, by node."""
+        """Bytes of memory of the model, by node."""
         taken: dict[int, int] = {}
         for rank in self.deployment.ranks:
             taken[rank.node] = taken.get(rank.node, 0) + rank.weight_bytes + rank.kv_bytes + rank.scratch_bytes
@@ -50,14 +50,16 @@ class Placed:
 
     @property
     def stays(self) -> bool:
-        """Whether it is loaded with others, whatever these are: at the start, or always."""
+        """Return whether the model must fit together with all other such models: it is loaded at start, or pinned."""
         return self.spec.place.pinned or self.spec.place.load == "start"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All models, placed. `capacity` is bytes by node that they may take together, `cores` and `cpu_quota` are the
-    machine's."""
+    """All placed models. `capacity` is the bytes per node that they may take together.
+
+    `cores` and `cpu_quota` are the machine's.
+    """
 
     placed: Mapping[str, Placed]
     capacity: Mapping[int, int]
@@ -66,19 +68,19 @@ class Plan:
 
     @property
     def residents(self) -> dict[str, Resident]:
-        """What the fleet is made of."""
+        """The models with their processors and claims, as the fleet takes them."""
         return {name: Resident(each.spec, each.cpus, _claim(each)) for name, each in self.placed.items()}
 
 
 def plan_models(models: ModelsFile, machine: Topology) -> Plan:
-    """Place all. Raises `OperatorError` for one that cannot be loaded, and as `check_together` does."""
+    """Place all models. Raises `OperatorError` for a model that cannot be loaded, and as `check_together` does."""
     plan = place_models(models, machine)
     check_together(plan, models.max_loaded)
     return plan
 
 
 def place_models(models: ModelsFile, machine: Topology) -> Plan:
-    """Place each as if it was alone. Raises `OperatorError` for one that cannot be loaded."""
+    """Place each model as if it were alone. Raises `OperatorError` for a model that cannot be loaded."""
     placed = {}
     for name, spec in models.models.items():
         try:
@@ -92,7 +94,7 @@ def place_models(models: ModelsFile, machine: Topology) -> Plan:
 
 
 def part_of(spec: ModelSpec, machine: Topology) -> Topology:
-    """The nodes and cores of a model. Raises `OperatorError` for those that this process may not use."""
+    """Return the nodes and cores of a model. Raises `OperatorError` for those that this process may not use."""
     place = spec.place
     if place.nodes is not None:
         missing = sorted(set(place.nodes) - {node.id for node in machine.nodes})
@@ -131,8 +133,10 @@ def _claim(placed: Placed) -> Claim:
 
 
 def check_together(plan: Plan, max_loaded: int | None) -> None:
-    """Raises `OperatorError` for models that would be loaded together and cannot be, and for one that could never be
-    loaded because of others; it says what would fit."""
+    """Check that models which are loaded together fit, and that pinned models leave space for each other model.
+
+    Raises `OperatorError` with what would fit.
+    """
     staying = {name: each for name, each in plan.placed.items() if each.stays}
     pinned = {name: each for name, each in plan.placed.items() if each.spec.place.pinned}
     if max_loaded is not None:
@@ -198,7 +202,7 @@ def _check_memory(node: int, capacity: int, staying: Mapping[str, Placed]) -> No
 
 
 def _check_beside(name: str, placed: Placed, node: int, capacity: int, pinned: Mapping[str, Placed]) -> None:
-    """Of a model that is loaded when there is room: whether those that are never unloaded leave it that."""
+    """Raise `OperatorError` if the pinned models leave too little memory on `node` for a model loaded on request."""
     needed = placed.memory.get(node, 0)
     there = [other for other, each in pinned.items() if each.memory.get(node)]
     left = capacity - sum(pinned[other].memory[node] for other in there)

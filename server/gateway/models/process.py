@@ -1,4 +1,4 @@
-"""A model's server as a process: started by exec, heard through systemd's protocol, watched through its pidfd."""
+"""A model process: started by exec, reporting by systemd's notification protocol, watched through its pidfd."""
 
 import asyncio
 import contextlib
@@ -22,8 +22,8 @@ from numaserve.server.gateway.models.process_main import ModelLaunch
 MODEL_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.gateway.models.process_main")
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _MESSAGE_BYTES = 4096
-DESCRIPTORS = 3  # of a process, here
-# For the workers of a server that was killed: the kernel takes some seconds to have the memory of a large model back.
+DESCRIPTORS = 3  # per model process, in the gateway
+# For the workers of a killed model process: the kernel takes some seconds to reclaim the memory of a large model.
 _LEFTOVERS_S = 60.0
 
 _log = logging.getLogger(__name__)
@@ -31,21 +31,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProcessHooks:
-    """Calls of a process, in the event loop."""
+    """The callbacks of a model process, called in the event loop."""
 
     ready: Callable[[], None]
-    ended: Callable[[int], None]  # with its status, as subprocess has it; once
-    gone: Callable[[], None]  # then: its workers have ended, too, and what they had is free; once
+    ended: Callable[[int], None]  # once, with the exit status as in `subprocess`
+    gone: Callable[[], None]  # once, afterwards: its workers have ended too, and their memory and cores are free
 
 
 class ModelProcess:
-    """A running server of one model, which listens at `path`.
+    """A running model process, which listens at `path`.
 
-    It inherits the listening socket, and one end of a pair of sockets, as its workers do, whose other end is this
-    process's alone. Each end tells when nobody has the other one any more: so the server ends with this process,
-    however that ends (see `supervisor.process`), and this one knows when of a server that was killed no worker is left.
-    `launch` comes without descriptors. Once the server is ready, it is killed when it has told of no life for
-    `watchdog_s` seconds in which this process ran. Must be made inside a running event loop. Raises `OSError`.
+    The model process and its workers inherit the listening socket and one end of a pair of sockets. Only this process
+    holds the other end. Each end becomes readable when the other is closed everywhere. The model process therefore ends
+    with this process, however that ends (see `supervisor.process`). This process learns when the last worker of a
+    killed model process has ended. `launch` comes without descriptors. A ready model process is killed when it sends no
+    watchdog message for `watchdog_s` seconds, counted while this process runs. Construct inside a running event loop.
+    Raises `OSError`.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class ModelProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """The process id."""
         return self._popen.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens once the process has ended."""
+        """Send a signal; does nothing once the process has ended."""
         if self._popen.returncode is None:
             self._popen.send_signal(number)
 
@@ -127,7 +128,7 @@ class ModelProcess:
         status = self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
         self._hooks.ended(status)
         self._leftovers.start(_LEFTOVERS_S)
-        self._loop.add_reader(self._lifeline, self._on_gone)  # nothing is ever sent: it is readable at its end
+        self._loop.add_reader(self._lifeline, self._on_gone)  # no data is ever sent: readable at end of file only
 
     def _give_up_on_leftovers(self) -> None:
         _log.warning(
@@ -152,10 +153,10 @@ def start_model_process(
     environment: Mapping[str, str] | None = None,
     log: IO[str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a server, and tell it what to serve: `launch`, which comes without descriptors.
+    """Start a model process and send it `launch`, which comes without descriptors.
 
-    It inherits `listener` and `lifeline`, at whose end it ends; this process may then close both. It has a session of
-    its own, so that Ctrl-C in a terminal reaches who starts it only. Raises `OSError`.
+    The process inherits `listener` and `lifeline`, and ends at the end of `lifeline`; the caller may then close both.
+    The process has a session of its own, so that Ctrl-C in a terminal reaches only the caller. Raises `OSError`.
     """
     popen = subprocess.Popen(
         command,
@@ -167,14 +168,14 @@ def start_model_process(
         start_new_session=True,
     )
     told = msgspec.structs.replace(launch, listen_fd=listener.fileno(), lifeline_fd=lifeline)
-    # A few hundred bytes, for which a new pipe has room. If it has ended by now, that is told otherwise.
+    # A new pipe has space for these few hundred bytes. An early end of the process is reported through its pidfd.
     with contextlib.suppress(BrokenPipeError), cast(IO[bytes], popen.stdin) as pipe:
         pipe.write(msgspec.json.encode(told, enc_hook=str))
     return popen
 
 
 def _watched(popen: subprocess.Popen[bytes]) -> int:
-    """A pidfd of the process, which is ended where there is none to be had."""
+    """Return a pidfd of the process; kill the process if no pidfd can be opened."""
     try:
         return os.pidfd_open(popen.pid)
     except OSError:
@@ -184,7 +185,7 @@ def _watched(popen: subprocess.Popen[bytes]) -> int:
 
 
 def _bind(bound: socket.socket, path: Path) -> None:
-    """Bind in a folder that is nobody else's, over what an earlier process has left there."""
+    """Bind `bound` to `path` in a folder of this process alone, replacing the socket of an earlier process."""
     bound.setblocking(False)
     path.unlink(missing_ok=True)
     bound.bind(os.fspath(path))

@@ -1,4 +1,4 @@
-"""The process of one model's server; its gateway starts it, and tells it on its standard input what to serve."""
+"""The main module of a model process, which the gateway starts and configures through standard input."""
 
 import os
 import signal
@@ -10,25 +10,28 @@ from typing import Any, NoReturn
 
 import msgspec
 
-EXIT_MISTAKE = 2  # as the command's: to start again without a change would not help
-_GRACE_S = 30.0  # for a server whose gateway is gone
+EXIT_MISTAKE = 2  # as for the command: restarting without a change would not help
+_GRACE_S = 30.0  # for a model process whose gateway has ended
 
 
 class ModelLaunch(msgspec.Struct):
-    """What the gateway says. The descriptors are inherited: a Unix socket that listens, and the end of a pipe, or of
-    a pair of sockets, of which the gateway has the other one."""
+    """The message of the gateway to a model process.
+
+    The descriptors are inherited: a listening Unix socket, and one end of a pipe or of a pair of sockets. The gateway
+    holds the other end.
+    """
 
     name: str
-    options: dict[str, Any]  # of its configuration
+    options: dict[str, Any]  # of the model's configuration
     cpus: list[int]
     listen_fd: int = -1
     lifeline_fd: int = -1
 
 
 def main(worker_command: Sequence[str] | None = None) -> NoReturn:
-    """Serve until told to stop, or until the gateway is gone. `worker_command` replaces that of the workers."""
+    """Serve until a stop signal or the end of the gateway. `worker_command` replaces the command of the workers."""
     launch = msgspec.json.decode(sys.stdin.buffer.read(), type=ModelLaunch)
-    # Before anything is imported that has a thread for each core; workers and other children inherit it.
+    # Before importing anything that starts one thread per core; workers and other children inherit the affinity.
     os.sched_setaffinity(0, launch.cpus)
     threading.Thread(target=_end_with_gateway, args=(launch.lifeline_fd,), daemon=True).start()
     from numaserve.server.config.serve import load_config  # noqa: PLC0415
@@ -48,9 +51,9 @@ def main(worker_command: Sequence[str] | None = None) -> NoReturn:
 
 
 def _end_with_gateway(lifeline_fd: int) -> None:
-    """End this process when nobody has the other end. In a thread, as loading keeps the event loop waiting."""
+    """End this process when the other end of `lifeline_fd` closes. Runs in a thread: loading blocks the event loop."""
     os.read(lifeline_fd, 1)
-    # The second one ends what still runs: its clients are gone.
+    # The second signal ends running requests: their clients are gone.
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
     threading.Event().wait(_GRACE_S)

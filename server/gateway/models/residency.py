@@ -1,17 +1,17 @@
-"""Which models are loaded, and which have to leave: states, who changes them, and what is to be done next.
+"""The state machine that decides which models are loaded and which are unloaded.
 
-Pure: events come in with their times, `decide` tells what to do. Who does it is `fleet.Fleet`, which is also the only
-one to call this, from the event loop: nothing here is changed by two at once.
+The module does no I/O: events come in with their times, and `decide` returns the actions. `fleet.Fleet` carries the
+actions out and is the only caller, from the event loop, so no locks are needed.
 
-    unloaded --wanted, and there is room--> loading --its server says ready--> ready
-    ready    --its process has ended-----> loading (started again)
-    loading  --its process has ended-----> loading (started again), or failed when that has not helped
-    ready, loading --ordered, idle too long, or in the way of a wanted one--> draining
-    draining --its process has ended-----> unloaded
+    unloaded --wanted, and it fits-------> loading --process reports ready--> ready
+    ready    --process ended-------------> loading (started again)
+    loading  --process ended-------------> loading (started again), or failed when restarts have not helped
+    ready, loading --ordered, idle too long, or in the way of a wanted model--> draining
+    draining --process ended-------------> unloaded
     failed   --ordered-------------------> unloaded
 
-A model that is draining takes no new requests; its process is told to end when those it has are answered, or when their
-time is over. Whoever asks for it meanwhile wants it again, and waits as behind any other.
+A draining model takes no new requests. Its process is ended when its requests are answered or their drain time is over.
+A request that arrives meanwhile wants the model again, and waits like a request for any other model.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 State = Literal["unloaded", "loading", "ready", "draining", "failed"]
-# A model that answers is not sent away again before: two that want one place by turns would do nothing but load.
+# Minimum time that a busy model stays ready: two models that alternately need one place would only load otherwise.
 MIN_STAY_S = 10.0
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a model takes of the machine while it is loaded: cores, and bytes of memory by node."""
+    """The resources of a loaded model: cores, and bytes of memory by node."""
 
     cores: frozenset[int]
     memory: Mapping[int, int]
@@ -34,7 +34,7 @@ class Claim:
 
 
 class Action(NamedTuple):
-    """What is to be done with a model: `start` its process; let its requests `drain`, in bounded time; `end` it."""
+    """An action on a model: `start` its process, let its requests `drain` in bounded time, or `end` the process."""
 
     what: Literal["start", "drain", "end"]
     name: str
@@ -48,32 +48,32 @@ class _Model:
     ready_at: float = 0.0
     used_at: float = 0.0
     told_to_end: bool = False
-    in_the_way: bool = False  # of one that is wanted, since the last decision
+    in_the_way: bool = False  # of a wanted model, at the last decision
 
 
 @dataclass
 class Residency:
-    """The models of a machine. `capacity` is bytes of memory by node; times are of one monotonic clock."""
+    """The states of all models. `capacity` is bytes of memory by node; times are of one monotonic clock."""
 
     claims: Mapping[str, Claim]
     capacity: Mapping[int, int]
     max_loaded: int | None = None
     _wanted: list[str] = field(default_factory=list)
-    _ordered: set[str] = field(default_factory=set)  # of those that are wanted: not only by who may stop waiting
+    _ordered: set[str] = field(default_factory=set)  # wanted by order of a client, not by requests alone
 
     def __post_init__(self) -> None:
         self._models = {name: _Model(claim) for name, claim in self.claims.items()}
 
     def state(self, name: str) -> State:
-        """The state of a model."""
+        """Return the state of a model."""
         return self._models[name].state
 
     def requests(self, name: str) -> int:
-        """Requests that its server has."""
+        """Return the number of requests that a model process has."""
         return self._models[name].requests
 
     def want(self, name: str, *, ordered: bool = False) -> None:
-        """Have it loaded as soon as there is room; one that has failed only when it is `ordered`."""
+        """Queue a model to be loaded as soon as it fits; a failed model is loaded only if `ordered`."""
         model = self._models[name]
         if ordered and model.state == "failed":
             model.state = "unloaded"
@@ -85,26 +85,26 @@ class Residency:
             self._wanted.append(name)
 
     def forget(self, name: str) -> None:
-        """No request wants it any more. One that is being loaded, or was ordered, is loaded all the same."""
+        """Dequeue a model that no request waits for. A model that is loading, or was ordered, is loaded all the same."""
         if name in self._wanted and name not in self._ordered:
             self._wanted.remove(name)
 
     def is_coming(self, name: str) -> bool:
-        """Whether it will be ready, or fail, without anything more being asked."""
+        """Return whether the model will become ready or fail without a further call."""
         return name in self._wanted or self.state(name) == "loading"
 
     def enter(self, name: str, now: float) -> None:
-        """A request goes to its server, which is ready."""
+        """Count a request that is sent to the ready model process."""
         model = self._models[name]
         model.requests, model.used_at = model.requests + 1, now
 
     def leave(self, name: str, now: float) -> None:
-        """A request has ended."""
+        """Count the end of a request."""
         model = self._models[name]
         model.requests, model.used_at = model.requests - 1, now
 
     def unload(self, name: str) -> None:
-        """Unload it: an order, which holds for pinned ones too."""
+        """Unload a model by order of a client, even if it is pinned."""
         self._ordered.discard(name)
         self.forget(name)
         model = self._models[name]
@@ -112,13 +112,13 @@ class Residency:
             model.state = "draining"
 
     def ready(self, name: str, now: float) -> None:
-        """Its server is."""
+        """Record that a model process is ready."""
         model = self._models[name]
         if model.state == "loading":
             model.state, model.ready_at, model.used_at = "ready", now, now
 
     def ended(self, name: str, *, again: bool) -> None:
-        """Its process has. With `again` it is started again, unless it was to end."""
+        """Record the end of a model process. With `again` the model is loaded again, unless it was draining."""
         model = self._models[name]
         if model.state == "draining":
             model.state, model.told_to_end = "unloaded", False
@@ -126,13 +126,13 @@ class Residency:
             model.state = "loading" if again else "failed"
 
     def decide(self, now: float) -> list[Action]:
-        """What is to be done now. Each thing is told once."""
+        """Return the actions that are due. Each action is returned once."""
         actions: list[Action] = []
         for name, model in self._models.items():
             model.in_the_way = False
             if self._seconds_to_idle(model, now) == 0:
                 actions.append(self._drain(name))
-        held: list[str] = []  # what is given to those who wait: nobody behind them takes it
+        held: list[str] = []  # wanted models whose resources are reserved: later ones in the queue cannot take them
         for name in list(self._wanted):
             if self._models[name].state == "unloaded":
                 victims = self._in_the_way_of(name, held)
@@ -143,7 +143,7 @@ class Residency:
                     actions.append(Action("start", name))
                     continue
                 if any(self._stays(victim) for victim in victims):
-                    continue  # nobody is sent away, or kept waiting, for what cannot be loaded beside these
+                    continue  # unload and delay no model for one that cannot be loaded alongside pinned models
                 actions += [self._drain(victim) for victim in victims if self._may_go(victim, now)]
             held.append(name)
         for name, model in self._models.items():
@@ -153,7 +153,7 @@ class Residency:
         return actions
 
     def next_look(self, now: float) -> float | None:
-        """Seconds after which `decide` may have more to say, though nothing has happened; None: never."""
+        """Return the seconds after which `decide` may return actions without a new event; None: never."""
         waits = [self._seconds_to_idle(model, now) for model in self._models.values()]
         waits += [
             max(0.0, model.ready_at + MIN_STAY_S - now)
@@ -168,7 +168,7 @@ class Residency:
 
     @staticmethod
     def _seconds_to_idle(model: _Model, now: float) -> float | None:
-        """Seconds until it has been idle for too long; None: it has requests, or may be idle."""
+        """Return the seconds until the model has been idle too long; None if it has requests or may stay idle."""
         seconds, pinned = model.claim.idle_unload_s, model.claim.pinned
         if model.state != "ready" or model.requests or pinned or seconds is None:
             return None
@@ -183,12 +183,12 @@ class Residency:
         return model.state == "ready" and (model.requests == 0 or now - model.ready_at >= MIN_STAY_S)
 
     def _in_the_way_of(self, name: str, held: list[str]) -> list[str]:
-        """Who has to go for `name` to be loaded, those that are going already among them."""
+        """Return the models to unload before `name` can be loaded, draining models included."""
         claim = self.claims[name]
         others = [each for each, model in self._models.items() if model.state in {"loading", "ready", "draining"}]
         others += [each for each in held if each not in others]
         victims = [each for each in others if self.claims[each].cores & claim.cores]
-        # Those that are going anyway, then the least recently used.
+        # Draining models first, then the least recently used.
         rest = sorted((each for each in others if each not in victims), key=self._when_used)
         for node, needed in claim.memory.items():
             while self._taken(node, rest) + needed > self.capacity.get(node, 0) and rest:
@@ -198,7 +198,7 @@ class Residency:
         return victims
 
     def _next(self, rest: list[str], node: int | None = None) -> str:
-        """Take the next victim out of `rest`: one that has memory on the node, where one is named."""
+        """Remove the next victim from `rest` and return it: one with memory on `node`, if a node is given."""
         found = next((each for each in rest if node is None or self.claims[each].memory.get(node)), rest[0])
         rest.remove(found)
         return found

@@ -1,4 +1,4 @@
-"""A model of the file together with its place on the machine, and what all of them have in common."""
+"""A placed model of the fleet, and the options that all models share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from numaserve.server.gateway.models.process import MODEL_COMMAND
 from numaserve.server.gateway.models.process_main import ModelLaunch
 from numaserve.server.gateway.models.residency import Claim
 
-_WATCHDOG_S = 90.0  # at least: a server may be busy with other things than steps
+_WATCHDOG_S = 90.0  # minimum: a model process may be busy with work other than steps
 
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """What all models have in common. `folder` is for their sockets, and nobody else's."""
+    """The options that all models share. `folder` holds their sockets and is private to this process."""
 
     folder: Path
     drain_seconds: float
@@ -27,7 +27,7 @@ class FleetOptions:
 
 @dataclass(frozen=True)
 class Resident:
-    """A model and its place: processors, and what it claims of them."""
+    """A placed model: its processors, and its claim on cores and memory."""
 
     spec: ModelSpec
     cpus: Sequence[int]
@@ -35,14 +35,14 @@ class Resident:
 
     @property
     def watchdog_s(self) -> float:
-        """Seconds without a sign that steps come back, after which its server is killed.
+        """Seconds without a watchdog message after which the model process is killed.
 
-        A step may take less than that: the server's own restart of its workers comes first.
+        The value exceeds the step deadline, so that the model process restarts its own workers first.
         """
         return max(_WATCHDOG_S, 1.5 * self.spec.config.step_deadline_seconds)
 
     def launch(self, **of_all: object) -> ModelLaunch:
-        """What the process of its server is told; `of_all` are options that all models have in common."""
+        """Return the launch message for the model process; `of_all` are the options that all models share."""
         spec = self.spec
         names = [spec.name, *(spec.config.served_model_name or ())]
         return ModelLaunch(spec.name, {**spec.options, "served_model_name": names, **of_all}, list(self.cpus))

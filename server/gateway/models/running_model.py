@@ -1,4 +1,4 @@
-"""What the fleet keeps of one model: the way to its server, the process of that, and what became of earlier ones."""
+"""The fleet's record of one model: the HTTP session, the model process, and the ends of earlier processes."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,44 +16,44 @@ from numaserve.server.supervisor.policy import RestartPolicy
 
 @dataclass
 class RunningModel:
-    """A model, whose server listens at `path` when there is one. Everything is called in the event loop.
+    """A model whose process, if there is one, listens at `path`. Call every method in the event loop.
 
-    `session` is the way to each of its servers, one after the other, and is closed at the very end: whoever reads an
-    answer does not hear from aiohttp that its session was closed, while connections end by themselves with a process.
+    `session` reaches each successive process of the model and is closed at the very end. Closing `session` earlier
+    would raise aiohttp errors in readers of answers; connections end by themselves with their process.
     """
 
     resident: Resident
     path: Path
     process: ModelProcess | None = None
     started_at: float = 0.0
-    status: int = 0  # of the last process that ended by itself
-    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and new, at each change of state
-    is_served: bool = False  # by the process that there is
+    status: int = 0  # exit status of the last process that ended by itself
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set and replaced at each change of state
+    is_served: bool = False  # the current process was ready
     _policy: RestartPolicy = field(default_factory=RestartPolicy)
     _timers: list[PatientTimer] = field(default_factory=list)
-    _was_served: bool = False  # by any
+    _was_served: bool = False  # any process was ready
 
     def __post_init__(self) -> None:
         self.session: aiohttp.ClientSession = open_session(self.path)
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the model."""
         return self.resident.spec.name
 
     def starts(self, now: float) -> None:
-        """A process is about to be started."""
+        """Record that a process is about to be started."""
         self.started_at, self.is_served = now, False
 
     def serves(self) -> None:
-        """The process is ready."""
+        """Record that the process is ready."""
         self.is_served = self._was_served = True
 
     def is_hopeless(self, now: float) -> bool:
-        """Whether to start its server again, which has ended with `status`, would not help.
+        """Return whether another start would not help after the process ended with `status`.
 
-        What a server has been started with cannot be wrong once it was ready. One that says so afterwards does not find
-        what was there before, memory above all, and may find it a moment later.
+        The options cannot be wrong once a process was ready. A process that reports a mistake after that lacks a
+        resource, above all memory, that may be available again later.
         """
         is_wrong = self.status == EXIT_MISTAKE and not self._was_served
         gives_up = is_wrong or self._policy.failed(now, was_ready=self.is_served)
@@ -63,21 +63,21 @@ class RunningModel:
 
     @property
     def pause_s(self) -> float:
-        """Seconds to wait before the next start."""
+        """The seconds to wait before the next start."""
         return self._policy.pause_s
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call it when this process has been there for so long, unless `forget_timers` is called before."""
+        """Schedule `call` after `seconds` in which this process runs, unless `forget_timers` is called first."""
         self._timers.append(PatientTimer(call))
         self._timers[-1].start(seconds)
 
     def forget_timers(self) -> None:
-        """Call nothing later."""
+        """Cancel all calls scheduled with `later`."""
         for timer in self._timers:
             timer.stop()
         self._timers.clear()
 
     def tell_change(self) -> None:
-        """Wake up who waits for another state."""
+        """Wake the tasks that wait for a change of state."""
         self.changed.set()
         self.changed = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Requests that wait for models to be loaded: bounded in number and bytes over all models, and in time."""
+"""The queue of requests that wait for models to be loaded, bounded in number and bytes over all models, and in time."""
 
 import asyncio
 from collections import Counter
@@ -10,18 +10,18 @@ from numaserve.server.engine.admission.reserve import reserve_of
 from numaserve.server.http.errors import ApiError, not_ready, rate_limited
 
 MAX_WAITING = 1024
-MAX_BYTES = 64 << 20  # of their bodies
+MAX_BYTES = 64 << 20  # of request bodies
 _RETRY_AFTER_S = 5
 
 Place = asyncio.Future[aiohttp.ClientSession]
 
 
 class WaitingRoom:
-    """The places of those who wait, by model.
+    """The waiting requests, by model.
 
-    A client of whom nothing waits finds a reserve beyond both bounds: another one's flood fills the room, and cannot
-    keep others out of it. Whoever waits for a model is let in with all others who do; its server divides its work among
-    clients then.
+    A reserve beyond both bounds is open to clients that have no waiting request, so that one client's flood cannot keep
+    other clients out. All requests that wait for a model are admitted together; the model process then divides its work
+    among clients.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -30,13 +30,15 @@ class WaitingRoom:
         self._bytes = 0
 
     def count(self, name: str) -> int:
-        """How many wait for a model."""
+        """Return the number of requests that wait for a model."""
         return len(self._places[name])
 
     @contextmanager
     def place(self, name: str, client: bytes, nbytes: int) -> Iterator[Place]:
-        """A place for a client's request with a body of `nbytes`, which is told of the way to its model's server.
-        Raises `ApiError` where there is none left."""
+        """Queue a client's request with a body of `nbytes`; the future is resolved with the model's session.
+
+        Raises `ApiError` if the queue is full.
+        """
         is_new = client not in self._clients
         most, most_bytes = MAX_WAITING + is_new * reserve_of(MAX_WAITING), MAX_BYTES + is_new * reserve_of(MAX_BYTES)
         if self._clients.total() >= most or self._bytes + nbytes > most_bytes:
@@ -59,14 +61,14 @@ class WaitingRoom:
                 self._places[name].remove(place)
 
     def let_in(self, name: str, session: aiohttp.ClientSession) -> int:
-        """Tell all who wait for a model of the way to it. Returns how many they are."""
+        """Give all requests that wait for a model its session. Returns the number of requests."""
         places = [each for each in self._empty(name) if not each.done()]
         for place in places:
             place.set_result(session)
         return len(places)
 
     def refuse(self, name: str, message: str) -> None:
-        """Send all who wait for a model away."""
+        """Refuse all requests that wait for a model."""
         for place in self._empty(name):
             if not place.done():
                 place.set_exception(not_ready(message))
@@ -77,12 +79,12 @@ class WaitingRoom:
 
 
 def not_loadable(name: str) -> str:
-    """What is said of a model that has failed."""
+    """Return the message for a model that has failed."""
     return f"The model '{name}' could not be loaded. See the server log."
 
 
 def too_late(name: str, *, at_request: bool) -> ApiError:
-    """A model that was not loaded in the time that is given to all, or that the request itself had."""
+    """Return the error for a model that was not loaded in time; `at_request`: in the time that the request allowed."""
     message = f"The model '{name}' was not loaded in time. Retry later."
     if at_request:
         return ApiError(504, message, kind="timeout_error", code="deadline_exceeded", refusal=None)

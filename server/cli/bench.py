@@ -1,4 +1,4 @@
-"""``numaserve bench``: measures servers from outside, and their parts on this machine."""
+"""``numaserve bench``: benchmarks of servers, as clients see them, and of their parts on this machine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bench_serve(
     if more_goodput and not goodput:
         raise OperatorError(f"unexpected argument: {more_goodput[0]}")
     limits = parse_goodput([*(goodput or []), *(more_goodput or [])])
-    # Imported here, as other commands do without an HTTP client and numpy.
+    # Imported here, because other commands need neither an HTTP client nor numpy.
     from numaserve.server.loadtest import session  # noqa: PLC0415
 
     output = session.Output(_console(), output_file, output_details, plot)
@@ -112,12 +112,12 @@ def bench_compare(
 
 
 def _console() -> Console:
-    """A console that is wide enough for the tables of a sweep: a file tells no width, and 80 columns are too few."""
+    """Return a console wide enough for the tables of a sweep: a file has no width, and 80 columns are too few."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def _finish(work: Coroutine[Any, Any, Sequence[Summary]]) -> None:
-    """Run `work`, and end with an error where requests failed."""
+    """Run `work`, and exit with an error if requests failed."""
     import asyncio  # noqa: PLC0415
 
     import uvloop  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The estimate of the steps that ``numaserve bench offline`` measures, at the ceilings around them."""
+"""The estimate of the steps of ``numaserve bench offline``, from the ceilings measured around them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class RunEstimate:
     output_len: int
 
     def seconds(self, ranks: Sequence[MeasuredPhase]) -> float:
-        """Seconds of one repetition of a phase that all `ranks` measured: the prompts of the batch, or a step."""
+        """Return the seconds of one repetition of a phase that all `ranks` measured: the batch's prompts, or a step."""
         barrier_us = self.efficiencies.barrier_s * 1e6
         machines = [
             RankMachine(

@@ -37,7 +37,7 @@ def bench_load(
 
 
 def _load_rows(what: dict[str, str | int], path: Path, deployment: Deployment, say: Say) -> Iterator[Row]:
-    """A first start, from the checkpoint, and a second one, from a cache of packed weights of its own."""
+    """Yield the rows of a first start, from the checkpoint, and of a second one, from a new cache of packed weights."""
     tasks = [LoadModel(launch) for launch in deployment.launches]
     yield _load_row(what | {"start": "first"}, checkpoint_files(path), deployment=deployment, tasks=tasks, say=say)
     with tempfile.TemporaryDirectory(prefix="numaserve-bench-") as folder:
@@ -78,7 +78,7 @@ def _load_row(
 
 def _run(deployment: Deployment, tasks: Sequence[LoadModel], say: Say) -> list[Loaded]:
     with launches_of(deployment) as (launches, segment):
-        # A ring is not used, but a rank expects one.
+        # The ring is not used, but a rank needs one.
         ringed = [
             LoadModel(msgspec.structs.replace(task.launch, ring_fd=launch.ring_fd, ring_nonce=launch.ring_nonce))
             for task, launch in zip(tasks, launches, strict=True)

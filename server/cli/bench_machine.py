@@ -37,7 +37,7 @@ def bench_kernels(
     json: Json = None,
 ) -> None:
     """Measure each operation of a step, compared with the bandwidth and compute limits of a rank's cores."""
-    # Other commands do without the native kernels.
+    # Imported here, because other commands do not need the native kernels.
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
     from numaserve.server.service.checks.instruction_set import instruction_set  # noqa: PLC0415
     from numaserve.workers.bench import kernels  # noqa: PLC0415

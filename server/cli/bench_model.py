@@ -31,7 +31,7 @@ Tp = Annotated[
 
 @contextmanager
 def checkpoint(model: str | None, shape: str | None, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
-    """Name and place of the model; one of random weights is removed afterwards."""
+    """Yield the name and path of the model; a model of random weights is removed afterwards."""
     if (model is None) == (shape is None):
         raise OperatorError("name either a MODEL or a shape with --shape")
     if shape is not None:
@@ -44,16 +44,16 @@ def checkpoint(model: str | None, shape: str | None, say: Callable[[str], None])
 
 
 def deployments(name: str, path: Path, tp: Sequence[int] | None, options: dict[str, Any]) -> Iterator[Deployment]:
-    """A deployment for each number of ranks."""
+    """Yield a deployment for each number of ranks."""
     config = load_model_config(path)
     for ranks in tp or (None,):
-        # Packed weights are kept where a server would find them only by servers.
+        # Only servers store packed weights in the cache of servers.
         serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
         yield make_deployment(deployment_options(serve_config, path), config, read_topology())
 
 
 def about(name: str, deployment: Deployment) -> dict[str, str | int]:
-    """The columns of a table that say what ran."""
+    """Return the table columns that describe the run."""
     settings = deployment.launches[0].settings
     formats = settings.formats
     names = [str(each or "as published") for each in (formats.linear, formats.lm_head)]

@@ -40,7 +40,7 @@ def bench_offline(
     json: Json = None,
 ) -> None:
     """Run whole steps of a model without HTTP, compared with the minimum time to read its weights and KV cache."""
-    # Other commands do without the native kernels.
+    # Imported here, because other commands do not need the native kernels.
     from numaserve.server.cli.bench_estimate import RunEstimate  # noqa: PLC0415
 
     batches = batch_size or [1]

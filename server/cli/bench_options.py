@@ -1,4 +1,4 @@
-"""Options that the commands of ``numaserve bench`` share, named as in SGLang's and vLLM's clients."""
+"""The options that the commands of ``numaserve bench`` share, named as in SGLang's and vLLM's clients."""
 
 import dataclasses
 import json
@@ -29,11 +29,11 @@ OutputDetails = Annotated[bool, typer.Option("--output-details", help="Include e
 
 
 def takes_load(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of prompts and traffic, which it takes as `workload` and `traffic`.
+    """Add the options of prompts and traffic to a command, which takes them as `workload` and `traffic`.
 
-    The command then raises `OperatorError` for a file or JSON that is no use.
+    The command then raises `OperatorError` for an unusable file or invalid JSON.
     """
-    # Not fields as they are: a key comes in a file, and an object as JSON.
+    # Options that differ from their fields: the API key comes from a file, and the object as JSON.
     other = [
         option("api_key_file", ApiKeyFile),
         option("ca_file", CaFile),
@@ -44,7 +44,7 @@ def takes_load(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fields(kind: type[Workload] | type[Traffic]) -> dict[str, Parameter]:
-    """The parameters of the fields that are options."""
+    """Return the parameters of the fields that are options."""
     hints = get_type_hints(kind, include_extras=True)
     parameters = {}
     for field in dataclasses.fields(kind):
@@ -57,12 +57,15 @@ def _fields(kind: type[Workload] | type[Traffic]) -> dict[str, Parameter]:
 
 
 def _workload_of(options: dict[str, Any]) -> Workload:
-    """The prompts that a command's options ask for."""
+    """Return the workload that a command's options describe."""
     return Workload(**{name: options[name] for name in _fields(Workload)})
 
 
 def _traffic_of(options: dict[str, Any]) -> Traffic:
-    """The traffic that a command's options ask for. Raises `OperatorError` for a file or JSON that is no use."""
+    """Return the traffic that a command's options describe.
+
+    Raises `OperatorError` for an unusable file or invalid JSON.
+    """
     return Traffic(
         **{name: options[name] for name in _fields(Traffic)},
         api_key=client_key(options["api_key_file"]),

@@ -21,21 +21,21 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-WIDTH = 180  # where there is no terminal to tell
+WIDTH = 180  # columns without a terminal
 EXIT_FAILED = 1
 _FRACTIONS = ("of_", "share_")
 
 
 class MachineReport:
-    """Tables on standard output, JSON lines, and the measurement under way on standard error if that is a terminal."""
+    """The report of a benchmark: tables on standard output, JSON lines, and progress on a standard error terminal."""
 
     def __init__(self, benchmark: str, file: Path | None) -> None:
-        """Raises `OperatorError` when the file cannot be written."""
+        """Open the report. Raises `OperatorError` if `file` cannot be written."""
         self.console = Console(width=None if sys.stdout.isatty() else WIDTH)
         self._lines = JsonLines(file, "--json")
         self._benchmark = benchmark
         errors = Console(stderr=True)
-        # Two frames a second: what is shown must not take part in the measurement.
+        # Two frames per second, so that the display does not disturb the measurement.
         self._status = Status("", console=errors, refresh_per_second=2) if errors.is_terminal else None
 
     def __enter__(self) -> MachineReport:
@@ -53,12 +53,12 @@ class MachineReport:
             raise typer.Exit(EXIT_FAILED) from None
 
     def say(self, text: str) -> None:
-        """Show the name of the measurement under way."""
+        """Show the name of the current measurement."""
         if self._status is not None:
             self._status.update(text)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Show rows, a table for each run of those that have the same `table`, and write them."""
+        """Show and write rows; consecutive rows with the same `table` share a table."""
         for title, group in groupby(rows, key=lambda row: row.table):
             shown = []
             for row in group:

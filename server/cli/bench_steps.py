@@ -1,4 +1,4 @@
-"""The rows of ``numaserve bench offline``'s table, from what its ranks measured."""
+"""The rows of ``numaserve bench offline``'s table, from the measurements of the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLLECTIVE = "add_all_reduce"
 
 
 def figures_of(phases: Sequence[MeasuredPhase]) -> list[PhaseFigures]:
-    """The figures of a phase, by rank."""
+    """Return the figures of a phase, by rank."""
     before = [_figures(phase.before) for phase in phases]
     after = [_figures(phase.after) for phase in phases]
     return [
@@ -31,10 +31,10 @@ def figures_of(phases: Sequence[MeasuredPhase]) -> list[PhaseFigures]:
 def step_row(
     about: dict[str, str | int], phases: Sequence[MeasuredPhase], figures: Sequence[PhaseFigures], estimate: RunEstimate
 ) -> Row:
-    """The row of a phase: TTFT (prefill of all prompts of a batch) or TPOT (decode), beside its bound and its estimate.
+    """Return the row of a phase, TTFT (prefill of a batch's prompts) or TPOT (decode), with its bound and estimate.
 
-    Waiting is for the imbalance of the ranks and for data. The rank that waits least is the one the others wait for:
-    hardly more than data is what it waits for.
+    Ranks wait because of imbalance, and for data. The other ranks wait for the rank that waits least, whose own waiting
+    time is almost only for data.
     """
     phase, steps = phases[0], [each.costs[-1] for each in figures]
     times, repetitions = Times.of(phase.seconds), len(phase.seconds)
@@ -67,6 +67,6 @@ def step_row(
 
 
 def _figures(profile: RankProfile) -> RankFigures:
-    """A rank's answer in the shape in which a server tells it."""
+    """Return a rank's profile in the form of a server's response."""
     fields = {name: getattr(profile, name) for name in RankFigures.__struct_fields__}
     return msgspec.convert(fields, RankFigures)

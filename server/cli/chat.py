@@ -17,7 +17,7 @@ from rich.console import Console
 
 _URL = "http://127.0.0.1:8000"
 _HELP = "Ctrl-C stops an answer. /reset starts a new conversation. Ctrl-D or /quit exits."
-# What a terminal would take for orders: all controls but the line feed and the tabulator.
+# Characters that a terminal would interpret: all control characters except line feed and tab.
 _CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
 
@@ -83,7 +83,7 @@ def _running(
 def _own(
     model: str, options: dict[str, Any], config: Path | None, console: Console, stack: contextlib.ExitStack
 ) -> RemoteServer:
-    """A server of `model` that ends with `stack`."""
+    """Start a server of `model` that ends with `stack`."""
     from numaserve.server.cli.own_server import own_server  # noqa: PLC0415 half of what there is
 
     with console.status(f"Loading {model}"):
@@ -92,7 +92,7 @@ def _own(
 
 
 def _talk(console: Console, conversation: Conversation) -> None:
-    """Answer what is typed until there is no more."""
+    """Answer each line of input until the input ends."""
     if sys.stdin.isatty():
         import readline  # noqa: F401, PLC0415 gives `input` a history
 
@@ -102,7 +102,7 @@ def _talk(console: Console, conversation: Conversation) -> None:
             text = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             if sys.stdin.isatty():
-                console.print()  # else the shell goes on behind the prompt
+                console.print()  # otherwise the shell continues on the line of the prompt
             return
         except KeyboardInterrupt:
             console.print(f"\n{_HELP}", style="dim")
@@ -132,11 +132,11 @@ def _answer(console: Console, conversation: Conversation, text: str) -> None:
         console.file.flush()
 
     try:
-        with waiting:  # of a prompt that is long, or a model that has to be loaded, nothing is there to show
+        with waiting:  # nothing to show during a long prompt or the loading of a model
             figures = conversation.ask(text, show)
     except OperatorError as error:
         if not sys.stdin.isatty():
             raise
-        console.print(str(error), style="red", markup=False)  # the next question may do better
+        console.print(str(error), style="red", markup=False)  # the next question may succeed
         return
     console.print(f"\n{figures}\n", style="dim")

@@ -1,4 +1,4 @@
-"""``numaserve completion SHELL``: what a shell completes the command by."""
+"""``numaserve completion SHELL``: the scripts with which a shell completes the command."""
 
 import os
 from enum import StrEnum
@@ -12,7 +12,7 @@ _ASKED = "_NUMASERVE_COMPLETE"  # set by the scripts, for typer
 
 
 class Shell(StrEnum):
-    """The shells that there are scripts for."""
+    """The shells that have a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -25,8 +25,8 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="She
 
 
 def prepare_completion() -> None:
-    """Let typer answer where a script asks; other starts do nothing here."""
+    """Prepare typer to answer a completion script; other calls of the command do nothing here."""
     if _ASKED in os.environ:
-        # It has typer know the shells. Typer does so itself only where it may add --install-completion, which writes
-        # to people's start-up files.
+        # The call registers the shells. Typer does so itself only with --install-completion, which writes to users'
+        # start-up files.
         get_completion_inspect_parameters()

@@ -1,4 +1,4 @@
-"""Options of commands that are keys of the configuration too, made of the keys' definitions."""
+"""The command options that are also configuration keys, made from the definitions of the keys."""
 
 from collections.abc import Callable
 from inspect import Parameter
@@ -15,17 +15,17 @@ _Command = Callable[..., None]
 
 
 def takes_keys(*keys: str) -> Callable[[_Command], _Command]:
-    """Give a command an option for each key, which it takes as `options`: by key, None where an option is not given."""
+    """Add an option for each key to a command, which takes them as `options`: by key, None for an option not given."""
     return lambda command: with_options(command, [_parameter(key) for key in keys], {"options": dict})
 
 
 def takes_settings(*keys: str) -> Callable[[_Command], _Command]:
-    """Give a command an option for each key and for each of a model's settings, in the same way."""
+    """Add an option for each key and for each of a model's settings to a command, as `takes_keys` does."""
     return takes_keys(*keys, *MODEL_OPTIONS)
 
 
 def _parameter(key: str) -> Parameter:
-    # Without a default of its own, so that the file's or the key's counts.
+    # Without a default, so that the file's value or the key's default applies.
     return option(key, Annotated[_accepted(KEYS[key].annotation) | None, _shown(key)])
 
 
@@ -38,11 +38,11 @@ def _shown(key: str) -> Any:
 
 
 def _accepted(annotation: Any) -> Any:
-    """The type of a key's values on the command line, from its type in the configuration."""
+    """Return the type of a key's values on the command line, from the key's type in the configuration."""
     kinds = [each for each in get_args(annotation) if each is not NoneType]
     if get_origin(annotation) is Annotated or NoneType in get_args(annotation):
         return _accepted(kinds[0])
     if get_origin(annotation) is tuple:
         return list[str]
-    # A choice is text here: the configuration tells of a mistake as it does when the key is in a file.
+    # A choice is a plain string here, so that the configuration reports mistakes in the same words as for a file.
     return str if get_origin(annotation) is Literal else annotation

@@ -1,4 +1,4 @@
-"""A conversation with a server, as `numaserve chat` has it."""
+"""The conversation of `numaserve chat` with a server."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 from numaserve.server.client.remote import RemoteServer
 
-Show = Callable[[str, bool], None]  # a piece of an answer, and whether it is of its thought
+Show = Callable[[str, bool], None]  # a piece of an answer, and whether it is reasoning
 
 
 class _Delta(msgspec.Struct):
@@ -31,26 +31,26 @@ class _Chunk(msgspec.Struct):
 
 @dataclass
 class Figures:
-    """How an answer came. Times are of `time.monotonic()`."""
+    """The figures of an answer. Times are of `time.monotonic()`."""
 
     begun: float
-    first: float = 0.0  # when the first token was there
+    first: float = 0.0  # time of the first token
     last: float = 0.0
     tokens: int = 0
-    ended: str = "stopped"  # why
+    ended: str = "stopped"  # the reason for the end
 
     def __str__(self) -> str:
         if not self.tokens:
             return self.ended
         tokens = f"{self.tokens} token{'' if self.tokens == 1 else 's'}"
-        # The first one comes when the prompt has been computed, and is no part of the pace.
+        # Without the first token, whose time includes the prompt.
         passed = self.last - self.first
         pace = f", {(self.tokens - 1) / passed:.1f} tokens/s" if self.tokens > 1 and passed > 0 else ""
         return f"{tokens}{pace}, first after {self.first - self.begun:.2f} s, {self.ended}"
 
 
 class Conversation:
-    """The turns so far. `fields` are those of each request beside its messages."""
+    """The turns so far. `fields` are the fields of each request other than its messages."""
 
     def __init__(self, remote: RemoteServer, fields: Mapping[str, object], system: str | None) -> None:
         self._remote = remote
@@ -63,9 +63,10 @@ class Conversation:
         self._turns.clear()
 
     def ask(self, text: str, show: Show) -> Figures:
-        """Have `text` answered, and each piece shown as it comes. Raises `OperatorError`, and then nothing was asked.
+        """Ask `text`, and show each piece of the answer as it arrives.
 
-        Interrupted, it keeps what there is of the answer, and the server ends the request.
+        Raises `OperatorError`, and then leaves the turns unchanged. An interrupt keeps the partial answer and makes the
+        server end the request.
         """
         question = {"role": "user", "content": text}
         body = {

@@ -1,4 +1,4 @@
-"""An estimate as tables, and as a record."""
+"""The views of an estimate: tables, and a JSON record."""
 
 from dataclasses import asdict
 from typing import Any
@@ -15,12 +15,12 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-_SHOWN = 0.002  # the least part of a phase that has a row
+_SHOWN = 0.002  # smallest fraction of a phase that has a row
 _BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "other ranks"}
 
 
 def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
-    """Tables of memory and of both phases, and their totals."""
+    """Return tables of memory and of both phases, with their totals."""
     load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
     products = products_text(estimate.multiplied_by)
     weights = f"weights {settings.formats.linear or 'as published'}{products and f' ({products})'}"
@@ -44,7 +44,7 @@ def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, eff
 def estimate_record(
     name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies
 ) -> dict[str, Any]:
-    """The estimate as JSON; times are in seconds."""
+    """Return the estimate as a JSON object; times are in seconds."""
     return {
         "model": name,
         "weights": options.settings.formats.linear or "as published",

@@ -12,10 +12,10 @@ from numaserve.server.cli.version_option import with_version
 from numaserve.server.common.standard_streams import open_standard_streams
 from numaserve.workers.interface.errors import OperatorError
 
-EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
+EXIT_MISTAKE = 2  # a mistake that the operator can correct; restarting without a change would not help
 EXIT_INTERRUPTED = 130
 
-# The module of each command and the name in it: a function, or a group of commands. In the order of the help.
+# The module of each command, and the name of its function or group in it, in the order of the help.
 _COMMANDS = {
     "serve": ("serve", "serve"),
     "chat": ("chat", "chat"),
@@ -32,11 +32,11 @@ _COMMANDS = {
 
 
 def _with_commands(names: Iterable[str]) -> Any:
-    """Return the command with some of those below it, as a click command."""
+    """Return the command with the named subcommands, as a click command."""
     app = typer.Typer(
         name=PROGRAM,
         help="Serve large language models on the NUMA nodes of a Xeon host.",
-        add_completion=False,  # the bare command's options for it edit start-up files: there is a command instead
+        add_completion=False,  # typer's options for completion edit start-up files; `numaserve completion` does not
         context_settings={"help_option_names": ["-h", "--help"]},
         # Rich's help cuts long option names off at 80 columns and takes "[default: 64]" for markup.
         rich_markup_mode=None,
@@ -54,18 +54,18 @@ def _with_commands(names: Iterable[str]) -> Any:
 
 
 def _nothing() -> None:
-    # Without a function of its own, typer takes the only command of an app for the app.
+    # Without a callback, typer makes the only command of an app the app itself.
     ...
 
 
 @functools.cache
 def whole_command() -> Any:
-    """Return the command with all those below it, as a click command."""
+    """Return the command with all subcommands, as a click command."""
     return _with_commands(_COMMANDS)
 
 
 def _command_for(given: Sequence[str]) -> Any:
-    """Return the command with what `given` asks for. The modules of one command are not imported for another."""
+    """Return the command with the subcommands that `given` needs. Modules of other subcommands are not imported."""
     return _with_commands(given[:1]) if given and given[0] in _COMMANDS else whole_command()
 
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         prepare_completion()
-        # Typer's own error box is several lines; as an exception its message is one.
+        # Typer's error box has several lines; the message of the exception has one.
         status = _command_for(given).main(args=given or ["--help"], standalone_mode=False, prog_name=PROGRAM)
     except typer.TyperException as error:
         _complain(error.format_message())

@@ -1,4 +1,4 @@
-"""A server for one command: it is reached through a Unix socket without a name, and ends with the command."""
+"""A server for one command, reached through an unnamed Unix socket, which ends with the command."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from numaserve.server.gateway.models.process import MODEL_COMMAND, start_model_p
 from numaserve.server.gateway.models.process_main import ModelLaunch
 from numaserve.workers.interface.errors import OperatorError
 
-_URL = "http://localhost"  # of which only the path counts: requests go through the socket
+_URL = "http://localhost"  # only the path matters: requests go through the socket
 _ENDING_S = 30.0
 _LOOKS_S = 0.05
 
@@ -25,10 +25,10 @@ _LOOKS_S = 0.05
 def own_server(
     model: str, options: Mapping[str, object], command: Sequence[str] = MODEL_COMMAND
 ) -> Iterator[RemoteServer]:
-    """Serve `model` with these options of `numaserve serve`; the server is loaded when the first answer comes.
+    """Serve `model` with these options of `numaserve serve`; the first answer comes when the model is loaded.
 
-    It is started as a gateway starts one: in a session of its own, so that Ctrl-C reaches the command alone, and
-    with the end of a pipe, so that it ends however the command does. Raises `OperatorError` where it does not start.
+    The server is started as by a gateway. A session of its own makes Ctrl-C reach the command alone. The end of a pipe
+    makes the server end with the command, however that ends. Raises `OperatorError` if the server does not start.
     """
     with (
         tempfile.TemporaryFile("w+") as log,
@@ -45,10 +45,10 @@ def own_server(
 
 @contextlib.contextmanager
 def _listening() -> Iterator[tuple[socket.socket, Path]]:
-    """A socket that listens, and the path at which this process reaches it meanwhile: an open descriptor's.
+    """Yield a listening socket, and the path of an open descriptor through which this process reaches the socket.
 
-    Its name in the file system is gone before anything is started, so that nothing is left however the command ends,
-    and nobody else finds it. (An abstract socket has no name there either, but any user may connect to it.)
+    The name in the file system is removed before anything is started: nothing is left however the command ends, and no
+    other process can find the socket. (An abstract socket has no such name either, but any user may connect to it.)
     """
     with socket.socket(socket.AF_UNIX) as listener:
         with tempfile.TemporaryDirectory(prefix="numaserve-") as folder:  # of mode 0700
@@ -81,7 +81,7 @@ def _started(
 
 
 def _is_served(remote: RemoteServer) -> bool:
-    # Its socket listens from the start: who asks before there is somebody waits, until its end at most.
+    # The socket listens from the start: a request before the server is ready waits, at most until the server ends.
     try:
         with remote.request("GET", "/readyz") as response:
             return response.status == 200
@@ -90,7 +90,7 @@ def _is_served(remote: RemoteServer) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    # The second signal ends what still runs: nobody waits for it.
+    # The second signal ends running requests, for which no one waits.
     for number in (signal.SIGTERM, signal.SIGTERM):
         process.send_signal(number)
     try:
@@ -101,7 +101,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_words(log: IO[str], model: str) -> str:
-    """What it said of its end: a mistake that can be mended, or the last line of its log."""
+    """Return the reason for the server's end: a mistake that can be corrected, or the last line of the log."""
     log.seek(0)
     lines = [line for line in log.read().splitlines() if line.strip()]
     mistakes = [

@@ -25,7 +25,7 @@ from rich.console import Console
 THIS = "this"
 EXIT_DOES_NOT_FIT = 1
 _OUTPUT_LEN = 1024
-_WIDTH = 120  # where there is no terminal to tell
+_WIDTH = 120  # columns without a terminal
 
 
 @takes_settings(
@@ -71,7 +71,7 @@ def plan(
 
     The exit status is 1 if the model does not fit.
     """
-    # Other commands do without the native kernels.
+    # Imported here, because other commands do not need the native kernels.
     from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
     from numaserve.server.cli.estimate_view import estimate_record, estimate_view  # noqa: PLC0415
     from numaserve.workers.bench.machine import measure  # noqa: PLC0415
@@ -109,7 +109,7 @@ def plan(
 
 
 def _output_len(task: Task, given: int | None) -> int:
-    """Tokens that are generated. Raises `OperatorError` where there are to be some and the task generates none."""
+    """Return the number of generated tokens. Raises `OperatorError` if tokens are requested of a task without any."""
     if task == "generate":
         return given or _OUTPUT_LEN
     if given is not None:
@@ -121,7 +121,7 @@ def _output_len(task: Task, given: int | None) -> int:
 
 @contextmanager
 def _configuration(model: str | None, shape: str | None) -> Iterator[tuple[str, Path]]:
-    """Name and place of the model's configuration; that of a shape is written to a temporary folder."""
+    """Yield the name and path of the model's configuration; that of a shape is written to a temporary folder."""
     if (model is None) == (shape is None):
         raise OperatorError("name either a MODEL or a shape with --shape")
     if model is not None:

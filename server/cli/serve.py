@@ -30,7 +30,7 @@ def serve(
         return
     check_for_several(max_loaded)
     serve_config = load_config(options | {"model": model}, config)
-    # Mistakes in the options are told, and other commands run, without importing the server.
+    # Imported late: reporting mistakes in the options, and other commands, do not need the server.
     from numaserve.server.service.start import run_service  # noqa: PLC0415
 
     run_service(serve_config)

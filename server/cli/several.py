@@ -1,4 +1,4 @@
-"""``numaserve topology --models``: where each model of a file would be, before any is loaded."""
+"""``numaserve topology --models``: the placement of each model of a models file, without loading."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def print_models(console: Console, path: Path, machine: Topology, max_loaded: int | None = None) -> None:
-    """Print the part of the machine that each model has. Raises `OperatorError` for what cannot be loaded together."""
+    """Print the placement of each model. Raises `OperatorError` for models that cannot be loaded together."""
     models = read_models_file(path, max_loaded)
     plan = place_models(models, machine)
     table = Table(
@@ -35,7 +35,7 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
 
 
 def _rows(name: str, placed: Placed) -> list[tuple[str, ...]]:
-    """A row for each node; what is the model's stands in the first."""
+    """Return a row for each node; the first row also has the figures of the model."""
     place, rows = placed.spec.place, list[tuple[str, ...]]()
     when = "pinned" if place.pinned else place.load
     for node in placed.part.nodes:

@@ -1,4 +1,4 @@
-"""Options that several commands have. They are parameters in one place only; typer knows no groups of options."""
+"""The options that several commands share, each defined once, because typer has no groups of options."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from numaserve.workers.interface.errors import OperatorError
 
-# Of each command that asks a server.
+# Options of each command that sends requests to a server.
 ApiKeyFile = Annotated[Path | None, typer.Option(help="File of API keys. Its first key is sent to the server.")]
 CaFile = Annotated[
     Path | None,
@@ -27,16 +27,16 @@ MAX_LOADED = typer.Option(
 
 
 def option(name: str, annotation: Any, default: object = None) -> Parameter:
-    """The parameter of an option; `annotation` is a type with typer's description of it."""
+    """Return the parameter of an option; `annotation` is a type with typer's description of the option."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def with_options(
     command: Callable[..., None], shared: Iterable[Parameter], made: dict[str, Callable[[dict[str, Any]], object]]
 ) -> Callable[..., None]:
-    """The command with the options `shared` in the place of its parameters named in `made`, which stand together.
+    """Return the command with the options `shared` in place of its adjacent parameters named in `made`.
 
-    Each of those is made of the options' values, by name.
+    `made` gives, for each of these parameters, the function that makes its value from the options' values, by name.
     """
     options = {each.name: each for each in shared}
     parameters = list(signature(command, eval_str=True).parameters.values())
@@ -53,6 +53,6 @@ def with_options(
 
 
 def check_for_several(max_loaded: int | None) -> None:
-    """Refuse, where there is one model, what is for several. Raises `OperatorError`."""
+    """Raise `OperatorError` if an option for several models is given with one model."""
     if max_loaded is not None:
         raise OperatorError("--max-loaded needs --models: set --models too, or leave --max-loaded out")

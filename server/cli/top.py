@@ -1,4 +1,4 @@
-"""``numaserve top URL``: a running server, live."""
+"""``numaserve top URL``: the live view of a running server."""
 
 import sys
 import time
@@ -44,14 +44,14 @@ def top(
             time.sleep(seconds)
             try:
                 view = machine_view(url, *look.again(), console.width, console.height)
-            except OperatorError as error:  # it may be there again the next time, or this model
+            except OperatorError as error:  # the server, or the model, may be available at the next look
                 live.update(Group(Text(str(error), "red"), Text("Last state:\n", "dim"), view), refresh=True)
             else:
                 live.update(view, refresh=True)
 
 
 class _Look:
-    """Looks at a server, and remembers the last time that its steps were told: a long step holds that up."""
+    """The observer of a server. It remembers the last report of steps, because a long step delays the next one."""
 
     def __init__(self, remote: RemoteServer, model: str | None) -> None:
         self._remote = remote
@@ -59,7 +59,7 @@ class _Look:
         self._before: tuple[Machine, float] | None = None
 
     def again(self) -> tuple[Machine, Rates | None]:
-        """The server now, and its rates since the time before, if there was one."""
+        """Return the server's state, and its rates since the previous look, if there was one."""
         machine, at = self._remote.get(self._path, Machine), time.monotonic()
         rates = None
         if self._before is not None:

@@ -1,4 +1,4 @@
-"""``numaserve topology``: cores and memory that this process may use, and a model's ranks on them."""
+"""``numaserve topology``: the cores and memory that this process may use, and the placement of a model's ranks."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""``--version`` of every command."""
+"""The option ``--version`` of every command."""
 
 from typing import Annotated, Any
 
@@ -8,9 +8,9 @@ from numaserve.workers.interface.errors import OperatorError
 
 
 def version_text() -> str:
-    """Return one line: the version, the commit it was built from, and the instruction set the kernels would use.
+    """Return one line: the version, its commit, and the instruction set that the kernels would use.
 
-    A process of its own looks for the instruction set, as for every command: this one loads no kernels.
+    A separate process finds the instruction set, because this process loads no kernels.
     """
     from numaserve.server.service.checks.instruction_set import instruction_set  # noqa: PLC0415 nothing else needs it
 
@@ -27,9 +27,10 @@ def version() -> None:
 
 
 def with_version(command: Any) -> Any:
-    """Return `command` with the option, as all commands below it have it then.
+    """Return `command` with the option on itself and on all its subcommands.
 
-    A parameter of each command's function would be written twenty times, and forgotten with the next one.
+    A parameter of each command's function was rejected: it would be repeated twenty times, and forgotten in new
+    commands.
     """
     made = typer.Typer(add_completion=False)
     made.command()(_version_alone)
@@ -62,4 +63,4 @@ def _version_alone(
         ),
     ] = False,
 ) -> None:
-    """Nothing: typer makes options of functions' parameters alone, and this one's is given to all commands."""
+    """Do nothing. Typer makes options only from function parameters; this parameter is added to all commands."""

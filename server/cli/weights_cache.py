@@ -1,4 +1,4 @@
-"""``numaserve cache``: packed weights that are kept from one start to the next."""
+"""``numaserve cache``: the packed weights that are stored between starts."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ def clear() -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[CacheFolder | None]:
-    """The cache's folder; None where there is none yet."""
+    """Yield the cache's folder; None if there is none yet."""
     path = weights_cache_folder()
     try:
         if not path.exists():

@@ -1,4 +1,4 @@
-"""The end of a stream whose model process has died: an error in the format of its API, if a client can still read it."""
+"""The end of a stream whose model process has died: an error in the format of its API, if one can still be read."""
 
 from numaserve.server.gateway.passing import AnswerCutOff
 from numaserve.server.http.errors import ApiError

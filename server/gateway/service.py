@@ -155,7 +155,10 @@ class _Life:
         )
 
     async def _until_ready(self, fleet: Fleet) -> int:
-        """Wait for the models that are loaded at start. Returns the exit status of the first that fails, or `EXIT_OK`."""
+        """Wait for the models that are loaded at start. Returns `EXIT_OK`, or the exit status for the first that fails.
+
+        A stop signal ends the wait.
+        """
         while not self._signals.stop.is_set() and not fleet.is_ready():
             failed = next((name for name in fleet.at_start if fleet.state(name) == "failed"), None)
             if failed is not None:

@@ -1,1 +1,1 @@
-"""The life of the server: checks, loading, listening, serving, draining."""
+"""The run of a server: checks, loading, listening, serving, draining."""

@@ -1,4 +1,4 @@
-"""The line that ends the start: the place of the server, and a command to try it with."""
+"""The line that ends the start: the server's address, and a command for a first request."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ _STATEMENT = "Paris is the capital of France."
 
 @dataclass(frozen=True)
 class Example:
-    """A request that a model can answer: its path, and its body without the model's name."""
+    """An example request that a model can answer: its path, and its body without the model's name."""
 
     path: str
     body: dict[str, Any]
@@ -34,7 +34,7 @@ _WITHOUT_TEMPLATE = Example(
 
 
 def example_for(task: Task, *, has_chat_template: bool) -> Example:
-    """Return the example for a model; one without a chat template continues a text and cannot chat."""
+    """Return the example for a model; a model without a chat template can only complete text."""
     return _EXAMPLES[task] if task != "generate" or has_chat_template else _WITHOUT_TEMPLATE
 
 

@@ -1,4 +1,4 @@
-"""The making of the engine and of the HTTP server, from parts that were checked."""
+"""The construction of the engine and of the HTTP server from checked parts."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checked:
-    """Everything that a server is made from, found to be right before a weight is read."""
+    """The parts of a server, checked before any weight is read."""
 
     config: ServeConfig
-    instruction_set: str | None  # of the kernels; None for the backend that has none
-    machine: Topology  # what the process may use
+    instruction_set: str | None  # of the kernels; None for the reference backend
+    machine: Topology  # the nodes and cores that this process may use
     deployment: Deployment
     path: Path  # of the model
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
     embedding_size: int  # 0: the model is not served for embeddings
-    judge: Judge | None  # None: it is not served as a judge of documents
+    judge: Judge | None  # None: the model is not served as a reranker
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
     reasoning_format: ReasoningFormat | None
@@ -63,7 +63,7 @@ class Checked:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The model's names in the API; answers and metrics have the first."""
+        """The model's names in the API; answers and metrics use the first."""
         return self.config.served_model_name or (served_name(self.config.model, self.path),)
 
     @property
@@ -73,13 +73,13 @@ class Checked:
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
-        """The drafters that there are: `auto` means what the model has."""
+        """The drafters in use; `auto` stands for those that the model has."""
         predicts = self.deployment.launches[0].settings.mtp
         return tuple(each for each in self.config.drafters if each != "mtp" or predicts)
 
     @cached_property
     def metrics(self) -> Metrics:
-        """The metrics of this server, made once."""
+        """The metrics of this server, created once."""
         return Metrics(self.name)
 
 
@@ -92,7 +92,7 @@ def make_engine(
     *,
     link: GatewayLink | None = None,
 ) -> Engine:
-    """The engine; nothing is started yet. `worker_command` is the command of a worker."""
+    """Return the engine, not yet started. `worker_command` is the command of a worker."""
     config, deployment, drafters = checked.config, checked.deployment, checked.drafters
     scheduler = Scheduler(
         SchedulerConfig(
@@ -142,8 +142,11 @@ def make_engine(
 
 
 def connection_limits(config: ServeConfig, link: GatewayLink | None) -> ConnectionLimits:
-    """Bounds on a connection. A gateway, whose own bound counts, reads a slow reader's answer in large pieces, with
-    minutes between them."""
+    """Return the bounds on a connection.
+
+    With a `link` to a gateway, the gateway's bound on slow readers applies instead: the gateway reads the answer of a
+    slow client in large pieces, minutes apart.
+    """
     from numaserve.server.connection.bounds import ConnectionLimits  # noqa: PLC0415 the workers are loading by now
 
     limits = ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds)
@@ -158,10 +161,10 @@ def make_http_server(
     traced: bool = False,
     link: GatewayLink | None = None,
 ) -> HttpServer:
-    """The HTTP server; slow, as it imports half of what there is, and meant for a thread.
+    """Return the HTTP server. Call it in a thread: its imports are slow.
 
-    At listeners that the service manager keeps open it begins with `listen`, once the model is loaded: to wait is
-    better for their clients than to be refused.
+    On listeners that the service manager keeps open, the server accepts connections only from `listen` on, once the
+    model is loaded: waiting is better for clients than a refusal.
     """
     from numaserve.server.generation.context import ApiContext  # noqa: PLC0415 the workers are loading by now
     from numaserve.server.http.browser_rules import BrowserRules  # noqa: PLC0415

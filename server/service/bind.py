@@ -17,15 +17,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GatewayLink:
-    """What makes a server one of several behind a gateway: only this reaches its `listener`."""
+    """The link of a model process to its gateway, which alone connects to `listener`."""
 
-    name: str  # of its model
+    name: str  # of the model
     listener: Listener
-    lifeline_fd: int  # which its workers inherit: the gateway waits until nobody has it any more
+    lifeline_fd: int  # inherited by the workers: the gateway waits until every process has closed it
 
 
 def bind_listeners(config: ServeConfig) -> list[Listener]:
-    """Those that systemd gives, else the one of `uds`, or of `host` and `port`. Raises `OperatorError`."""
+    """Return the listeners that systemd passes, else the one of `uds`, or of `host` and `port`.
+
+    Raises `OperatorError`.
+    """
     certificate = find_certificate(config.ssl_certfile, config.ssl_keyfile)
     given = activated_listeners(os.environ, certificate)
     if given and config.uds is not None:
@@ -42,7 +45,7 @@ def bind_listeners(config: ServeConfig) -> list[Listener]:
 
 
 def warn_of_reach(listeners: Sequence[Listener]) -> None:
-    """Say in the log which of them other machines can reach: to be called where no key is asked for."""
+    """Log which listeners other machines can reach. Call it if no API key is required."""
     for listener in listeners:
         if not listener.is_local:
             _log.warning(

@@ -1,4 +1,4 @@
-"""The HTTP server. Imported while the workers load: FastAPI takes half a second."""
+"""The HTTP server of one model. Imported while the workers load, because FastAPI takes half a second."""
 
 import logging
 import socket
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class HttpServer(AppServer):
-    """The server of one model: the API over `context`."""
+    """The HTTP server of one model: the API over `context`."""
 
     def __init__(
         self,
@@ -28,13 +28,13 @@ class HttpServer(AppServer):
         self._context = context
 
     def prepare(self) -> None:
-        """Load what requests need later; meant for a thread, while the workers load."""
+        """Load what requests need later. Call it in a thread while the workers load."""
         try:
             self._context.prepare()
         except Exception as error:
             _log.warning("this server cannot serve requests with constraints: %s", error)
 
     def stop(self) -> None:
-        """Stop; requests that wait to be decoded or tokenized are refused."""
+        """Stop the server; requests that wait to be decoded or tokenized are refused."""
         self._context.close()
         super().stop()

@@ -1,4 +1,4 @@
-"""KV events as the options ask for them."""
+"""The publisher of KV events, as the options configure it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
-    """What publishes the KV events of `model`; None where nobody asked for them, and nothing is imported then.
+    """Return the publisher of the KV events of `model`; None, without any import, if KV events are off.
 
-    Raises `OperatorError` for an address that cannot be had, or that other machines reach without `kv_events_anywhere`.
+    Raises `OperatorError` for an unavailable address, and for one that other machines reach without
+    `kv_events_anywhere`.
     """
     if config.kv_events is None:
         if config.kv_events_replay is not None:
@@ -79,7 +80,9 @@ def _check_path(path: Path) -> None:
         )
     if not path.parent.is_dir():
         raise OperatorError(f"the folder {path.parent} for the socket of KV events does not exist: create it")
-    remove_dead_socket(path, "address of KV events")  # ZeroMQ would take any file's place, and a living server's
+    remove_dead_socket(
+        path, "address of KV events"
+    )  # ZeroMQ would replace any file, and the socket of a running server
 
 
 def _is_loopback(host: str) -> bool:

@@ -14,10 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class LoadingDisplay:
-    """One bar over the packed weights of all ranks, mirrored in the service manager's status line."""
+    """The progress bar over the packed weights of all ranks, mirrored in the service manager's status line."""
 
     def __init__(self, model_name: str, service_manager: ServiceManager, *, bar: bool = True) -> None:
-        """Without `bar` there are log lines on a terminal, too."""
+        """Create the display. Without `bar`, progress goes to log lines on a terminal too."""
         self._model_name = model_name
         self._service_manager = service_manager
         self._quarter = 0
@@ -44,7 +44,7 @@ class LoadingDisplay:
         self._progress.stop()
 
     def update(self, done: int, total: int) -> None:
-        """Show that `done` of `total` bytes are packed, over all ranks."""
+        """Show that `done` of `total` bytes of all ranks are packed."""
         self._progress.update(self._task, completed=done, total=total)
         percent = 100 * done // max(total, 1)
         self._service_manager.status(f"loading {self._model_name}: {percent} %")

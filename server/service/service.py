@@ -1,7 +1,7 @@
-"""One life of the server: checks, loading, serving, draining.
+"""The run of a server: checks, loading, serving, draining.
 
-Everything that can be wrong is found before a weight is read, cheapest first: address, keys and processor (see
-`start`), model, memory, tables of tensors.
+All checks run before any weight is read, cheapest first: address, keys and processor (see `start`), model, memory,
+tables of tensors.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 def serve(started: Started, closing: contextlib.ExitStack) -> NoReturn:
-    """Serve until told to stop, close `closing`, and end the process. Raises `OperatorError`."""
+    """Serve until a stop signal, close `closing`, and end the process. Raises `OperatorError`."""
     config = started.config
     checked = _check(started)
     log_start(checked)
@@ -98,8 +98,8 @@ def _check(started: Started) -> Checked:
     for note in deployment.notes:
         _log.warning("%s", note)
     if deployment.front_end_cpus:
-        os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
-    importlib.import_module("fastapi")  # needed later, and imported while the process of the check works
+        os.sched_setaffinity(0, deployment.front_end_cpus)  # before starting a child, which inherits the affinity
+    importlib.import_module("fastapi")  # needed later; imported while the tokenizer check runs
     tokenizer_check.wait_until_loaded(model.vocab_size)
     tokenizer = load_tokenizer_with(path, config.chat_template)
     if options.draft is not None:
@@ -130,7 +130,7 @@ def _check(started: Started) -> Checked:
 
 
 class Service:
-    """The engine and the HTTP server from start to end, and the signals between them."""
+    """The engine and the HTTP server from start to end, and the signals that stop them."""
 
     def __init__(
         self,
@@ -160,12 +160,12 @@ class Service:
         self._signals.handle(self._checked.key_sources, self._listeners[0].certificate)
         with self._display:
             starting = loop.create_task(self._engine.start())
-            # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
+            # Imported in a thread, so that the event loop can serve the workers meanwhile.
             parts = (self._checked, self._engine, self._listeners)
             http = await asyncio.to_thread(make_http_server, *parts, traced=self._traced, link=self._link)
             serving = loop.create_task(http.run_until_stopped())
-            # Before the server is ready: the tables for constraints hold the GIL for some tenths of a second, in which
-            # no stream would go on.
+            # Before the server is ready: making the tables for constraints holds the GIL for some tenths of a second,
+            # which would stall all streams.
             preparing = asyncio.gather(starting, asyncio.to_thread(http.prepare))
             await _first_of(preparing, self._signals.stop.wait())
         try:
@@ -180,13 +180,13 @@ class Service:
             return EXIT_FAILED
         finally:
             if self._listeners[0].kept_open:
-                http.accept_no_more()  # connections from now on wait for the next server, which does not refuse them
+                http.accept_no_more()  # new connections wait for the next server instead of being refused
             await self._drain()
             await self._close(http, serving)
         return EXIT_FAILED if self._gave_up.is_set() else EXIT_OK
 
     async def _serve_until_stopped(self, http: HttpServer) -> None:
-        # A full collection looks at all of this, for some tenths of a second in which no stream goes on.
+        # A full garbage collection over these objects would stall all streams for some tenths of a second.
         gc.freeze()
         name, listener = self._checked.name, self._listeners[0]
         http.listen()
@@ -201,7 +201,7 @@ class Service:
             watchdog.cancel()
 
     async def _drain(self) -> None:
-        """Let running requests finish, unless the workers are gone or somebody is in a hurry."""
+        """Let running requests finish, unless the workers have ended or a second stop signal arrives."""
         self._service_manager.stopping()
         if not self._engine.takes_requests():
             return
@@ -210,7 +210,7 @@ class Service:
         await _first_of(self._engine.drain(seconds), self._signals.hurry.wait())
 
     async def _close(self, http: HttpServer, serving: asyncio.Task[None]) -> None:
-        """End what still runs with an error, the workers, and the connections once they have been told."""
+        """End running requests with an error, the workers, and the connections once the errors are sent."""
         stopping = asyncio.ensure_future(self._engine.stop(at_once=self._signals.hurry.is_set()))
         http.stop()
         both = asyncio.gather(stopping, serving)
@@ -226,7 +226,7 @@ class Service:
 
 
 async def _first_of(*waits: Awaitable[object]) -> None:
-    """Return when the first is done, having cancelled those that were made here; a failed one raises later."""
+    """Wait for the first of `waits`, and cancel the tasks created here. Errors are raised later."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task, wait in zip(tasks, waits, strict=True):

@@ -1,4 +1,4 @@
-"""Traces as the options ask for them."""
+"""The sender of trace spans, as the options configure it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 def open_spans(config: ServeConfig, model: str) -> Spans | None:
-    """What sends a span of each request of `model`; None where nobody asked for it, and nothing is imported then.
+    """Return the sender of a span for each request of `model`; None, without any import, if tracing is off.
 
-    Raises `OperatorError` for an address that is none, or where the packages for it are not installed.
+    Raises `OperatorError` for an invalid address, and if the packages for tracing are not installed.
     """
     endpoint = config.otlp_endpoint
     if endpoint is None and not any(os.environ.get(name) for name in _ENDPOINTS):
@@ -34,7 +34,7 @@ def open_spans(config: ServeConfig, model: str) -> Spans | None:
     if not _is_installed():
         if endpoint is not None:
             raise OperatorError(f"--otlp-endpoint needs OpenTelemetry, which is not installed: run `{_INSTALL}`")
-        # The environment's may be meant for all programs of a host.
+        # An address in the environment may be meant for all programs of a host.
         _log.warning(
             "no traces are sent: OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry is not installed "
             f"(to install it, run `{_INSTALL}`)"
@@ -48,5 +48,5 @@ def open_spans(config: ServeConfig, model: str) -> Spans | None:
 def _is_installed() -> bool:
     try:
         return find_spec(_NEEDED) is not None and find_spec("opentelemetry.sdk") is not None
-    except ModuleNotFoundError:  # of what lies above it
+    except ModuleNotFoundError:  # one of its dependencies
         return False

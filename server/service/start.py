@@ -1,7 +1,7 @@
 """The start of the server, up to the model's files.
 
-Few modules are imported here. The process that checks the tokenizer works while this process imports the others, which
-takes half a second.
+Few modules are imported here. The tokenizer check runs in its process while this process imports the other modules,
+which takes half a second.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from numaserve.workers.weights.hub import resolve_model
 def run_service(
     config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND, link: GatewayLink | None = None
 ) -> NoReturn:
-    """Serve until told to stop, and end the process. Raises `OperatorError` for what the operator can mend.
+    """Serve until a stop signal, and end the process. Raises `OperatorError` for mistakes of the operator.
 
-    `worker_command` is what is executed for a worker, without its arguments. With a `link` the server
-    is one of several behind a gateway.
+    `worker_command` starts a worker, without its arguments. With a `link`, the server is a model process of a gateway.
     """
-    # First: nothing else is to see the environment with a key in it.
+    # First: no other code may see a key in the environment.
     key_sources = KeySources(
         config.api_key_file,
         passed=link is not None,
-        # Routers index the tokens of events alone, and would count a prefix that one key finds for all keys.
+        # Routers index events by tokens alone, and would count a prefix that one key has cached for all keys.
         one_group=config.kv_events is not None,
     )
     set_up_logging(config.log_level, config.log_format, None if link is None else link.name)

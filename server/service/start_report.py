@@ -1,6 +1,6 @@
-"""The report of the start: how the model is placed on the machine, before its weights are loaded.
+"""The start report: the placement of the model on the machine, logged before the weights are loaded.
 
-On a terminal it is a block of aligned lines; in a JSON log it is one record with a field for each figure.
+On a terminal the report is a block of aligned lines; in a JSON log it is one record with a field for each figure.
 """
 
 import logging
@@ -30,7 +30,7 @@ def _by_node(checked: Checked) -> dict[int, list[RankResources]]:
 
 
 def _sizes(ranks: list[RankResources]) -> tuple[int, int]:
-    """Bytes of the weights and of the KV cache."""
+    """Return the bytes of the weights and of the KV cache."""
     return sum(each.weight_bytes for each in ranks), sum(each.kv_bytes for each in ranks)
 
 
@@ -39,7 +39,7 @@ def _cpus(ranks: list[RankResources]) -> list[int]:
 
 
 def _rows(checked: Checked) -> list[tuple[str, str]]:
-    """The report as labels and texts."""
+    """Return the report as labels and texts."""
     config, deployment, nodes = checked.config, checked.deployment, _by_node(checked)
     ranks, cores = len(deployment.ranks), len(_cpus(deployment.ranks))
     weights, kv_cache = _sizes(deployment.ranks)
@@ -74,7 +74,7 @@ def _count(number: int, name: str) -> str:
 
 
 def _fields(checked: Checked) -> dict[str, object]:
-    """The report as data; sizes are in bytes."""
+    """Return the report as data; sizes are in bytes."""
     config, deployment = checked.config, checked.deployment
     weights, kv_cache = _sizes(deployment.ranks)
     return {

@@ -1,4 +1,4 @@
-"""A server that has an address, keys, a processor and a model."""
+"""The state of a server after the first checks: address, keys, processor and model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Started:
     config: ServeConfig
     key_sources: KeySources
     listeners: Sequence[Listener]
-    instructions: str | None  # of the kernels; None for the backend that has none
+    instructions: str | None  # instruction set of the kernels; None for the reference backend
     path: Path  # of the model
     tokenizer_check: TokenizerCheck
     worker_command: Sequence[str]

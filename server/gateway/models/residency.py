@@ -85,7 +85,7 @@ class Residency:
             self._wanted.append(name)
 
     def forget(self, name: str) -> None:
-        """Dequeue a model that no request waits for. A model that is loading, or was ordered, is loaded all the same."""
+        """Dequeue a model that no request waits for. A model that is loading, or was ordered, is still loaded."""
         if name in self._wanted and name not in self._ordered:
             self._wanted.remove(name)
 

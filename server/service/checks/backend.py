@@ -1,4 +1,4 @@
-"""Whether a backend can run here, known before the workers start."""
+"""The check that a backend can run on this machine, made before the workers start."""
 
 from importlib.util import find_spec
 
@@ -8,9 +8,9 @@ from numaserve.workers.interface.settings import Backend
 
 
 def check_backend(backend: Backend) -> str | None:
-    """Return the instruction set of the kernels; None for the backend that has none.
+    """Return the instruction set of the kernels; None for the reference backend.
 
-    Raises `OperatorError` where the processor or the installation lacks what the backend needs.
+    Raises `OperatorError` if the processor or the installation lacks a requirement of the backend.
     """
     if backend == "native":
         return instruction_set()

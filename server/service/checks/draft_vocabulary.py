@@ -1,4 +1,4 @@
-"""The vocabulary of a draft model, which has to be that of the model."""
+"""The check that a draft model has the vocabulary of the model."""
 
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from numaserve.workers.interface.errors import OperatorError
 
 
 def check_vocabulary(tokenizer: TokenizerProtocol, draft: Path) -> None:
-    """Raises `OperatorError` unless the draft model's tokens are those of `tokenizer`, number by number, as far as both
-    have some: GGUF files count rows of the embedding that no text leads to."""
+    """Raise `OperatorError` unless the draft model's tokens equal those of `tokenizer`, id by id.
+
+    Only ids that both vocabularies have are compared: GGUF files also count embedding rows that no text maps to.
+    """
     other = load_tokenizer(draft)
     try:
         both = range(min(tokenizer.vocab_size, other.vocab_size))

@@ -1,4 +1,4 @@
-"""The instruction set of the workers' kernels, known before they start."""
+"""The instruction set of the workers' kernels, determined before the workers start."""
 
 import subprocess
 import sys
@@ -9,10 +9,10 @@ _COMMAND = (sys.executable, "-m", "numaserve.kernels")
 
 
 def instruction_set() -> str:
-    """The instruction set that this machine offers, or that NUMASERVE_ISA forces.
+    """Return the instruction set that this machine offers, or that NUMASERVE_ISA forces.
 
-    Raises `OperatorError` when it cannot be had: every worker would fail of it, after it had loaded its weights. A
-    process of its own looks: the front end, which strangers talk to, loads no kernels.
+    Raises `OperatorError` if the instruction set is unavailable; otherwise every worker would fail after loading its
+    weights. A separate process finds out, because the front end, which serves untrusted clients, loads no kernels.
     """
     done = subprocess.run(_COMMAND, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,8 +1,8 @@
-"""The check of a model's tokenizer in a process of its own, before the server loads it.
+"""The check of a model's tokenizer in a separate process, before the server loads the tokenizer.
 
-A tokenizer.json decides how much memory and time its loading takes: an id of 2**31 makes a table of as many rows, and
-400,000 added tokens hold the GIL for minutes. Bounds on ids alone were rejected: a config.json that lies about its
-vocabulary would lift them.
+A tokenizer.json determines the memory and time of its own loading. An id of 2**31 creates a table of as many rows;
+400,000 added tokens hold the GIL for minutes. Bounds on ids alone were rejected: a config.json with a false vocabulary
+size would lift them.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from numaserve.server.common.patience import Patience
 from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.tokenizer.types import TokenizerError
 
-# Bytes of a complaint in UTF-8, which follows; none where all is well. There is one answer for the tokenizer, and one
-# for its tables.
+# The length in bytes of the UTF-8 error message that follows; 0 on success. The process sends one answer for the
+# tokenizer, and one for its tables.
 ANSWER_SIZE = struct.Struct("<Q")
 
 _COMMAND = command_of("numaserve.server.service.checks.tokenizer_check_process")
 
 
 class CheckLimits(msgspec.Struct, frozen=True):
-    """Bounds on the loading of a tokenizer."""
+    """The bounds on the loading of a tokenizer."""
 
-    cpu_seconds: float = 30.0  # vocabularies of 262,144 tokens take three
-    seconds: float = 120.0  # wall time: several times as much, for a machine whose cores are all busy
-    memory_bytes: int = 3 * 2**30  # a tokenizer.json of 35 MB takes a sixth
+    cpu_seconds: float = 30.0  # vocabularies of 262,144 tokens take 3 s
+    seconds: float = 120.0  # wall time: several times the processor time, for a machine whose cores are all busy
+    memory_bytes: int = 3 * 2**30  # a tokenizer.json of 35 MB takes a sixth of it
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """The first line that the process gets. The second one is the model's number of logits."""
+    """The first line that the process reads. The second line is the model's number of logits."""
 
     model: str
     limits: CheckLimits
 
 
 class TokenizerCheck:
-    """One process that loads one tokenizer and ends.
+    """The process that loads one tokenizer and ends.
 
     The process loads the tokenizer while the server imports its modules and reads the model's configuration.
     """
 
     def __init__(self, model: Path, limits: CheckLimits | None = None) -> None:
-        """Let the process load the tokenizer of the model at `model`."""
+        """Start the process, which loads the tokenizer of the model at `model`."""
         self._model = model
         self._limits = limits or CheckLimits()
         self._patience = Patience(self._limits.seconds)
@@ -58,15 +58,15 @@ class TokenizerCheck:
     def wait_until_loaded(self, vocab_size: int) -> None:
         """Wait until the process has loaded the tokenizer and compared its ids with the model's `vocab_size` logits.
 
-        The server may load the tokenizer from then on, while the process goes on with the tables for constraints.
-        Raises `TokenizerError` unless all went well.
+        The server may then load the tokenizer, while the process makes the tables for constraints. Raises
+        `TokenizerError` for a tokenizer that fails the check.
         """
         with suppress(Ended, TooLate):  # found when the answer is read
             self._process.send(b"%d\n" % vocab_size, self._patience)
         self._read_answer()
 
     def finish(self) -> None:
-        """Wait until the tables are made, and end the process. Raises `TokenizerError` unless that went well."""
+        """Wait until the tables are made, and end the process. Raises `TokenizerError` if that fails."""
         self._read_answer()
         self.close()
 

@@ -1,7 +1,7 @@
-"""Loads one tokenizer within limits, with the tables for constraints, and tells whether that went well.
+"""The process that loads one tokenizer and its tables for constraints within limits, and reports the result.
 
-Started by `TokenizerCheck`. It is bounded, but not confined as processes for templates are: it runs the library that
-the server itself is about to run on the same file.
+`TokenizerCheck` starts the process. It is bounded, but not confined as processes for templates are: it runs the library
+that the server itself is about to run on the same file.
 """
 
 import resource
@@ -18,13 +18,13 @@ from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.interface.errors import OperatorError
 
-# Tokenizers have tokens that their models have no logits for: Gemma 3 one for images, fine-tunes some for padding.
+# Some tokens of tokenizers have no logits in their models: one for images in Gemma 3, some for padding in fine-tunes.
 # Requests never use such tokens.
 _MOST_BEYOND = 1024
 
 
 def _bound(subject: Subject) -> None:
-    """Bound what this process may take from here on."""
+    """Limit the memory and processor time of this process from here on."""
     # Not RLIMIT_AS: a GGUF file is mapped whole, whatever its size.
     resource.setrlimit(resource.RLIMIT_DATA, (subject.limits.memory_bytes,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -70,7 +70,7 @@ def main() -> None:
         tokenizer = load_tokenizer(Path(subject.model), chat_template="")  # the template has a process of its own
         size = sys.stdin.buffer.readline()
         if not size:
-            return  # the server ended, for what it found in the model's configuration
+            return  # the server ended because of an error in the model's configuration
         vocab_size = int(size)
         _compare(tokenizer, subject.model, vocab_size)
     except OperatorError as error:

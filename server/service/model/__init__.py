@@ -1,1 +1,1 @@
-"""The model as the operator names it: its place, template, sampling and pooling."""
+"""The model that the operator names: its path, template, sampling and pooling."""

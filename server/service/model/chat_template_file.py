@@ -1,4 +1,4 @@
-"""The tokenizer of a model, with its own chat template or with one that the operator gives instead."""
+"""The tokenizer of a model, with the model's own chat template or with one from the operator."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from numaserve.workers.interface.files import TEMPLATE_BYTES, read_text
 
 
 def load_tokenizer_with(model: Path, template: Path | None) -> Tokenizer:
-    """The tokenizer of the model at `model`, with the chat template in the file `template` if one is named.
+    """Return the tokenizer of the model at `model`, with the chat template in the file `template` if given.
 
-    Raises `TokenizerError` as `load_tokenizer` does, and `OperatorError` for a file that cannot be read and for a
+    Raises `TokenizerError` as `load_tokenizer` does. Raises `OperatorError` for a file that cannot be read and for a
     template that does not compile.
     """
     tokenizer = load_tokenizer(model, None if template is None else read_text(template, TEMPLATE_BYTES))

@@ -1,4 +1,4 @@
-"""The options of a deployment, from the server's configuration."""
+"""The deployment options, derived from the server's configuration."""
 
 import os
 from pathlib import Path
@@ -16,10 +16,10 @@ from numaserve.workers.weights.hub import resolve_model
 
 
 def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True) -> DeploymentOptions:
-    """The part of the configuration that decides on cores and memory. A draft model is looked for, and fetched where it
-    is not here; without `weights` no more than its configuration.
+    """Return the options that determine cores and memory.
 
-    Raises `OperatorError` for a draft model that cannot be had.
+    A draft model is located and downloaded if missing; without `weights`, only its configuration is downloaded.
+    Raises `OperatorError` for a draft model that cannot be found.
     """
     return DeploymentOptions(
         model=str(model),
@@ -48,7 +48,7 @@ def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
         return None
     path = resolve_model(config.draft_model, weights=weights)
     model = load_model_config(path)
-    latent = any(block.attention.cache.value_dim for block in model.decoder.blocks)  # kept in bf16 only
+    latent = any(block.attention.cache.value_dim for block in model.decoder.blocks)  # stored in bf16 only
     settings = ModelSettings(
         formats=WeightFormats(linear=config.draft_quantization),
         kv_cache_dtype="bf16" if latent else config.settings.kv_cache_dtype,
@@ -57,14 +57,17 @@ def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
 
 
 def _predicts(config: ServeConfig, path: Path, *, weights: bool) -> bool:
-    """Whether the layer that predicts is loaded: where it is named, or meant and there."""
+    """Return whether the predictor layer is loaded: it is named, or `auto` stands for it and the model has one."""
     if "mtp" not in config.drafters:
         return False
     return "mtp" in (config.speculative or ()) or can_predict(open_model(path), weights=weights)
 
 
 def weights_cache_folder() -> Path:
-    """The folder of packed weights, by the XDG base directory specification: it says to ignore a relative path."""
+    """Return the folder of packed weights.
+
+    It follows the XDG base directory specification, which ignores relative paths.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not cache.is_absolute():
         try:
@@ -77,7 +80,7 @@ def weights_cache_folder() -> Path:
 
 
 def _weights_cache(config: ServeConfig) -> WeightsCache | None:
-    # Sums over packed weights are of AVX2, which the reference does without.
+    # Checksums of packed weights need AVX2, which the reference backend does not.
     if config.weights_cache_gib == 0 or config.backend == "reference":
         return None
     return WeightsCache(folder=str(weights_cache_folder()), limit_bytes=int(config.weights_cache_gib * GIB))

@@ -1,4 +1,4 @@
-"""The name under which clients know a model."""
+"""The default name of a model in the API."""
 
 from pathlib import Path
 
@@ -7,10 +7,9 @@ DEMO_NAME = "SmolLM2-135M-Instruct"
 
 
 def served_name(argument: str, path: Path) -> str:
-    """The default name of the model that `argument` named and that was found at `path`.
+    """Return the default name of the model that `argument` named and that was found at `path`.
 
-    A hub id is its own name; a local model is called like its file or folder, since clients should not see where on
-    this machine it lies.
+    A hub id is its own name. A local model has the name of its file or folder only: clients should not see its path.
     """
     if argument == DEMO:
         return DEMO_NAME

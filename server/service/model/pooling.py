@@ -1,4 +1,4 @@
-"""What sentence-transformers' files in a model's folder say of its embeddings."""
+"""The check of the pooling that sentence-transformers' files in a model's folder declare."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SERVED = frozenset({"Transformer", "Pooling", "Normalize"})
 
 
 def check_pooling(model: Path) -> None:
-    """Raise `OperatorError` where the model at `model` was trained for embeddings that are made in another way.
+    """Raise `OperatorError` if the model at `model` was trained for another way of making embeddings.
 
-    A model without these files is taken as it is: the operator has said what it is for.
+    A model without these files is accepted, because the operator has chosen its task.
     """
     path = model / "modules.json"
     if not model.is_dir() or not is_there(path):
@@ -32,7 +32,7 @@ def check_pooling(model: Path) -> None:
 
 
 def _modules(path: Path) -> Iterable[tuple[str, str]]:
-    """The kind of each module, and its folder."""
+    """Return the kind of each module, and its folder."""
     try:
         listed = parse_json(read_text(path, CONFIG_BYTES))
     except (ValueError, RecursionError) as error:

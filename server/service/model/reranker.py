@@ -1,4 +1,4 @@
-"""The tokens with which a model that judges documents answers."""
+"""The answer tokens of a reranker model."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import is_there, read_json
 
 _FIELD = "classifier_from_token"  # of config.json, as vLLM has it
-_DEFAULT = ["no", "yes"]  # Qwen3-Reranker's
+_DEFAULT = ["no", "yes"]  # of Qwen3-Reranker
 
 
 def find_judge(model: Path, tokenizer: TokenizerProtocol) -> Judge:
-    """The tokens for no and yes that the model at `model` names, else those of Qwen3-Reranker.
+    """Return the tokens for no and yes that the model at `model` names, else those of Qwen3-Reranker.
 
-    Raises `OperatorError` where they are not two, or not tokens of the vocabulary.
+    Raises `OperatorError` unless there are two and both are tokens of the vocabulary.
     """
     path = model / "config.json"
     words = read_json(path).get(_FIELD, _DEFAULT) if model.is_dir() and is_there(path) else _DEFAULT

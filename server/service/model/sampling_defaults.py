@@ -1,4 +1,4 @@
-"""The sampling that a model's authors recommend: its generation_config.json, or one that the package carries."""
+"""The sampling that a model's authors recommend, from its generation_config.json or from a file of the package."""
 
 from pathlib import Path
 
@@ -9,16 +9,16 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import is_there, read_json
 from pydantic import ValidationError
 
-# `do_sample` is not among them, nor do other servers look at it: false is what the file says of a model that nobody
-# thought about, and who wants greedy asks for temperature 0.
+# Without `do_sample`, which other servers ignore too: many files say false only by default, and a client that wants
+# greedy sampling sets temperature 0.
 _KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def read_sampling_defaults(argument: str, model: Path) -> Sampling:
     """Return the sampling fields of the model that `argument` named and that was found at `model`.
 
-    A GGUF file, and a folder without generation_config.json, set none, unless the package carries a file for the model.
-    Raises `OperatorError` for a file that cannot be read, and for values that no request may have either.
+    A GGUF file, or a folder without generation_config.json, sets none unless the package has a file for the model.
+    Raises `OperatorError` for a file that cannot be read, and for values that requests may not have either.
     """
     path = _file_of(argument, model)
     if path is None:

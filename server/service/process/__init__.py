@@ -1,1 +1,1 @@
-"""The process of a service: keys, logs, signals, the service manager, and the end."""
+"""The process of a service: keys, logs, signals, service manager and exit."""

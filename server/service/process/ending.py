@@ -1,4 +1,4 @@
-"""The end of a server's process."""
+"""The exit of a server's process."""
 
 import atexit
 import os
@@ -7,10 +7,10 @@ from typing import NoReturn
 
 
 def end_process(status: int) -> NoReturn:
-    """End at once: everything has been closed by now.
+    """End the process at once; everything must be closed.
 
-    The usual way takes some tenths of a second to take the interpreter apart, and waits for threads, of which one may
-    be at a long text whose client is gone.
+    A normal exit takes some tenths of a second to tear the interpreter down. It also waits for threads, one of which
+    may work on a long text whose client is gone.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()

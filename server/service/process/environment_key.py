@@ -1,4 +1,4 @@
-"""The API key that comes in an environment variable, which neither children nor /proc show afterwards."""
+"""The API key in an environment variable, which is removed from the environment of children and from /proc."""
 
 import contextlib
 import ctypes
@@ -12,13 +12,13 @@ VARIABLE = "NUMASERVE_API_KEY"
 
 
 def take_environment_key() -> str | None:
-    """The key, if there is one; the variable is gone afterwards. Raises `OperatorError` for one that cannot be used."""
+    """Return the key, if there is one, and remove the variable. Raises `OperatorError` for an unusable key."""
     key = os.environ.pop(VARIABLE, None)
     if key is None:
         return None
     _blot_out(os.fsencode(f"{VARIABLE}={key}"))
     if not key:
-        # Serving without a check because a secret was not filled in would be the wrong way to fail.
+        # An empty secret must not switch the check off.
         raise OperatorError(f"{VARIABLE} is empty: set it to an API key, or unset it")
     if not is_sendable(key):
         raise OperatorError(
@@ -28,9 +28,9 @@ def take_environment_key() -> str | None:
 
 
 def _blot_out(entry: bytes) -> None:
-    """Overwrite the entry in the block that the kernel made for this process: /proc/PID/environ goes on showing it."""
+    """Overwrite the entry in the kernel's initial environment block, which /proc/PID/environ keeps showing."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        # proc(5): behind the name in parentheses come fields 3 and following; 50 and 51 are where the block is.
+        # proc(5): field 3 is the first after the name in parentheses; fields 50 and 51 are the block's addresses.
         fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         begin, end = int(fields[47]), int(fields[48])
         block = ctypes.string_at(begin, end - begin) if begin else b""

@@ -1,4 +1,4 @@
-"""The sources of API keys: a file, which is read again at SIGHUP, and the environment."""
+"""The sources of API keys: a file, which is read again on SIGHUP, and the environment."""
 
 import logging
 import time
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class KeySources:
-    """The keys of `file`, if there is one, and the one of the environment, if there is one; all of them count.
+    """The API keys of `file` and of the environment, if given; all keys are valid.
 
-    With `passed` there is a gateway before this server, which has checked keys and says whose requests are. With
-    `one_group` keys share cached prefixes unless the file names a cache group for them.
+    With `passed`, a gateway in front of this server has checked the keys and names the client of each request. With
+    `one_group`, keys share cached prefixes unless the file names a cache group for them.
 
     Raises `OperatorError` for a file or a key that cannot be used.
     """
@@ -28,18 +28,18 @@ class KeySources:
         self._file = file
         self._from_environment = [] if key is None else [ApiKey(key)]
         keys = self._read()
-        self.keys: Callers | None = ApiKeys(keys, one_group=one_group) if keys else None  # None: no key is asked for
+        self.keys: Callers | None = ApiKeys(keys, one_group=one_group) if keys else None  # None: no key is required
         if passed:
             self.keys = PassedClients(time.monotonic, one_group=one_group)
 
     def reload(self) -> None:
-        """Accept what the file says now. Raises `OperatorError`, and then nothing has changed."""
+        """Read the file again. Raises `OperatorError`, and then keeps the old keys."""
         if isinstance(self.keys, ApiKeys):
             self.keys.replace(self._read())
             self.log_sharing()
 
     def log_sharing(self) -> None:
-        """Write to the log which keys share cached prefixes; nothing where no key is asked for."""
+        """Log which keys share cached prefixes; nothing if no key is required."""
         if self.keys is None:
             return
         groups = self.keys.count_groups() if isinstance(self.keys, ApiKeys) else None
@@ -55,22 +55,25 @@ class KeySources:
             )
 
     def _read(self) -> list[ApiKey]:
-        # In this order: what the file says of the environment's key holds.
+        # In this order, so that the file's settings for the environment's key apply.
         return self._from_environment + ([] if self._file is None else read_keys(find_key_file(self._file)))
 
 
 def find_key_file(named: Path) -> Path:
-    """The file that `api_key_file` names. Raises `OperatorError` as `find_secret_file` does."""
+    """Return the file that `api_key_file` names. Raises `OperatorError` as `find_secret_file` does."""
     return find_secret_file(named, "API key file")
 
 
 def client_key(named: Path | None) -> str | None:
-    """The key a client sends: the first of the file, if one is named. Raises `OperatorError` when there is none."""
+    """Return the key that a client sends, the first of the file if one is named.
+
+    Raises `OperatorError` if the file has no key.
+    """
     return None if named is None else read_keys(find_key_file(named))[0].key
 
 
 def _told_to_routers(groups: Counter[str] | None) -> str:
-    """Return what KV events mean for the keys of each group; None where a gateway alone knows them."""
+    """Return the log text on what KV events reveal about the keys of each group; `groups` is None behind a gateway."""
     if groups is not None and not groups[""]:
         return (
             "KV events report no prefixes: they cover only API keys without cache-group=, and every API key has "

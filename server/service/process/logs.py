@@ -1,4 +1,4 @@
-"""Log set-up: text for a person at a terminal, one JSON object a line for everything else."""
+"""The log set-up: text for a terminal, one JSON object per line otherwise."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from numaserve.server.config.serve import LogFormat, LogLevel
 from numaserve.server.http.access_log import JsonFormatter
 from numaserve.workers.interface.log_lines import log_what_nobody_caught
 
-# SGR codes of levels from a number on: red for errors, in bold if they are critical; debug is dim.
+# SGR codes by minimum level: bold red for critical, red for errors; debug is dim.
 _COLOURS = (
     (logging.CRITICAL, "1;31"),
     (logging.ERROR, "31"),
@@ -20,7 +20,7 @@ _COLOURS = (
 
 
 def block(rows: Sequence[tuple[str, str]], fields: Mapping[str, object]) -> dict[str, object]:
-    """The `extra` of a record that is several lines for a person and `fields` for a program.
+    """Return the `extra` of a log record with `rows` for a person and `fields` for a program.
 
     `rows` are labels and texts. A terminal shows each as an indented line, in place of the fields.
     """
@@ -28,11 +28,10 @@ def block(rows: Sequence[tuple[str, str]], fields: Mapping[str, object]) -> dict
 
 
 class TextFormatter(logging.Formatter):
-    """Log records as text: ``2026-01-31 12:00:01 INFO message key=value``, one line an event.
+    """The formatter of log records as text, one line per event: ``2026-01-31 12:00:01 INFO message key=value``.
 
-    With `terminal` a time has no date, and what a person reads in lines of its own is below the event's line: the rows
-    of a block, a traceback. Line breaks and control characters inside messages and values are escaped, so no value can
-    forge a line.
+    With `terminal`, times have no date, and the rows of a block or a traceback follow below the event's line. Line
+    breaks and control characters inside messages and values are escaped, so that no value can forge a line.
     """
 
     def __init__(self, *, terminal: bool = True, colour: bool = False) -> None:
@@ -41,7 +40,7 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's line, without a line break at its end, and on a terminal the lines below it."""
+        """Return the record's line without a final line break, and on a terminal the lines below it."""
         rows: Sequence[tuple[str, str]] = getattr(record, "rows", ()) if self._terminal else ()
         fields = {} if rows else dict(getattr(record, "fields", {}))
         width = max((len(label) for label, _ in rows), default=0)
@@ -63,7 +62,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _escaped(text: str) -> str:
-    """Return the text, or its Python literal if it has control characters: a model's name may have some."""
+    """Return the text, or its Python literal if it has control characters, as a model's name may."""
     return text if text.isprintable() else repr(text)
 
 
@@ -78,14 +77,14 @@ def is_text(log_format: LogFormat) -> bool:
 
 
 def set_up_logging(level: LogLevel, log_format: LogFormat = "auto", model: str | None = None) -> None:
-    """Send the log of this process to standard error. Its lines name `model` where there are several."""
+    """Send the log of this process to standard error. `model` is named in each line if there are several models."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(log_format))
     if model is not None:
         handler.addFilter(partial(_name_model, model))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     log_what_nobody_caught()
-    # Both log every connection and request, which the server's own request log does once.
+    # Both log every connection and request, which the server's own request log already does.
     for chatty in ("uvicorn.error", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

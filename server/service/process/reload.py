@@ -1,4 +1,4 @@
-"""SIGHUP: keys and certificate are read again, unless it is the terminal that has gone."""
+"""The handler of SIGHUP, which reads keys and certificate again, unless the terminal was closed."""
 
 import logging
 import sys
@@ -12,9 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 class Reloader:
-    """Calls `on_hang_up` when the terminal of this process has gone; else reads API keys and certificate again.
+    """The reload of API keys and certificate; `on_hang_up` is called instead if the terminal was closed.
 
-    What cannot be read stays as it was, and the log says so.
+    Keys or a certificate that cannot be read stay as they were, and the error is logged.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Reloader:
 
     def on_signal(self) -> None:
         """Act on SIGHUP."""
-        if self._had_terminal and not sys.stderr.isatty():  # nothing can be asked of a terminal that was closed
+        if self._had_terminal and not sys.stderr.isatty():  # isatty is false for a closed terminal
             self._on_hang_up()
             return
         for name, reload in self._parts.items():

@@ -9,16 +9,18 @@ from numaserve.server.service.process.reload import Reloader
 
 
 class StopSignals:
-    """The first SIGTERM or SIGINT sets `stop`: new requests are refused, running ones may finish. A second one sets
-    `hurry`, which ends those too. SIGHUP reads keys and certificate again, or counts as one where it means that the
-    terminal has gone."""
+    """The stop events. The first SIGTERM or SIGINT sets `stop`: new requests are refused, running ones may finish.
+
+    A second signal sets `hurry`, which ends running requests too. SIGHUP reads keys and certificate again; after the
+    terminal was closed, SIGHUP counts as SIGTERM.
+    """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
 
     def handle(self, key_sources: KeySources, certificate: Certificate | None) -> None:
-        """Handle them from now on, in the running event loop."""
+        """Install the signal handlers in the running event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._count)

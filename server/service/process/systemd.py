@@ -1,4 +1,4 @@
-"""Messages to the service manager. Without systemd every call does nothing."""
+"""The messages to the service manager. Without systemd every call does nothing."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import sdnotify
 
 
 class ServiceManager:
-    """systemd's notification protocol (sd_notify(3))."""
+    """A client of systemd's notification protocol (sd_notify(3))."""
 
     def __init__(self) -> None:
         self._notifier = sdnotify.SystemdNotifier() if os.environ.get("NOTIFY_SOCKET") else None
@@ -21,11 +21,11 @@ class ServiceManager:
             self._send(f"STATUS={text}")
 
     def ready(self, text: str) -> None:
-        """Tell that requests are served from now on."""
+        """Report that the server is ready for requests."""
         self._send(f"READY=1\nSTATUS={text}")
 
     def stopping(self) -> None:
-        """Tell that the server is on its way out."""
+        """Report that the server is stopping."""
         self._send("STOPPING=1\nSTATUS=draining")
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class ServiceManager:
             self._notifier.socket.close()
 
     async def feed_watchdog(self, is_healthy: Callable[[], bool]) -> None:
-        """Until cancelled, report life as long as `is_healthy`, twice in the time that systemd waits."""
+        """Send watchdog messages while `is_healthy`, twice per watchdog interval, until cancelled."""
         interval = watchdog_seconds()
         while interval is not None:
             if is_healthy():
@@ -47,7 +47,7 @@ class ServiceManager:
 
 
 def watchdog_seconds() -> float | None:
-    """The seconds that systemd waits for a sign of life; None when it does not."""
+    """Return systemd's watchdog interval in seconds; None without a watchdog."""
     usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not usec.isdigit() or int(usec) == 0 or (pid and pid != str(os.getpid())):
         return None

@@ -1,4 +1,4 @@
-"""The application: its routes, their errors, and the middleware around them."""
+"""The ASGI application: the routes, their errors, and the middleware around them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -62,9 +62,9 @@ _logger = logging.getLogger("numaserve.api")
 
 
 def create_app(context: ApiContext) -> FastAPI:
-    """The ASGI application over `context`."""
-    # No documentation pages: they load scripts from elsewhere. No redirects to paths with a slash: their target would
-    # be built from the client's Host header.
+    """Return the ASGI application over `context`."""
+    # No documentation pages: they load scripts from other sites. No redirects to paths with a slash: their target
+    # would be built from the client's Host header.
     app = FastAPI(
         title="numaserve",
         version=context.version,
@@ -96,7 +96,7 @@ def create_app(context: ApiContext) -> FastAPI:
         app.include_router(router)
     describe(app, (Error, AnthropicError, OllamaError), has_keys=context.api_keys is not None)
     _answer_errors(app, context, _methods(routers))
-    # The last one added is the outermost.
+    # The middleware added last is the outermost.
     app.add_middleware(SetCaller, context=context)
     app.add_middleware(BodyLimit, limits=context.limits)
     if context.api_keys is not None:
@@ -116,7 +116,7 @@ def create_app(context: ApiContext) -> FastAPI:
 
 
 def _methods(routers: Sequence[APIRouter]) -> dict[str, str]:
-    """The methods of each path: the framework names those of the first of its routes alone."""
+    """Return the methods of each path; the framework reports only those of a path's first route."""
     methods: dict[str, set[str]] = {}
     for route in chain.from_iterable(router.routes for router in routers):
         if isinstance(route, APIRoute):
@@ -157,6 +157,6 @@ def _as_api_error(request: Request, error: Exception) -> ApiError:
 def _from_tokenizer(request: Request, error: TokenizationError | TokenizerUnavailable) -> ApiError:
     if isinstance(error, TokenizerUnavailable):
         return tokenizer_unavailable(str(error))
-    # What the library says stays here: it may be about the server's own files.
+    # The library's message is logged only: it may name the server's files.
     _logger.error("%s", error, extra={"fields": {"request_id": record_of(request).request_id}})
     return tokenizer_failed(str(error) if isinstance(error, TextBeyondLimits) else None)

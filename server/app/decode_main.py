@@ -1,8 +1,8 @@
 """The process that decodes long bodies; `process.DecodingProcess` starts it.
 
-Each request is one line of JSON (`Job`) and the body behind it. Each answer is a `Decoded` in pieces: of each its
-length in 8 bytes, and a `Piece` in JSON, as MessagePack has no integers beyond 64 bits; at last a length of 0. The
-process ends when its input does.
+Each request is one line of JSON (`Job`), followed by the body. Each answer is a `Decoded` in pieces: the length of each
+piece in 8 bytes, then a `Piece` in JSON; a length of 0 ends the answer. MessagePack was rejected: it has no integers
+beyond 64 bits. The process ends when its input ends.
 """
 
 import sys
@@ -60,11 +60,11 @@ MODELS: dict[str, type[Strict]] = {
 _TOO_MANY = Problem(
     f"The request body has more than {MAX_CONTAINERS} objects and lists, the limit. Shorten the request.", None
 )
-_MEMORY_BYTES = 4 << 30  # a hundred times the longest body
+_MEMORY_BYTES = 4 << 30  # 100 times the longest body
 
 
 class Job(msgspec.Struct):
-    """The head of a request: the kind of body to decode, and how many bytes of it follow."""
+    """The head of a request: the kind of body to decode, and the number of its bytes that follow."""
 
     model: str
     refuse_unknown: bool
@@ -72,7 +72,7 @@ class Job(msgspec.Struct):
 
 
 def answer(job: Job, data: bytes) -> Decoded:
-    """Decode one body."""
+    """Return the decoded body."""
     unknown = UnknownFields(job.refuse_unknown)
     try:
         body = decode(MODELS[job.model], data, unknown)
@@ -84,7 +84,7 @@ def answer(job: Job, data: bytes) -> Decoded:
 
 
 def _pieces(decoded: Decoded) -> Iterator[Piece]:
-    """The pieces of an answer, unless it holds too much for the server's own process."""
+    """Yield the pieces of an answer, unless it is too large for the server's process."""
     pieces = Pieces(msgspec.to_builtins(decoded, str_keys=True))
     if pieces.containers > MAX_CONTAINERS:
         pieces = Pieces(msgspec.to_builtins(Decoded(problem=_TOO_MANY)))
@@ -92,16 +92,16 @@ def _pieces(decoded: Decoded) -> Iterator[Piece]:
 
 
 def _decode_once() -> None:
-    """Let libraries do what they do at their first use, while files can still be opened."""
+    """Decode once, so that libraries initialize while files can still be opened."""
     list(_pieces(answer(Job(ChatRequest.__name__, False, 2), b"{}")))
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Decode bodies until the input ends."""
     ignore_ends_of_the_group()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     _decode_once()
-    with suppress(OSError):  # a kernel without filters; unlike a template, a body is no program
+    with suppress(OSError):  # a kernel without seccomp filters; unlike a template, a body is no program
         confine(_MEMORY_BYTES)
     while line := source.readline():
         job = msgspec.json.decode(line, type=Job)

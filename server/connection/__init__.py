@@ -1,1 +1,1 @@
-"""Sockets, TLS, and the bounds on connections."""
+"""The sockets, TLS, and the bounds on connections."""

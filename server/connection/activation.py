@@ -1,4 +1,4 @@
-"""Sockets that the service manager listens on for us (sd_listen_fds(3)): they outlive this process."""
+"""The sockets that the service manager listens on for this process (sd_listen_fds(3)), and that outlive it."""
 
 import os
 import re
@@ -15,13 +15,13 @@ _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 def activated_listeners(environment: MutableMapping[str, str], certificate: Certificate | None) -> list[Listener]:
-    """The sockets that were given to this process, in the order of the socket unit; none where none were given.
+    """Return the listeners passed to this process, in the order of the socket unit; an empty list if none were passed.
 
-    What names them is taken out of `environment`, so that no child takes them for its own. Raises `OperatorError` for
-    what cannot be listened on.
+    The variables that name them are removed from `environment`, so that no child takes the sockets for its own. Raises
+    `OperatorError` for a descriptor that cannot be listened on.
     """
     pid, count, names = (environment.pop(name, "") for name in _VARIABLES)
-    if pid != str(os.getpid()):  # they are for a process that has started this one
+    if pid != str(os.getpid()):  # the sockets are for an ancestor of this process
         return []
     if not re.fullmatch("[1-9][0-9]{0,3}", count):
         raise OperatorError(

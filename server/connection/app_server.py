@@ -1,4 +1,4 @@
-"""An application on sockets that are already bound, and its end."""
+"""The HTTP server of an application on bound sockets, and its shutdown."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from numaserve.server.connection.bounds import ConnectionLimits, LimitedProtocol
 from numaserve.server.connection.listen import BACKLOG
 from starlette.types import ASGIApp
 
-# Time for buffers to empty once the engine has ended: any client that reads has them by then, however far away.
+# Time for buffers to empty once the engine has ended: enough for any client that reads, however far away.
 _LAST_CHUNKS_S = 1.0
 _HURRIED_S = 0.1
 _POLL_S = 0.01
@@ -24,12 +24,11 @@ _Listen = Callable[..., Awaitable[asyncio.Server]]
 
 
 class AppServer(uvicorn.Server):
-    """`app` by uvicorn, on sockets that are already bound, from the beginning or from `listen` on. Signals are the
-    service's business, which drains before it stops.
+    """The uvicorn server of `app` on bound sockets, which listens at once or from `listen` on.
 
-    uvicorn's own main loop and shutdown look at what they wait for ten times a second, and wait without end for a
-    client that does not read its answer; hence those two are replaced. Its startup takes no TLS context that can be
-    changed later, and no deadline for a handshake.
+    The service handles signals, because it drains before it stops. uvicorn's main loop and shutdown poll ten times a
+    second, and wait without limit for a client that does not read its answer; hence both are replaced. uvicorn's
+    startup is replaced because it accepts neither a TLS context that can change later nor a handshake deadline.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class AppServer(uvicorn.Server):
         self._may_listen.set()
 
     def accept_no_more(self) -> None:
-        """Leave new connections to whoever else has the sockets, and close those there are as their answers end."""
+        """Stop accepting, leave the sockets to other holders, and close each connection after its answer."""
         for server in self.servers:
             server.close()
         for listener in self._listeners:
@@ -86,23 +85,23 @@ class AppServer(uvicorn.Server):
         await self.serve()
 
     def stop(self) -> None:
-        """Finish the answers that are being written, then end. Clients that do not read them do not delay it."""
+        """Finish the answers in progress, then end. Clients that do not read do not delay the end."""
         self.should_exit = True
         self._stop.set()
         self._may_listen.set()
 
     def hurry(self) -> None:
-        """Stop, and wait no longer than it takes to write what is there."""
+        """Stop, and wait only until the buffered data is written."""
         self._hurry.set()
         self.stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signal handlers alone."""
+        """Install no signal handlers."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, when it is time."""
+        """Wait until listening is allowed, then start listening."""
         await self._may_listen.wait()
         if self.should_exit:
             return
@@ -121,13 +120,13 @@ class AppServer(uvicorn.Server):
         self.started = True
 
     async def main_loop(self) -> None:
-        """Keep the Date header right until `stop`."""
+        """Update the Date header until `stop`."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, close connections as their answers end, and those that are left after a while."""
+        """Stop accepting, close connections as their answers end, and close the remaining ones after a time limit."""
         self.accept_no_more()
         waited = 0.0
         while self._connections and waited < (_HURRIED_S if self._hurry.is_set() else _LAST_CHUNKS_S):
@@ -139,14 +138,14 @@ class AppServer(uvicorn.Server):
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_HURRIED_S)  # they write the requests' lines of the log
+            await asyncio.wait(tasks, timeout=_HURRIED_S)  # the tasks write the request log
 
 
 def _shut_down(connection: LimitedProtocol) -> None:
-    """Close an idle connection, or else let its answer be the last."""
+    """Close an idle connection; let a busy one finish its answer first."""
     is_idle = connection.cycle is None or connection.cycle.response_complete
     if is_idle and connection.transport.get_write_buffer_size() == 0:
-        # Closing would wait for the client's farewell in TLS, which a client that sleeps over its pool does not send.
+        # Closing would wait for the client's TLS close_notify, which a client with an idle pool does not send.
         connection.transport.abort()
     else:
         connection.shutdown()

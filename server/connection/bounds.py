@@ -1,4 +1,4 @@
-"""Bounds on connections. uvicorn itself bounds neither their number nor what arrives on one."""
+"""The bounds on connections. uvicorn itself bounds neither their number nor the data that arrives on one."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -15,52 +15,52 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Bounds on a connection. A request's body has its own in the application, which knows whose it is."""
+    """The bounds on a connection. The application, which knows the client, bounds the bodies of requests."""
 
     connections: int = field(default_factory=max_connections)
     keep_alive_seconds: int = 120  # between an answer and the next request
     head_bytes: int = 1 << 16  # request line and headers
-    head_fields: int = 256  # the application allows fewer, in an answer that can be found in the log
-    head_seconds: float = 30.0  # for them to arrive
-    framing_bytes: int = 1 << 16  # of a body: chunk sizes, extensions and trailers beyond as many bytes of content
-    requests_ahead: int = 16  # sent before the answers to earlier ones, `head_bytes` of them together
-    linger_seconds: float = 5.0  # for the rest of a request that is answered already
+    head_fields: int = 256  # the application allows fewer, and logs its refusals
+    head_seconds: float = 30.0  # for the head to arrive
+    framing_bytes: int = 1 << 16  # chunk sizes, extensions and trailers of a body, beyond its bytes of content
+    requests_ahead: int = 16  # pipelined requests before the answers to earlier ones, `head_bytes` in total
+    linger_seconds: float = 5.0  # for the rest of a request that is already answered
     linger_bytes: int = 1 << 20  # of such a rest
-    write_seconds: float | None = 60.0  # without a byte of an answer being read; None: as long as it takes
+    write_seconds: float | None = 60.0  # without any byte of an answer being read; None: no limit
 
 
 def _parser_of(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
-    """A parser as uvicorn makes it."""
+    """Return a new parser, made as uvicorn does."""
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with `limits`. (Its other one, over h11, bounds headers, and costs several times the time.)
+    """uvicorn's httptools protocol with `limits`. (uvicorn's h11 protocol bounds headers, but is several times slower.)
 
-    A limit is kept in one of three ways. Before an answer, the client is told and the connection closed. Behind
-    requests that are still to be answered, the connection is closed after their answers. What follows on a closing
-    connection is discarded, in bounds.
+    A limit is enforced in one of three ways. Before an answer has begun, the client gets an error and the connection is
+    closed. After requests that are still to be answered, the connection is closed once their answers are sent. Data
+    that follows on a closing connection is discarded, within bounds.
     """
 
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._limits = limits
         self._client: ClientTransport
-        self._active: RequestResponseCycle | None = None  # being answered; `cycle` is that of the last request begun
-        self._deaf = False  # nothing more is wanted from this client
+        self._active: RequestResponseCycle | None = None  # being answered; `cycle` is that of the newest request
+        self._deaf = False  # further data of this client is discarded
         self._in_message = False  # between a request's first and last byte
         self._in_head = True  # from the last byte of a request to the body of the next
-        self._ended = False  # a request did, in the bytes that are read now
+        self._ended = False  # a request ended in the current read
         self._head_bytes = 0
-        self._content = 0  # bytes of bodies among those that are read now
+        self._content = 0  # bytes of bodies in the current read
         self._framing_left = limits.framing_bytes
         self._bytes_ahead = 0
         self._head_timer: PatientTimer | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept, unless there are too many."""
+        """Accept the connection, unless there are too many."""
         limits = self._limits
         self._client = ClientTransport(
             transport,
@@ -78,7 +78,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._start_head_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Parse, and count what was parsed."""
+        """Parse the data, and count what was parsed."""
         if self._deaf or self._client.is_closing():
             self._client.discard(len(data))
             return
@@ -87,13 +87,13 @@ class LimitedProtocol(HttpToolsProtocol):
         try:
             self._feed(data)
         except (httptools.HttpParserError, ApiError) as error:
-            self._in_message = True  # where it would end is unknown
+            self._in_message = True  # the end of a malformed request is unknown
             cause = error.__context__ if isinstance(error, httptools.HttpParserError) else error
             self._refuse(cause if isinstance(cause, ApiError) else bad_request("The request is not valid HTTP.", None))
             return
         if self._client.is_closing():
             return
-        # A read in which a request ended is not counted for the next one: a read has a bound of its own.
+        # A read in which a request ended does not count for the next request: the size of a read is itself bounded.
         if self._in_head:
             self._count_head(0 if self._ended else len(data))
         elif self._is_answered():
@@ -104,28 +104,28 @@ class LimitedProtocol(HttpToolsProtocol):
             self._count_ahead(len(data) if was_ahead else 0)
 
     def eof_received(self) -> None:
-        """The client sends no more; the transport closes when it has read what is written."""
+        """Handle the end of the client's data; the transport closes when the client has read the answers."""
         self._client.watch_writes()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than we write."""
+        """Watch the client, which reads more slowly than the server writes."""
         super().pause_writing()
         self._client.watch_writes()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
+        """Release everything that belongs to the closed connection."""
         self._stop_head_timer()
         self._unset_keepalive_if_required()
         self._client.lost()
-        if self._active is not None:  # with requests waiting behind it, uvicorn would only tell the last of them
+        if self._active is not None:  # with pipelined requests, uvicorn would notify only the last one
             self._leave(self._active)
         super().connection_lost(exc)
-        # Each request refers to its connection, which hence keeps none: what is here would wait for a full collection.
+        # Each request refers to its connection. References back would be cycles, freed only by a full collection.
         self.pipeline.clear()
         self._forget()
 
     def on_message_begin(self) -> None:
-        """A request's first byte."""
+        """Handle the first byte of a request."""
         self._unset_keepalive_if_required()
         self._in_message = True
         if len(self.pipeline) >= self._limits.requests_ahead:
@@ -136,7 +136,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; nobody wants trailers, which would be taken for headers."""
+        """Keep a header; drop trailers, which would be taken for headers."""
         if not self._in_head:
             return
         if len(self.headers) >= self._limits.head_fields:
@@ -144,21 +144,21 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Everything but the body is here."""
+        """Handle a complete head."""
         if self.parser.should_upgrade():
-            return  # the parser stops now, and goes on without the upgrade
+            return  # the parser stops here; parsing resumes without the upgrade
         self._in_head = False
         self._framing_left = self._limits.framing_bytes
         self._stop_head_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Handle a piece of the body."""
         self._content += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request's last byte."""
+        """Handle the last byte of a request."""
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
@@ -172,7 +172,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._forget()
 
     def on_response_complete(self) -> None:
-        """Start the next request, or wait for it, or for the end of the one that was answered before its end."""
+        """Start the next request or wait for it, or wait for the end of a request that was answered early."""
         super().on_response_complete()
         if self._client.is_closing() or not self._is_answered():
             return
@@ -192,7 +192,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return self._active is None or self._active.response_complete
 
     def _forget(self) -> None:
-        # An idle connection keeps nothing of its last request.
+        # An idle connection holds no memory of its last request.
         self._active = None
         self.cycle = None  # type: ignore[assignment]
         if not self._in_message:
@@ -213,10 +213,10 @@ class LimitedProtocol(HttpToolsProtocol):
                 data = self._without_upgrade() + data[upgrade.args[0] :]
 
     def _without_upgrade(self) -> bytes:
-        """The head of the request again, as of a client that does not ask for another protocol.
+        """Return the head of the request without its request for another protocol.
 
-        A server may ignore that wish, and must when it does not know the protocol: Java's client asks for h2c in every
-        request. The parser has no way to: it takes what follows for the other protocol, the request's body among it.
+        A server may ignore such a request, and must ignore an unknown protocol: Java's client asks for h2c in every
+        request. The parser cannot ignore it: it takes all that follows, the body included, for the other protocol.
         """
         method = self.parser.get_method()
         if method == b"CONNECT":
@@ -242,7 +242,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._start_head_timer()
 
     def _count_framing(self, count: int) -> None:
-        """Refuse a body that has more framing, chunk sizes and trailers, than content, but for an allowance."""
+        """Refuse a body whose framing (chunk sizes and trailers) exceeds its content by more than an allowance."""
         left = self._framing_left + self._content - count
         self._framing_left = min(left, self._limits.framing_bytes)
         if left < 0:
@@ -257,11 +257,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._bytes_ahead > self._limits.head_bytes:
             self._close_after_answers()
         else:
-            self.flow.resume_reading()  # uvicorn pauses, and would not see the client leave
+            self.flow.resume_reading()  # uvicorn pauses reading, and would not notice that the client disconnects
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = PatientTimer(self._too_slow)  # made for each head: it refers to this
+            self._head_timer = PatientTimer(self._too_slow)  # one per head: the timer refers to this object
             self._head_timer.start(self._limits.head_seconds)
 
     def _stop_head_timer(self) -> None:
@@ -274,7 +274,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(too_slow("The request's headers"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer the request that arrives with an error, where an answer is possible, and close the connection."""
+        """Answer the arriving request with an error if possible, and close the connection."""
         active = self._active
         in_own_body = active is not None and active is self.cycle and not self._in_head
         if active is not None and not active.response_complete:
@@ -296,11 +296,11 @@ class LimitedProtocol(HttpToolsProtocol):
         last = self.pipeline[0][0] if self.pipeline else self._active
         if last is not None:
             last.keep_alive = False
-        self._in_message = True  # as far as we know
+        self._in_message = True  # the end of the request is unknown
         self.flow.resume_reading()
 
     def _write_error(self, error: ApiError) -> None:
-        response = error_response(error, "/")  # which request it is about may not be known yet
+        response = error_response(error, "/")  # the path may be unknown yet
         response.headers["Connection"] = "close"
         lines = [STATUS_LINE[response.status_code]]
         lines += [name + b": " + value + b"\r\n" for name, value in response.raw_headers]

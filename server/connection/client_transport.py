@@ -1,4 +1,4 @@
-"""The way to a client that may read slowly, or not at all, and may still be sending when its connection is closed."""
+"""The transport to a client that reads slowly or not at all, or still sends when its connection is closed."""
 
 import asyncio
 import socket
@@ -12,11 +12,11 @@ _RESET = struct.pack("ii", 1, 0)  # on, after 0 s: closing discards what is not 
 
 
 class ClientTransport:
-    """A transport that ends in bounded time whatever the client does.
+    """A transport that closes in bounded time whatever the client does.
 
-    `close` gives a client that is still sending the time to read the answer: closing at once would answer its next
-    bytes with a reset, which takes an unread answer away from it. And an answer that is not read is given up where
-    `write_seconds` pass without any progress, in which this process ran; a slow reader is not cut. With None nobody is.
+    `close` gives a client that is still sending time to read the answer. Closing at once would answer its next bytes
+    with a reset, which discards the unread answer. An answer is given up after `write_seconds` without progress,
+    counted while this process runs; a slow reader is not cut off. With None there is no such limit.
 
     Timers run only while something is pending.
     """
@@ -48,16 +48,16 @@ class ClientTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send, or keep until the client reads."""
+        """Send data, or buffer it until the client reads."""
         self._written += len(data)
         self._transport.write(data)
 
     def is_closing(self) -> bool:
-        """Whether nothing more may be sent."""
+        """Return whether no more data may be sent."""
         return self._closing or self._transport.is_closing()
 
     def close(self) -> None:
-        """Send what was written, then close: at once, or after the client was given time to stop sending."""
+        """Send the buffered data, then close: at once, or after the client had time to stop sending."""
         if self._lost:
             return
         if self._closing or not self._is_sending():
@@ -70,25 +70,25 @@ class ClientTransport:
             self.linger()
 
     def linger(self) -> None:
-        """Close unless `stop_lingering` is called in time, or when more has to be discarded than is worth it."""
+        """Close after a time limit or too much discarded data, unless `stop_lingering` is called first."""
         self._discarded = 0
         if self._linger_timer is None:
             self._linger_timer = self._loop.call_later(self._linger_seconds, self._close_now)
 
     def stop_lingering(self) -> None:
-        """Stay open: the client has sent all that it announced."""
+        """Keep the connection open: the client has sent its whole request."""
         if self._linger_timer is not None and not self._closing:
             self._linger_timer.cancel()
             self._linger_timer = None
 
     def discard(self, count: int) -> None:
-        """Count bytes that arrived and that nobody wants; close when they are too many."""
+        """Count discarded bytes, and close the connection when there are too many."""
         self._discarded += count
         if self._discarded > self._linger_bytes:
             self._close_now()
 
     def watch_writes(self) -> None:
-        """Expect the client to read from now on: nothing else would notice if it did not."""
+        """Start the time limit on writes: nothing else notices a client that stops reading."""
         if self._write_seconds is None or self._write_timer is not None:
             return
         if self._transport.get_write_buffer_size():
@@ -97,14 +97,14 @@ class ClientTransport:
             self._write_timer.start(self._write_seconds)
 
     def lost(self) -> None:
-        """Stop the timers: the connection is closed."""
+        """Stop the timers of a closed connection."""
         self._closing = self._lost = True
-        self._is_sending = _never  # what it was refers to the connection, and that to this
+        self._is_sending = _never  # the callback refers to the connection, which refers to this object
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         if self._write_timer is not None:
             self._write_timer.stop()
-            self._write_timer = None  # it refers to this
+            self._write_timer = None  # the timer refers to this object
 
     def _taken(self) -> int:
         return self._written - self._transport.get_write_buffer_size()
@@ -119,7 +119,7 @@ class ClientTransport:
     def _reset(self) -> None:
         connection = self._transport.get_extra_info("socket")
         if connection is not None:
-            # Without this the system would keep what it has of the answer for minutes, up to megabytes of it.
+            # Otherwise the kernel would keep up to megabytes of the unread answer for minutes.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._transport.abort()
 
@@ -130,5 +130,5 @@ class ClientTransport:
 
 
 def _never() -> bool:
-    """What is closed sends nothing more."""
+    """Return False: a closed connection sends nothing."""
     return False

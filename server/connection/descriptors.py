@@ -1,4 +1,4 @@
-"""The limit on open files, and the connections that it leaves room for."""
+"""The limit on open files, and the number of connections that it allows."""
 
 import logging
 import resource
@@ -6,7 +6,7 @@ import resource
 from numaserve.workers.interface.errors import OperatorError
 
 _MAX_DESCRIPTORS = 1 << 16
-# Kept for the workers' sockets and pipes, the log and the files that libraries open.
+# Reserved for the workers' sockets and pipes, the log and the files that libraries open.
 _OTHER_DESCRIPTORS = 128
 _MIN_CONNECTIONS = 16  # a few clients, their health probes and a scrape of the metrics
 
@@ -14,10 +14,9 @@ _log = logging.getLogger(__name__)
 
 
 def max_connections(each: int = 1, others: int = 0) -> int:
-    """The connections of clients that the limit on open files leaves room for, after raising it as far as this process
-    may, where one takes `each` descriptors, and `others` are kept for something else.
+    """Raise the limit on open files as far as allowed, and return the number of client connections that it allows.
 
-    Raises `OperatorError` when they are too few to serve anybody.
+    A connection takes `each` descriptors; `others` are reserved. Raises `OperatorError` if too few connections remain.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
@@ -35,8 +34,7 @@ def max_connections(each: int = 1, others: int = 0) -> int:
 
 
 def check_descriptors(max_running_requests: int, each: int = 1, others: int = 0) -> int:
-    """The connections that there may be, as `max_connections` tells them; a warning when fewer clients can connect than
-    requests may run."""
+    """Return `max_connections`, and log a warning if fewer clients can connect than requests may run."""
     connections = max_connections(each, others)
     if connections < max_running_requests:
         _log.warning(

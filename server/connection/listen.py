@@ -1,4 +1,4 @@
-"""The listening socket, bound before anything is loaded: an address in use is known at once."""
+"""The listening socket, bound before anything is loaded, so that an address in use is reported at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ BACKLOG = 2048
 
 
 class Listener:
-    """A bound socket and the ways to reach it. `on_close` is called once, when it is closed.
+    """A bound socket and its addresses. `on_close` is called once, when the listener is closed.
 
-    `place` names it in messages, and `curl` are curl's options besides the URL. With `certificate` it speaks TLS.
-    Connections to one that is `kept_open` by the service manager wait until somebody accepts them.
+    `place` names the listener in messages, and `curl` are curl's options besides the URL. With `certificate`, the
+    listener uses TLS. If the service manager keeps the socket open (`kept_open`), connections wait until a process
+    accepts them.
     """
 
     def __init__(
@@ -37,20 +38,20 @@ class Listener:
         scheme = "https" if certificate else "http"
         self.url = f"{scheme}://{authority}"
         self.place = place or self.url
-        # Its name is hardly that of this machine's loopback.
+        # A certificate rarely names the loopback address.
         self.curl = (*curl, "--insecure") if certificate else curl
         self.certificate = certificate
         self.kept_open = kept_open
-        self.is_loopback = is_loopback  # only programs of this machine, pages in a browser among them, reach it
+        self.is_loopback = is_loopback  # reachable only by programs of this machine, web pages in a browser included
         self._on_close = on_close
 
     @property
     def is_local(self) -> bool:
-        """Whether no other machine can reach it."""
+        """Return whether no other machine can reach the socket."""
         return self.is_loopback or self.socket.family == socket.AF_UNIX
 
     def close(self) -> None:
-        """Close the socket and remove what it left in the file system. May be called twice."""
+        """Close the socket and remove its file. May be called twice."""
         self.socket.close()
         self._on_close()
         self._on_close = lambda: None
@@ -63,7 +64,7 @@ class Listener:
 
 
 def bind_listener(host: str, port: int, certificate: Certificate | None = None) -> Listener:
-    """Bind without listening yet; port 0 takes any free one. Raises `OperatorError` when the address cannot be had."""
+    """Bind without listening yet; port 0 takes any free port. Raises `OperatorError` for an unavailable address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -83,7 +84,7 @@ def bind_listener(host: str, port: int, certificate: Certificate | None = None) 
 
 
 def internet_listener(bound: socket.socket, certificate: Certificate | None, *, kept_open: bool = False) -> Listener:
-    """The listener of a socket of IPv4 or IPv6."""
+    """Return the listener of an IPv4 or IPv6 socket."""
     numeric, port = bound.getsockname()[:2]
     address_on = ipaddress.ip_address(numeric.partition("%")[0])
     return Listener(
@@ -96,7 +97,7 @@ def internet_listener(bound: socket.socket, certificate: Certificate | None, *, 
 
 
 def _local_name(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """The host part of a URL that reaches the address from this machine."""
+    """Return the host part of a URL that reaches the address from this machine."""
     if address.is_unspecified:
         return "127.0.0.1"
     return f"[{address}]" if address.version == 6 else str(address)

@@ -1,4 +1,4 @@
-"""The certificate that connections are made with."""
+"""The TLS certificate of the server."""
 
 import ssl
 from pathlib import Path
@@ -12,7 +12,7 @@ from numaserve.workers.interface.files import SETTINGS_BYTES, read_file
 class Certificate:
     """A certificate chain and its private key, both PEM, in a context for TLS 1.2 and later.
 
-    Raises `OperatorError` for files that cannot be used, or do not belong together.
+    Raises `OperatorError` for files that cannot be used or do not match.
     """
 
     def __init__(self, certfile: Path, keyfile: Path) -> None:
@@ -24,15 +24,15 @@ class Certificate:
         self.reload()
 
     def reload(self) -> None:
-        """Use what the files hold now for new connections. Raises `OperatorError`, and then nothing has changed."""
-        # Loading a pair that does not match would leave the context without a key: another one tries it before.
+        """Load the files again for new connections. Raises `OperatorError`, and then keeps the old certificate."""
+        # Loading a pair that does not match would leave the context without a key: test it in a new context first.
         self._load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self._load_into(self.context)
 
     def _load_into(self, context: ssl.SSLContext) -> None:
         keyfile = find_secret_file(self._keyfile, "private key")
         for path in (self._certfile, keyfile):
-            read_file(path, SETTINGS_BYTES)  # the library would wait for a FIFO, and read a device without end
+            read_file(path, SETTINGS_BYTES)  # OpenSSL would block on a FIFO, and read a device indefinitely
         try:
             context.load_cert_chain(self._certfile, keyfile, password=self._refuse_passphrase)
         except ssl.SSLError as error:
@@ -50,7 +50,7 @@ class Certificate:
 
 
 def find_certificate(certfile: Path | None, keyfile: Path | None) -> Certificate | None:
-    """The certificate that the options name, None when they name none. Raises `OperatorError` for half of a pair."""
+    """Return the certificate that the options name, None if they name none. Raises `OperatorError` for half a pair."""
     if certfile is None and keyfile is None:
         return None
     if certfile is None:

@@ -1,4 +1,4 @@
-"""A Unix socket to listen on, instead of an address."""
+"""The Unix socket to listen on instead of an address."""
 
 import fcntl
 import os
@@ -15,40 +15,40 @@ from numaserve.server.connection.listen import BACKLOG, Listener
 from numaserve.server.connection.tls import Certificate
 from numaserve.workers.interface.errors import OperatorError
 
-# Whoever is in the socket's group may connect: how a proxy of another user gets in, without letting everybody in.
+# Members of the socket's group may connect, so that a proxy of another user can, but not every user.
 NOT_FOR_OTHERS = 0o117
 
 
 def bind_unix_listener(path: Path, certificate: Certificate | None = None) -> Listener:
     """Listen at `path`, with mode 0660. Clients that connect while the model is loading wait.
 
-    A socket that a dead server left is replaced. Raises `OperatorError` for one that somebody listens at, for another
-    file, and for a path that cannot be used.
+    The socket of a dead server is replaced. Raises `OperatorError` if another process listens at `path`, for another
+    kind of file, and for a path that cannot be used.
     """
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _alone_in(path.parent):
             remove_dead_socket(path, "--uds")
-            before = os.umask(NOT_FOR_OTHERS)  # chmod after bind would leave a moment for anybody to connect
+            before = os.umask(NOT_FOR_OTHERS)  # with chmod after bind, any user could connect for a moment
             try:
                 bound.bind(os.fspath(path))
             finally:
                 os.umask(before)
             made = path.lstat()
-            # Now: a socket that is bound and does not listen looks as if its server was dead.
+            # At once: a socket that is bound and does not listen looks like that of a dead server.
             bound.listen(BACKLOG)
     except OperatorError:
         bound.close()
         raise
     except OSError as error:
         bound.close()
-        reason = error.strerror or str(error)  # a path that is too long has only a text
+        reason = error.strerror or str(error)  # the error for a path that is too long has no strerror
         raise OperatorError(f"cannot listen on {path}: {reason}; choose another --uds") from None
     return unix_listener(bound, certificate, on_close=partial(_remove, path, made.st_dev, made.st_ino))
 
 
 def unix_listener(bound: socket.socket, certificate: Certificate | None, **more: Any) -> Listener:
-    """The listener of a Unix socket, with a path or an abstract name; `more` are a `Listener`'s arguments."""
+    """Return the listener of a Unix socket with a path or an abstract name; `more` are arguments of `Listener`."""
     address = bound.getsockname()
     if isinstance(address, bytes):  # an abstract name: it begins with a zero
         name = address[1:].decode(errors="replace")
@@ -62,9 +62,9 @@ def unix_listener(bound: socket.socket, certificate: Certificate | None, **more:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keeps two servers that start at once from taking each other's socket for a dead one.
+    """Lock `folder`, so that two servers that start together do not take each other's sockets for dead ones.
 
-    Anybody can lock a folder that all may read, and for ever: after a second it has to do without.
+    Any user can lock a readable folder indefinitely; after one second the caller continues without the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -80,9 +80,9 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def remove_dead_socket(path: Path, option: str) -> None:
-    """Remove a socket that nobody listens at.
+    """Remove a socket on which no process listens.
 
-    Raises `OperatorError`, which says to choose another `option`, where somebody listens or it is another file.
+    Raises `OperatorError`, which advises another `option`, if a process listens or `path` is another kind of file.
     """
     try:
         mode = path.lstat().st_mode
@@ -91,7 +91,7 @@ def remove_dead_socket(path: Path, option: str) -> None:
     if not stat.S_ISSOCK(mode):
         raise OperatorError(f"{path} exists and is not a socket: choose another {option}, or remove the file")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # a server whose backlog is full is alive, too
+        probe.setblocking(False)  # a server with a full backlog is alive too
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
@@ -103,7 +103,7 @@ def remove_dead_socket(path: Path, option: str) -> None:
 
 
 def _remove(path: Path, device: int, inode: int) -> None:
-    """Remove the socket, unless another one has its name by now."""
+    """Remove the socket, unless another one has taken its path."""
     with _alone_in(path.parent):
         try:
             found = path.lstat()

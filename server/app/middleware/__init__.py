@@ -1,5 +1,5 @@
-"""Middleware: each file is one layer around every request.
+"""The middleware: each file is one layer around every request.
 
-It is written against ASGI directly: Starlette's ``BaseHTTPMiddleware`` hides the client's disconnect from the endpoint,
+The middleware uses ASGI directly: Starlette's ``BaseHTTPMiddleware`` hides the client's disconnect from the endpoint,
 and a disconnect must abort a generation.
 """

@@ -1,4 +1,4 @@
-"""Bounds on request bodies: size and time for each, and one budget of bytes for all that the server holds."""
+"""The bounds on request bodies: size and time of each, and one budget of bytes for all bodies that the server holds."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from numaserve.server.http.errors import ApiError, client_left, rate_limited, to
 from numaserve.server.http.limits import ApiLimits
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Not counted of each body. It is what a connection may have in its buffer anyway, and it is more than a chat needs:
-# clients with large bodies can use up the budget, but not shut out the others.
+# Bytes of each body that do not count. A connection may buffer as many anyway, and a chat needs fewer: clients with
+# large bodies can use up the budget, but cannot shut out clients with small ones.
 FREE_BYTES = 1 << 16
 
 
 class BodyLimit:
-    """Refuses a body that is too large, by its announced length or as it arrives, too slow, or one too many."""
+    """The layer that refuses bodies which are too large, by announced or received length, too slow, or over budget."""
 
     def __init__(self, app: ASGIApp, limits: ApiLimits) -> None:
         self._app = app
@@ -23,7 +23,7 @@ class BodyLimit:
         self._trimmer = HeapTrimmer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with a `receive` that raises `ApiError` where the body goes past a limit."""
+        """Pass the request on with a `receive` that raises `ApiError` when the body exceeds a limit."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -33,12 +33,12 @@ class BodyLimit:
         try:
             await self._app(scope, body.receive, send)
         finally:
-            # Not before: the raw body is kept with the request until it is answered.
+            # Not earlier: the request holds the raw body until it is answered.
             self._give_back(body.counted)
 
     def _take(self, count: int) -> None:
         if count > self._left:
-            # Not 503: routers and load balancers take that for a server that is ill.
+            # Not 503, from which routers and load balancers infer an unhealthy server.
             message = (
                 f"The server's memory for request bodies is full (limit {self._limits.max_bytes_in_flight} bytes)."
             )
@@ -51,7 +51,7 @@ class BodyLimit:
 
 
 class _Body:
-    """One request's body on its way in. `counted` bytes of it are taken from the server's budget."""
+    """The body of one request while it arrives. `counted` of its bytes are taken from the server's budget."""
 
     def __init__(
         self, receive: Receive, announced: int, max_bytes: int, timeout_seconds: float, take: Callable[[int], None]
@@ -66,7 +66,10 @@ class _Body:
         self.counted = 0
 
     async def receive(self) -> Message:
-        """The next message. Raises `ApiError` where the body is too large, too slow, cut off, or the budget used up."""
+        """Return the next message.
+
+        Raises `ApiError` if the body is too large, too slow or cut off, or if the budget is used up.
+        """
         if self._complete:
             return await self._receive()
         if self._too_large:
@@ -77,13 +80,13 @@ class _Body:
         except TimeoutError:
             raise too_slow("The request body") from None
         if message["type"] == "http.disconnect":
-            # Not left to Starlette and FastAPI: their exceptions end in a cycle of references that keeps the body.
+            # Raised here, because the exceptions of Starlette and FastAPI form a reference cycle that keeps the body.
             raise client_left()
         self._received += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._received > self._max_bytes:
             raise self._beyond_limit()
-        # As it arrives, not as announced: otherwise announcing would be enough to use the budget up.
+        # Count received bytes, not announced ones: otherwise an announcement alone could use up the budget.
         more = self._received - FREE_BYTES - self.counted
         if more > 0:
             self._take(more)

@@ -1,4 +1,4 @@
-"""The rules for browsers, kept: foreign names and foreign pages are refused; then CORS."""
+"""The enforcement of the rules for browsers: foreign host names and foreign pages are refused; then CORS."""
 
 from numaserve.server.http.auth.quota import RATE_HEADERS
 from numaserve.server.http.browser_rules import ANY, BrowserRules, host_name, is_local
@@ -9,11 +9,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _EXPOSED = ("X-Request-Id", IGNORED_HEADER, "Retry-After", *RATE_HEADERS)
-_MAX_AGE_S = 600  # for which browsers remember the answer to a preflight
+_MAX_AGE_S = 600  # time for which browsers cache the answer to a preflight
 
 
 class Browsers:
-    """Refuses requests under foreign names, and those of foreign pages unless a key protects from them; then CORS."""
+    """The layer that refuses foreign host names, and foreign pages unless API keys are required; then adds CORS."""
 
     def __init__(self, app: ASGIApp, rules: BrowserRules, *, has_keys: bool) -> None:
         self._rules = rules
@@ -44,7 +44,7 @@ class Browsers:
                 "The server does not accept requests for this host name. "
                 "The operator can allow the name with --allowed-host."
             )
-        # A preflight asks about requests that may carry a key, and comes without one.
+        # A preflight carries no key, but asks about requests that may carry one.
         if self._has_keys and method != "OPTIONS":
             return None
         if self._is_foreign(headers, hosts):
@@ -58,13 +58,13 @@ class Browsers:
         if origins and all(self._rules.allow_origin(origin) for origin in origins):
             return False
         sites = _values(headers, b"sec-fetch-site")
-        if sites:  # the browser's own word, which no page can forge
+        if sites:  # set by the browser; no page can forge it
             return "cross-site" in sites
         return not all(_is_same_site(origin, hosts) for origin in origins)
 
 
 def _is_same_site(origin: str, hosts: list[str]) -> bool:
-    name = host_name(origin.partition("://")[2])  # empty for "null", which sandboxed pages send
+    name = host_name(origin.partition("://")[2])  # empty for "null", the origin of sandboxed pages
     return all(name == host_name(host) or (is_local(name) and is_local(host_name(host))) for host in hosts)
 
 

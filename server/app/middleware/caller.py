@@ -1,4 +1,4 @@
-"""Says whose request it is to what divides its work among callers."""
+"""The layer that records the caller of a request, for code that divides its work among callers."""
 
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.text.caller import CALLER
@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class SetCaller:
-    """Sets `CALLER` for the task of a request, which is one of its own."""
+    """The layer that sets `CALLER` for the task of a request; each request has its own task."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
@@ -15,6 +15,6 @@ class SetCaller:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        if scope["type"] == "http" and scope["path"] not in self._context.open_paths:  # where nobody need say who asks
+        if scope["type"] == "http" and scope["path"] not in self._context.open_paths:  # open paths need no caller
             CALLER.set(self._context.client_of(HTTPConnection(scope)))
         await self._app(scope, receive, send)

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class HeaderLimit:
-    """Refuses a request with too many headers: everything that looks for one goes through all of them."""
+    """The layer that refuses too many headers, because every lookup of a header scans all of them."""
 
     def __init__(self, app: ASGIApp, limits: ApiLimits) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""A way to give freed memory back to the system: glibc keeps it, as its heap only shrinks from its end."""
+"""The return of freed memory to the system, which glibc does not do by itself: its heap shrinks only from its end."""
 
 import asyncio
 import ctypes
@@ -12,20 +12,23 @@ def _malloc_trim() -> Callable[[int], object] | None:
     try:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
-        return None  # another C library, which has no such call
+        return None  # another C library, without malloc_trim
 
 
 class HeapTrimmer:
-    """Trims the heap a second after much was freed, in a thread: it takes tens of milliseconds, and frees the GIL."""
+    """Trims the heap one second after much memory was freed.
+
+    A trim runs in a thread: it takes tens of milliseconds and releases the GIL.
+    """
 
     def __init__(self, trim: Callable[[int], object] | None = None) -> None:
         self._trim = trim or _malloc_trim()
         self._released = 0
 
     def released(self, count: int) -> None:
-        """Note that `count` bytes are free, or are about to be."""
+        """Record that `count` bytes are free or about to be freed."""
         before, self._released = self._released, self._released + count
-        # Only what crosses the threshold starts the timer: one trim serves everything that is freed until it runs.
+        # Only crossing the threshold starts the timer: one trim returns everything that is freed until it runs.
         if self._trim is not None and before < _WORTH_BYTES <= self._released:
             asyncio.get_running_loop().call_later(_DELAY_S, self._start, self._trim)
 

@@ -11,7 +11,7 @@ from numaserve.server.surfaces.errors import error_of
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# What is sent there runs no model, and counts for no limit. Everything else does, also what a route of tomorrow takes.
+# Requests to these paths run no model and count for no limit. All other paths count, including routes added later.
 FREE_PATHS = OPEN_PATHS | {
     "/abort_request",
     "/api/show",
@@ -24,9 +24,10 @@ FREE_PATHS = OPEN_PATHS | {
 
 
 class KeepLimits:
-    """Refuses a request whose key has nothing left for it, before its body is read; counts others until their end.
+    """The layer that enforces the limits of API keys.
 
-    Answers say what is left.
+    A request over a limit of its key is refused before its body is read. Other requests are counted until they end, and
+    their answers report the remaining limits.
     """
 
     def __init__(self, app: ASGIApp, context: ApiContext, keys: Callers) -> None:

@@ -1,25 +1,25 @@
-"""Two ways of asking for the same thing: HEAD where there is GET, and a path with a slash at its end."""
+"""The normalization of requests: HEAD is served as GET, and a slash at the end of a path is removed."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Paths:
-    """Makes one path of ``/v1/models`` and ``/v1/models/``, and answers HEAD as GET without the body.
+    """The layer that maps ``/v1/models/`` to ``/v1/models``, and answers HEAD as GET without the body.
 
-    Not by a redirect, whose target would be built from the client's Host header, and which clients do not follow with a
-    POST. Before everything that looks at the path, so that nothing can see another one than the router.
+    Redirects were rejected: their target would be built from the client's Host header, and clients do not follow them
+    with a POST. The layer precedes all code that reads the path, so that all code sees the router's path.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on under its one name."""
+        """Pass the request on with its normalized path and method."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        # The path as it was sent: an escaped slash is a character of a name.
+        # The raw path: an escaped slash is part of a name.
         if (
             len(path) > 1
             and path.endswith("/")
@@ -34,5 +34,5 @@ class Paths:
         async def send_without_body(message: Message) -> None:
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
-        # A copy: the HTTP server goes by the method of its own.
+        # A copy: the HTTP server still needs the original method.
         await self._app({**scope, "method": "GET"}, receive, send_without_body)

@@ -1,4 +1,4 @@
-"""A request's id, its line in the log, and the last catch of errors."""
+"""The id of a request, its line in the log, and the last handler of errors."""
 
 import logging
 
@@ -14,13 +14,13 @@ _logger = logging.getLogger("numaserve.api")
 
 
 class RequestScope:
-    """Gives a request its id and its log line, and answers 500 to what nobody else caught."""
+    """The layer that gives a request its id and log line, and answers 500 for uncaught errors."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; other kinds of connection than HTTP do not exist here."""
+        """Serve one request; all connections are HTTP."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return

@@ -1,4 +1,4 @@
-"""The time that a request is given."""
+"""The time limit of a request."""
 
 import re
 
@@ -13,14 +13,14 @@ _SECONDS = re.compile(rb"\d{1,7}(\.\d{1,9})?")
 
 
 class RequestTimeout:
-    """Notes how long a request may take: as its X-Request-Timeout says, and no longer than the operator allows."""
+    """The layer that records the time limit of a request: X-Request-Timeout, at most the operator's limit."""
 
     def __init__(self, app: ASGIApp, limits: ApiLimits) -> None:
         self._app = app
         self._longest = limits.request_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 400 to a header that is no number of seconds."""
+        """Pass the request on, or answer 400 if the header is no number of seconds."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -10,8 +10,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RequireKey:
-    """Refuses every route, known or not, without an accepted key; only the probes and the page's own files are open, to
-    those who read them."""
+    """The layer that refuses every route, known or not, without an accepted key.
+
+    Only the probes and the files of the page are open, for GET and HEAD.
+    """
 
     def __init__(
         self, app: ASGIApp, keys: Callers, refused: Callable[[Refusal], None], open_paths: Container[str]
@@ -23,7 +25,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on or answer 401."""
-        # HEAD has become GET by now.
+        # HEAD has already become GET.
         if scope["type"] != "http" or (scope["method"] == "GET" and scope["path"] in self._open_paths):
             await self._app(scope, receive, send)
             return

@@ -1,14 +1,14 @@
-"""The prefix under which a proxy shows the server."""
+"""The path prefix under which a proxy exposes the server."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class StripRootPath:
-    """Takes the prefix off the path of a request, once, before anything else looks at it.
+    """The layer that strips the prefix from the path of a request, before any other code reads the path.
 
-    Some proxies take it off themselves: a path without it stays as it is. ASGI has `root_path` for this, which leaves
-    the path whole: then everybody who compares paths, the check of keys among them, has to take the prefix off in the
-    router's way.
+    Some proxies strip the prefix themselves, so a path without it stays unchanged. ASGI's `root_path` was rejected: it
+    leaves the path whole. All code that compares paths, such as the check of keys, would have to strip the prefix
+    exactly as the router does.
     """
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:

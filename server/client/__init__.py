@@ -1,1 +1,1 @@
-"""The way from a command, or another server, to a running server."""
+"""The clients with which a command, or another server, reaches a running server."""

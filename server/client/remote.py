@@ -1,4 +1,4 @@
-"""Requests of commands to a running server. Sent neither to a proxy nor after a redirect, as `urllib` would."""
+"""The requests of commands to a running server. Unlike `urllib`, they use no proxy and follow no redirect."""
 
 import http.client
 import socket
@@ -12,16 +12,16 @@ import msgspec
 from numaserve.server.client.tls import advice, tls_of
 from numaserve.workers.interface.errors import OperatorError
 
-_TIMEOUT_S = 300.0  # for a prompt of a whole context
+_TIMEOUT_S = 300.0  # enough for a prompt of a whole context
 _DATA = b"data: "
 
 _T = TypeVar("_T")
 
 
 class RemoteServer:
-    """A running numaserve. Raises `OperatorError` for a URL that is none, and whenever there is no such answer.
+    """A client of a running numaserve. Raises `OperatorError` for an invalid URL, and for missing or invalid answers.
 
-    With `uds` the Unix socket there is connected to, in place of what `url` names. `ca_file` is that of `tls_of`.
+    With `uds` the client connects to that Unix socket instead of the host of `url`. `ca_file` is passed to `tls_of`.
     """
 
     def __init__(self, url: str, api_key: str | None, uds: Path | None = None, *, ca_file: Path | None = None) -> None:
@@ -38,12 +38,12 @@ class RemoteServer:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def get(self, path: str, kind: type[_T]) -> _T:
-        """What GET `path` answers."""
+        """Return the answer to GET `path`."""
         with self.request("GET", path) as response:
             return self.decoded(response, kind)
 
     def events(self, path: str, body: object) -> Generator[bytes]:
-        """The payloads of a streamed POST, until the last one. To close the iterator aborts the request."""
+        """Yield the payloads of a streamed POST, until the last one. Closing the iterator aborts the request."""
         with self.request("POST", path, body) as response:
             self.check(response)
             while line := response.readline():
@@ -54,7 +54,7 @@ class RemoteServer:
 
     @contextmanager
     def request(self, method: str, path: str, body: object = None) -> Iterator[http.client.HTTPResponse]:
-        """An answer, of any status; read it inside."""
+        """Yield an answer of any status; read it inside the context."""
         data = None if body is None else msgspec.json.encode(body)
         try:
             connection = self._connection()
@@ -70,14 +70,14 @@ class RemoteServer:
             connection.close()
 
     def check(self, response: http.client.HTTPResponse) -> None:
-        """Raise `OperatorError`, in the server's own words, for an answer that is none."""
+        """Raise `OperatorError` with the server's own message for an error answer."""
         if response.status == 200:
             return
         hint = "; name a file with an API key with --api-key-file" if response.status == 401 else ""
         raise OperatorError(f"{self.url} answered {response.status}: {_message(response.read())}{hint}")
 
     def decoded(self, response: http.client.HTTPResponse, kind: type[_T]) -> _T:
-        """The content of a JSON answer."""
+        """Return the decoded content of a JSON answer."""
         self.check(response)
         try:
             return msgspec.json.decode(response.read(), type=kind)
@@ -104,7 +104,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _message(body: bytes) -> str:
-    """The server's own words, if it is one that speaks this way."""
+    """Return the server's own error message, if the body has one in numaserve's format."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The certificates that commands check https servers by."""
+"""The certificates with which commands verify https servers."""
 
 import ssl
 from pathlib import Path
@@ -7,9 +7,9 @@ from numaserve.workers.interface.errors import OperatorError
 
 
 def tls_of(url: str, ca_file: Path | None) -> ssl.SSLContext | None:
-    """Return what checks the certificate of an https `url`; None for other URLs.
+    """Return the context that verifies the certificate of an https `url`; None for other URLs.
 
-    The authorities of `ca_file` (PEM) are trusted alone; without one, those of the system.
+    Only the authorities of `ca_file` (PEM) are trusted; without `ca_file`, those of the system.
 
     Raises:
         OperatorError: `ca_file` holds no certificate, or is named for a URL that is not https.
@@ -34,7 +34,7 @@ def tls_of(url: str, ca_file: Path | None) -> ssl.SSLContext | None:
 
 
 def advice(error: BaseException) -> str:
-    """Return what to do where a server does not answer, to end the message with."""
+    """Return the advice that ends the message for a server that does not answer."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ". Name a file with the certificate of the server's authority with --ca-file"
     return ". Check that the server is running"

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in one line that names the key and what it may be."""
+"""The error messages for a configuration: one line that names the key and the allowed values."""
 
 import difflib
 from collections.abc import Mapping
@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-_FEW = 12  # keys, which a line may list
+_FEW = 12  # maximum number of keys that a line lists
 
 
 def unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> str:
-    """One line for a key that is none of `keys`."""
+    """Return the line for a key that is not one of `keys`."""
     close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
     if close:
         hint = f"did you mean '{close[0]}'?"
@@ -20,7 +20,7 @@ def unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> str:
 
 
 def explain_value(key: str, error: Any, keys: Mapping[str, FieldInfo]) -> str:
-    """One line for a pydantic error on `key`, one of `keys`."""
+    """Return the line for a pydantic error on `key`, one of `keys`."""
     if error["type"] == "missing":
         return f"'{key}' is not set: set it on the command line or in the configuration file"
     allowed = "" if error["type"] == "value_error" else _allowed_range(keys[key])
@@ -31,7 +31,7 @@ def explain_value(key: str, error: Any, keys: Mapping[str, FieldInfo]) -> str:
 
 
 def _allowed_range(field: FieldInfo) -> str:
-    """The bounds of a numeric key, as in 'must be between 1 and 64'."""
+    """Return the bounds of a numeric key, as in 'must be between 1 and 64'."""
     bounds: dict[str, Any] = {}
     for constraint in field.metadata:
         for name in ("ge", "gt", "le"):

@@ -1,4 +1,4 @@
-"""The configuration as a YAML file has it."""
+"""The configuration in a YAML file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from numaserve.configs import presets
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import SETTINGS_BYTES, is_there, read_text
 
-# Names that other servers have for these keys, on the command line and in the file.
+# The names of these keys in other servers, accepted on the command line and in the file.
 ALIASES = {
     "tensor_parallel_size": "tp",
     "tp_size": "tp",
@@ -19,7 +19,7 @@ ALIASES = {
 
 
 def read_config_file(file: Path) -> dict[str, Any]:
-    """The values of `file`, or of the shipped preset of that name, by key. Raises `OperatorError` with one line."""
+    """Return the values of `file`, or of the shipped preset of that name, by key. Raises `OperatorError` (one line)."""
     path = _file_or_preset(file)
     if not is_there(path):
         raise OperatorError(
@@ -37,9 +37,9 @@ def read_config_file(file: Path) -> dict[str, Any]:
 
 
 def by_key(spelt: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The values of `spelt` by key: a file may spell one as the command line does, or as other servers do.
+    """Return the values of `spelt` by key; a file may spell keys as the command line or other servers do.
 
-    Raises `OperatorError`, which begins with `where`, for a key that is set twice.
+    Raises `OperatorError`, whose message begins with `where`, for a key that is set twice.
     """
     values: dict[str, Any] = {}
     for name, value in spelt.items():

@@ -1,4 +1,4 @@
-"""The options of a model's settings as keys of the configuration, made of workers/interface/settings.py."""
+"""The configuration keys of a model's settings, made from workers/interface/settings.py."""
 
 from typing import Annotated, Any
 
@@ -23,5 +23,5 @@ def _field(defined: ModelOption) -> Any:
 
 _FIELDS: dict[str, Any] = {name: (_checked(each), _field(each)) for name, each in MODEL_OPTIONS.items()}
 
-# Every option's value, checked as the server's own keys are. An option comes after the one that it needs.
+# The model options, validated like the server's own keys. An option comes after the option that it requires.
 ModelKeys: type[BaseModel] = create_model("ModelKeys", __config__=ConfigDict(frozen=True, extra="forbid"), **_FIELDS)

@@ -1,4 +1,4 @@
-"""Types of options whose values are more than a number or a text."""
+"""The types of options whose values are more than a number or a string."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def _as_tuple(value: object) -> object:
         return (value,)
     if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
         raise ValueError("must be a name or a list of names")
-    return tuple(dict.fromkeys(value))  # a name given twice is no mistake worth a refusal, and is listed once
+    return tuple(dict.fromkeys(value))  # a repeated name is accepted and listed once
 
 
 def _url_prefix(text: str) -> str:
@@ -34,14 +34,14 @@ _ALONE = frozenset(("auto", "off"))
 
 
 def alone_or_drafters(names: Sequence[SpeculativeName]) -> Sequence[SpeculativeName]:
-    """`names`, checked: `auto` and `off` say all that there is to say. Raises `ValueError`."""
+    """Return `names`. Raises `ValueError` if `auto` or `off` stands with other names."""
     if len(names) > 1 and (alone := _ALONE.intersection(names)):
         raise ValueError(f"contains '{min(alone)}' and other names: '{min(alone)}' must be the only name")
     return names
 
 
 def drafters_meant(names: Sequence[SpeculativeName]) -> tuple[DrafterName, ...]:
-    """The drafters that those names stand for."""
+    """Return the drafters that `names` stand for."""
     return DRAFTERS if "auto" in names else tuple(each for each in DRAFTERS if each in names)
 
 

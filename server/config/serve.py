@@ -266,7 +266,7 @@ class ServeConfig(BaseModel):
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
-        """What guesses."""
+        """The drafters in use."""
         meant = drafters_meant(self.speculative or (("auto",) if self.draft_model else ()))
         without = "mtp" if self.draft_model else "draft_model"
         return tuple(each for each in meant if each != without and (each != "mtp" or self.task != "embed"))
@@ -297,7 +297,7 @@ class ServeConfig(BaseModel):
         return value
 
 
-# The keys of a configuration file, by name: the server's own, and those of the model's settings.
+# The keys of a configuration file, by name: the server's keys, and those of the model's settings.
 KEYS: Mapping[str, FieldInfo] = {
     key: field
     for name, own in ServeConfig.model_fields.items()
@@ -306,16 +306,15 @@ KEYS: Mapping[str, FieldInfo] = {
 
 
 def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
-    """Merge defaults, `file` (or the shipped preset of that name) and `options` (those that are not None), the later
-    winning.
+    """Merge defaults, `file` (or the shipped preset of that name) and `options` that are not None; the later win.
 
-    Raises `OperatorError` with one line that names the key and what it may be.
+    Raises `OperatorError` with one line that names the key and the allowed values.
     """
     values: dict[str, Any] = {} if file is None else read_config_file(file)
     given = {key: value for key, value in options.items() if value is not None and value != []}
     where = {**dict.fromkeys(values, f"{file}: "), **dict.fromkeys(given, "")}
     values |= given
-    # First: where a key is missing, it is often because it was misspelt.
+    # Unknown keys first: a missing key is often a misspelt one.
     for key in values:
         if key not in KEYS:
             raise OperatorError(where[key] + unknown_key(key, KEYS))

@@ -1,1 +1,1 @@
-"""Load on a server that speaks the OpenAI API, and what its clients saw. Needs neither torch nor the engine."""
+"""The load test of a server of the OpenAI API, as its clients see it. Needs neither torch nor the engine."""

@@ -1,4 +1,4 @@
-"""Sends one request and watches its stream."""
+"""The client that sends one request and times its stream."""
 
 import time
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from numaserve.server.loadtest.workload.requests import BenchRequest, Outcome, P
 
 @dataclass(frozen=True)
 class Dialect:
-    """The part of the best request that a server understands."""
+    """The features of the best request that a server understands."""
 
     chat: bool = False
     token_ids: bool = True
@@ -22,7 +22,7 @@ class Dialect:
     ignore_eos: bool = True
 
     def body(self, model: str, prompt: Prompt, output_tokens: int) -> dict[str, Any]:
-        """The body of a streamed request."""
+        """Return the body of a streamed request."""
         body: dict[str, Any] = {"model": model, "max_tokens": output_tokens, "temperature": 0.0, "stream": True}
         if self.chat:
             body["messages"] = [{"role": "user", "content": prompt}]
@@ -36,13 +36,13 @@ class Dialect:
 
     @property
     def path(self) -> str:
-        """The endpoint, below the API's URL."""
+        """The path of the endpoint, relative to the API's URL."""
         return "/chat/completions" if self.chat else "/completions"
 
 
 @dataclass(frozen=True)
 class Client:
-    """Completions of one model on one server."""
+    """The client of one model on one server."""
 
     target: Target
     model: str
@@ -50,7 +50,7 @@ class Client:
     traffic: Traffic
 
     async def complete(self, request: BenchRequest) -> Outcome:
-        """Ask for one completion. An error is in the outcome; nothing is tried again."""
+        """Request one completion. The outcome reports errors; there are no retries."""
         body = self.dialect.body(self.model, request.prompt, request.output_tokens) | self.traffic.extra_body
         data = msgspec.json.encode(body)
         outcome = Outcome(request.input_tokens, asked_tokens=request.output_tokens)

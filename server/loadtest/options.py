@@ -1,4 +1,4 @@
-"""Options of a load: its prompts and its traffic."""
+"""The options of a load: its prompts and its traffic."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from numaserve.workers.interface.errors import OperatorError
 
 
 class DatasetName(StrEnum):
-    """The origin of prompts."""
+    """The sources of prompts."""
 
     RANDOM_IDS = "random-ids"
     RANDOM = "random"
@@ -21,7 +21,7 @@ class DatasetName(StrEnum):
 
 @dataclass(frozen=True)
 class Option:
-    """A field as an option of a command: its meaning, its bounds, and its spelling where the field's name is not it."""
+    """The command option of a field: its help, its bounds, and its name if it differs from the field's."""
 
     help: str
     least: float | None = None
@@ -78,7 +78,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The way in which prompts are sent."""
+    """The traffic of a load: the way in which prompts are sent."""
 
     model: Annotated[str | None, Option("Model name in the API. Default: the only model of the server.")] = None
     max_concurrency: Annotated[
@@ -110,14 +110,15 @@ class Traffic:
 
 
 def default_rate(workload: Workload) -> float | None:
-    """The rate for all requests at once; None for a trace, whose timestamps count."""
+    """Return the rate that sends all requests at once; None for a trace, whose timestamps apply."""
     return None if workload.dataset_name is DatasetName.TRACE else math.inf
 
 
 def parse_rates(given: list[str]) -> list[float]:
-    """Requests a second, in the order given; a value may be a list with commas, and ``inf`` is all at once.
+    """Return the rates in requests per second, in the given order.
 
-    Raises `OperatorError` for what is no positive number.
+    A value may be a list with commas; ``inf`` sends all requests at once. Raises `OperatorError` for a value that is no
+    positive number.
     """
     rates = []
     for word in ",".join(given).replace(",", " ").split():

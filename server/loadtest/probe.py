@@ -1,4 +1,4 @@
-"""Finds the best request that a server understands, by asking it a few."""
+"""The search for the best request that a server understands, by sending a few."""
 
 import dataclasses
 import itertools
@@ -12,23 +12,23 @@ from numaserve.server.loadtest.workload.prompts import random_prompt
 from numaserve.server.loadtest.workload.requests import BenchRequest
 from numaserve.workers.interface.errors import OperatorError
 
-# How servers refuse a field or an endpoint that they do not know. 500: some fail on a prompt of token ids.
+# Statuses with which servers refuse an unknown field or endpoint. 500: some servers fail on a prompt of token ids.
 _NOT_UNDERSTOOD = frozenset({400, 404, 405, 415, 422, 500, 501})
 _PROBE_INPUT, _PROBE_OUTPUT = 8, 2
 
 
 @dataclass(frozen=True)
 class Probed:
-    """The dialect that a server understands, and notes on what that means for the figures."""
+    """The dialect that a server understands, and notes on its consequences for the figures."""
 
     dialect: Dialect
     notes: list[str]
 
 
 async def probe(target: Target, model: str, traffic: Traffic, *, token_ids: bool) -> Probed:
-    """The dialect with the fewest concessions that the server answers.
+    """Return the dialect with the fewest concessions that the server answers.
 
-    Raises `OperatorError` with the server's first refusal when it answers none.
+    Raises `OperatorError` with the server's first refusal if the server answers none.
     """
     best = Dialect(token_ids=token_ids, ignore_eos=traffic.ignore_eos)
     refusal = ""
@@ -44,7 +44,7 @@ async def probe(target: Target, model: str, traffic: Traffic, *, token_ids: bool
 
 
 def _concessions(best: Dialect) -> list[Dialect]:
-    """`best` and every lesser dialect, the least concession first."""
+    """Return `best` and every lesser dialect, the least concession first."""
     names = [name for name in ("usage", "ignore_eos", "token_ids") if getattr(best, name)]
     dialects = [
         dataclasses.replace(best, chat=chat, **dict.fromkeys(given_up, False))

@@ -1,4 +1,4 @@
-"""A run: the dialect of the server, the requests of the workload, their outcomes."""
+"""The runs of a load: the dialect of the server, the requests of the workload, and their outcomes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from numaserve.server.loadtest.workload.requests import BenchRequest, Outcome
 from numaserve.workers.interface.errors import OperatorError
 
 _WARMUP_OUTPUT = 16
-_WARMUP, _ARRIVALS = 1, 2  # streams of random numbers beside that of the dataset
+_WARMUP, _ARRIVALS = 1, 2  # random streams in addition to that of the dataset
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Run:
     requests: list[BenchRequest]
     outcomes: list[Outcome]
     duration_s: float
-    speculation: Speculation | None  # of the server meanwhile, for others too; None where it does not say
+    speculation: Speculation | None  # of the server during the run, all clients included; None if not reported
 
 
 @dataclass
@@ -47,11 +47,11 @@ class Bench:
     client: Client
     workload: Workload
     notes: list[str]
-    count_tokens: CountTokens | None = None  # None: nobody can be asked
+    count_tokens: CountTokens | None = None  # None: tokens cannot be counted
 
     @classmethod
     async def connect(cls, target: Target, workload: Workload, traffic: Traffic) -> Bench:
-        """Find out model, dialect and tokenizer. Raises `OperatorError` when the server does not answer."""
+        """Determine model, dialect and tokenizer. Raises `OperatorError` if the server does not answer."""
         model = traffic.model or await target.model()
         wants_text = workload.dataset_name in (DatasetName.RANDOM, DatasetName.SHAREGPT)
         found: Probed = await probe(target, model, traffic, token_ids=not wants_text)
@@ -61,22 +61,22 @@ class Bench:
         return bench
 
     async def use_text(self) -> None:
-        """Send text though token ids are understood."""
+        """Send prompts as text although the server understands token ids."""
         if self.client.dialect.token_ids:
             self.client = replace(self.client, dialect=replace(self.client.dialect, token_ids=False))
             await self._find_tokenizer()
 
     async def requests(self, seed: int) -> list[BenchRequest]:
-        """The requests of one run."""
+        """Return the requests of one run."""
         counter = self.count_tokens or estimate_tokens
         if self.client.dialect.token_ids:
             return await make_requests(self.workload, TokenFiller(self.client.traffic.vocab_size), counter, seed)
         return await make_requests(self.workload, WordFiller(self.count_tokens), counter, seed)
 
     async def warm_up(self, requests: Sequence[BenchRequest], seed: int) -> None:
-        """Send other prompts of the same length, so that none of the measured ones gets into a cache.
+        """Send other prompts of the same length, so that no measured prompt gets into a cache.
 
-        Raises `OperatorError` when the server refuses them: it would refuse the measured ones.
+        Raises `OperatorError` if the server refuses them, because it would refuse the measured ones too.
         """
         length = int(statistics.median(request.input_tokens for request in requests))
         rng = np.random.default_rng([seed, _WARMUP])
@@ -94,7 +94,7 @@ class Bench:
                 raise OperatorError(f"{self.client.target.base_url}: the warm-up request failed: {outcome.error}")
 
     async def run(self, requests: list[BenchRequest], rate: float | None, seed: int, done: Done) -> Run:
-        """Send the requests."""
+        """Send the requests and return their outcomes."""
         if self.client.traffic.flush_cache:
             await self.client.target.flush_cache()
         arrivals = arrivals_of(requests, rate, np.random.default_rng([seed, _ARRIVALS]))
@@ -127,7 +127,7 @@ class Bench:
 
 
 def _local_counter(path: Path) -> CountTokens:
-    # Only here is a tokenizer needed, and its libraries take a while to import.
+    # Imported here only, because the tokenizer's libraries are slow to import.
     from numaserve.server.tokenizer import load_tokenizer  # noqa: PLC0415
 
     tokenizer = load_tokenizer(path)

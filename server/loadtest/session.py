@@ -1,4 +1,4 @@
-"""The two benchmarks from beginning to end: one server at several rates, several servers in turn."""
+"""The two benchmarks from start to end: one server at several rates, and several servers alternately."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from rich.console import Console
 
 @dataclass(frozen=True)
 class Output:
-    """The places that results go to."""
+    """The destinations of results."""
 
     console: Console
     output_file: Path | None = None
@@ -39,7 +39,7 @@ class Output:
 
 @dataclass
 class Reporter:
-    """Runs a server's requests and reports on them."""
+    """The runner of a server's requests, which reports the results."""
 
     workload: Workload
     traffic: Traffic
@@ -50,7 +50,7 @@ class Reporter:
     async def run(
         self, bench: Bench, requests: list[BenchRequest], rate: float | None, seed: int, label: str
     ) -> Summary:
-        """Do one run, show its figures and write them."""
+        """Perform one run, and show and write its figures."""
         with Progress(label, len(requests)) as progress:
             run = await bench.run(requests, rate, seed, progress.done)
         summary = summarize(run.outcomes, run.duration_s, self.limits, run.speculation)
@@ -62,7 +62,7 @@ class Reporter:
         return summary
 
     def show_notes(self, bench: Bench) -> None:
-        """Show what the figures of this server do not mean."""
+        """Show the notes on the limits of this server's figures."""
         for note in bench.notes:
             self.output.console.print(f"note: {bench.client.target.base_url}: {note}", markup=False)
 
@@ -76,7 +76,7 @@ async def bench_serve(
     limits: dict[str, float],
     output: Output,
 ) -> list[Summary]:
-    """A run for each rate. Each has prompts of its own (seed, seed + 1, ...): none finds another's in a cache."""
+    """Perform a run for each rate. Each run has its own prompts (seed, seed + 1, ...), so that none hits the cache."""
     if output.plot is not None:
         check_plot(output.plot)
     reporter = Reporter(workload, traffic, limits, output, JsonLines(output.output_file))
@@ -108,10 +108,10 @@ async def bench_compare(
     pause_s: float,
     output: Output,
 ) -> list[Summary]:
-    """`rounds` times each server in turn. All servers get the same requests in a round, other ones in the next.
+    """Benchmark the servers alternately, `rounds` times each. Requests are the same within a round and differ by round.
 
-    Before each turn it waits `pause_s` seconds: a server whose threads spin for a while after its last answer would
-    slow down the next one's first request.
+    Each run starts after a pause of `pause_s` seconds: the threads of a server that spin after its last answer would
+    slow down the next server's first request.
     """
     reporter = Reporter(workload, traffic, {}, output, JsonLines(output.output_file))
     rate = default_rate(workload) if rate is None else rate

@@ -1,4 +1,4 @@
-"""The events of a streamed completion, and the times at which its tokens came."""
+"""The events of a streamed completion, and the arrival times of its tokens."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def has_text(self) -> bool:
-        """Whether the choice has any text."""
+        """Return whether the choice has any text."""
         delta = self.delta
         return bool(self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)))
 
@@ -48,11 +48,11 @@ _decoder = msgspec.json.Decoder(_Event)
 
 
 class StreamError(Exception):
-    """The stream says that it failed, or is none."""
+    """The error of a stream that reports a failure or is invalid."""
 
 
 def error_text(answer: Any) -> str:
-    """The message of a decoded error answer, in OpenAI's shape or any other."""
+    """Return the message of a decoded error answer, in OpenAI's format or any other."""
     if isinstance(answer, dict):
         error = answer.get("error", answer)
         answer = error.get("message", error) if isinstance(error, dict) else error
@@ -60,10 +60,10 @@ def error_text(answer: Any) -> str:
 
 
 class StreamReader:
-    """Takes the bytes of an answer as they come and fills in its `Outcome`.
+    """The reader that takes the bytes of an answer as they arrive and fills in its `Outcome`.
 
-    A token counts where its text is seen: events without text carry a role, half a character or a hidden token, and
-    come before, between or after. All events of one read have one time.
+    A token counts when its text arrives. Events without text, which carry a role, half a character or a hidden token,
+    may come anywhere. All events of one read have the same time.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -74,14 +74,14 @@ class StreamReader:
         self._finished = False
 
     def feed(self, content: bytes, at_s: float) -> None:
-        """Take in bytes that came `at_s` seconds after the request left. Raises `StreamError`."""
+        """Process bytes that arrived `at_s` seconds after the request was sent. Raises `StreamError`."""
         *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 self._take(line[len(b"data:") :].strip(), at_s)
 
     def close(self) -> None:
-        """Take in the end of the answer. Raises `StreamError` if the generation has not ended."""
+        """Process the end of the answer. Raises `StreamError` if the generation has not ended."""
         if not self._finished:
             raise StreamError("the stream ended before the generation finished, or the response is not an event stream")
         if not self._outcome.with_usage:

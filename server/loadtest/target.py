@@ -1,4 +1,4 @@
-"""The server under load: one base URL, and nothing else is ever asked."""
+"""The server under load: one base URL, the only host that is contacted."""
 
 import re
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ _CONTROL_TIMEOUT = aiohttp.ClientTimeout(total=60)
 
 
 class Target:
-    """Endpoints of one server. Sends neither to a proxy nor after a redirect."""
+    """The endpoints of one server. Requests use no proxy and follow no redirect."""
 
     def __init__(self, base_url: str, session: aiohttp.ClientSession) -> None:
         self.base_url = base_url
@@ -26,7 +26,7 @@ class Target:
         self.session = session
 
     async def model(self) -> str:
-        """The model that is served. Raises `OperatorError` unless it is exactly one."""
+        """Return the name of the served model. Raises `OperatorError` unless the server has exactly one."""
         status, answer = await self.ask("GET", f"{self.api}/models")
         if status != 200:
             raise OperatorError(
@@ -39,8 +39,8 @@ class Target:
         return names[0]
 
     async def count_tokens(self, model: str, text: str) -> int | None:
-        """Tokens of `text` with the special tokens the server adds; None where it does not say."""
-        # vLLM's and SGLang's shape, which is ours too, and llama.cpp's.
+        """Return the number of tokens of `text`, with the special tokens that the server adds; None if not reported."""
+        # The format of vLLM, SGLang and numaserve, and the format of llama.cpp.
         for body in ({"model": model, "prompt": text}, {"content": text, "add_special": True}):
             status, answer = await self.ask("POST", f"{self.root}/tokenize", body)
             if status == 200 and isinstance(answer, dict) and isinstance(tokens := answer.get("tokens"), list):
@@ -48,13 +48,13 @@ class Target:
         return None
 
     async def flush_cache(self) -> None:
-        """Make it forget cached prefixes. Raises `OperatorError` where it does not."""
+        """Make the server drop cached prefixes. Raises `OperatorError` if it does not."""
         status, _ = await self.ask("POST", f"{self.root}/flush_cache")
         if status != 200:
             raise OperatorError(f"{self.root}/flush_cache returned status {status}: leave out --flush-cache")
 
     async def metrics(self) -> list[str]:
-        """The lines of GET /metrics; none where that is not served."""
+        """Return the lines of GET /metrics; an empty list if the server has no metrics."""
         url = f"{self.root}/metrics"
         try:
             async with self.session.get(url, timeout=_CONTROL_TIMEOUT, allow_redirects=False) as response:
@@ -64,7 +64,7 @@ class Target:
         return content.decode(errors="replace").splitlines() if response.status == 200 else []
 
     async def ask(self, method: str, url: str, body: object = None) -> tuple[int, Any]:
-        """Status and decoded JSON (None if it is none). Raises `OperatorError` when there is no answer."""
+        """Return the status and the decoded JSON (None if invalid). Raises `OperatorError` if there is no answer."""
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with self.session.request(
@@ -86,14 +86,14 @@ def _hint(status: int) -> str:
 
 @asynccontextmanager
 async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
-    """A target with its connections. Raises `OperatorError` for what is no HTTP URL, and no authority."""
+    """Yield a target with its connections. Raises `OperatorError` for an invalid HTTP URL or certificate authority."""
     base_url = base_url.rstrip("/")
     if not re.match(r"https?://[^/\s?#]+(/[^\s?#]*)?$", base_url):
         raise OperatorError(f"{base_url} is not a valid URL: use a URL like http://127.0.0.1:8000")
     headers = {"Content-Type": "application/json"}
     if traffic.api_key is not None:
         headers["Authorization"] = f"Bearer {traffic.api_key}"
-    # A connection for each request: one that is kept may be closed by the server just when it is used again.
+    # One connection per request: the server may close a kept connection just when it is used again.
     connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=tls_of(base_url, traffic.ca_file) or True)
     timeout = aiohttp.ClientTimeout(total=traffic.timeout_s)
     async with aiohttp.ClientSession(
@@ -103,12 +103,12 @@ async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
 
 
 def describe(error: BaseException) -> str:
-    """An error of the connection in a few words."""
+    """Return a short description of a connection error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def message_of(content: bytes) -> str:
-    """The message in the body of an error answer."""
+    """Return the message in the body of an error answer."""
     try:
         return error_text(msgspec.json.decode(content))
     except msgspec.DecodeError:

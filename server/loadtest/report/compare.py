@@ -1,4 +1,4 @@
-"""Ratios between servers that were given the same work in turn."""
+"""The ratios between servers that received the same work alternately."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ FIGURES: dict[str, Callable[[Summary], float | None]] = {
 
 @dataclass(frozen=True)
 class Ratio:
-    """A figure of one server over that of the first, in each round; `medians` are of first and other."""
+    """The ratio of a server's figure to the first server's, in each round; `medians` are of first and other."""
 
     figure: str
     medians: tuple[float, float]
@@ -44,9 +44,9 @@ class Ratio:
 
 
 def ratios(first: Sequence[Summary], other: Sequence[Summary]) -> list[Ratio]:
-    """The ratios of all figures that both have in every round.
+    """Return the ratios of all figures that both servers have in every round.
 
-    Only runs of the same round are divided: what changes on the machine between rounds then touches both.
+    Only runs of the same round are compared: changes of the machine between rounds then affect both servers.
     """
     found = []
     for name, figure in FIGURES.items():
@@ -61,7 +61,7 @@ def ratios(first: Sequence[Summary], other: Sequence[Summary]) -> list[Ratio]:
 
 
 def ratio_view(first_name: str, other_name: str, found: Sequence[Ratio]) -> Group:
-    """A table of medians and ratios, with the lowest and the highest of the rounds."""
+    """Return a table of medians and ratios, with the lowest and the highest ratio of the rounds."""
     names = ("A, median", "B, median", "B / A", "lowest", "highest")
     columns = [Column(name, justify="right") for name in names]
     table = Table("", *columns)

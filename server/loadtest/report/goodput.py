@@ -1,4 +1,4 @@
-"""Service level objectives: ``ttft:500 tpot:50``, in milliseconds."""
+"""The service level objectives of goodput: ``ttft:500 tpot:50``, in milliseconds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,9 @@ OBJECTIVES = ("ttft", "tpot", "e2el")
 
 
 def parse_goodput(words: Sequence[str]) -> dict[str, float]:
-    """The limit of each objective, in milliseconds.
+    """Return the limit of each objective, in milliseconds.
 
-    Raises `OperatorError` for an unknown objective, a limit that is no positive number, and a repeated one.
+    Raises `OperatorError` for an unknown or repeated objective, and for a limit that is no positive number.
     """
     limits: dict[str, float] = {}
     for word in " ".join(words).replace(",", " ").split():
@@ -28,7 +28,7 @@ def parse_goodput(words: Sequence[str]) -> dict[str, float]:
 
 
 def is_good(outcome: Outcome, limits: Mapping[str, float]) -> bool:
-    """Whether a request was served within every limit. A single token keeps any TPOT."""
+    """Return whether a request met every limit. An answer of a single token meets any TPOT."""
     seen = {"ttft": outcome.ttft_s, "tpot": outcome.tpot_s or 0.0, "e2el": outcome.e2e_s}
     return outcome.error is None and all(seen[name] * 1e3 <= limit for name, limit in limits.items())
 

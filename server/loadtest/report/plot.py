@@ -1,4 +1,4 @@
-"""Latency against throughput as the request rate rises. Needs matplotlib, which only the extra `bench` installs."""
+"""The plot of latency against throughput. Needs matplotlib, which only the extra `bench` installs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUANTILES = ("median", "p99")
 
 
 def check_plot(path: Path) -> None:
-    """Raises `OperatorError` for a file that could not be drawn in the end: before the load, not after it."""
+    """Raise `OperatorError`, before the load rather than after it, if the plot could not be written."""
     if path.suffix not in SUFFIXES:
         raise OperatorError(f"--plot {path} has an unknown suffix: use one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():

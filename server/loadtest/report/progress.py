@@ -1,4 +1,4 @@
-"""The bar on standard error while requests run."""
+"""The progress bar on standard error while requests run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 
 class Progress:
-    """Counts requests that are done and that failed. Shows nothing where standard error is no terminal."""
+    """The progress bar, with the numbers of done and failed requests. Shown only if standard error is a terminal."""
 
     def __init__(self, label: str, total: int) -> None:
         console = Console(stderr=True)
@@ -23,7 +23,7 @@ class Progress:
             rich_progress.TimeRemainingColumn(),
             console=console,
             transient=True,
-            # Client and server often share cores: the bar must not take part in the measurement.
+            # Client and server often share cores: the bar must not disturb the measurement.
             refresh_per_second=2,
             disable=not console.is_terminal,
         )

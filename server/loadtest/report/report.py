@@ -1,4 +1,4 @@
-"""Tables for people and JSON lines for programs."""
+"""The report of a run: tables for people, and JSON lines for programs."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of a run, as its report names it."""
+    """The setting of a run, as named in its report."""
 
     base_url: str
     model: str
@@ -38,12 +38,12 @@ class Setting:
 
 
 def rate_text(rate: float | None) -> str:
-    """A request rate as it is written on the command line."""
+    """Return a request rate in the spelling of the command line."""
     return "trace" if rate is None else f"{rate:g}"
 
 
 def summary_view(setting: Setting, summary: Summary) -> Group:
-    """Counts and throughputs, then latencies."""
+    """Return tables of counts and throughputs, then of latencies."""
     counts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     counts.add_column()
     counts.add_column(justify="right")
@@ -54,12 +54,12 @@ def summary_view(setting: Setting, summary: Summary) -> Group:
         latency = summary.latencies[name]
         cells = ("-",) * len(fields(Latency)) if latency is None else map(number, asdict(latency).values())
         latencies.add_row(f"{TITLES[name]} ({name.upper()})", *cells)
-    # Not the title of a table: that would be wrapped at the table's width.
+    # Not a table's title, which would be wrapped at the table's width.
     return Group(Text(f"\n{_title(setting)}", style="bold"), counts, latencies)
 
 
 def sweep_table(rates: Sequence[float | None], summaries: Sequence[Summary]) -> Table:
-    """One row for each rate."""
+    """Return a table with one row for each rate."""
     names = ("requested req/s", "done", "output tok/s", "TTFT median", "TTFT p99", "TPOT median", "TPOT p99", "goodput")
     table = Table(*map(_right, names), title="By request rate (latencies in ms)", title_justify="left")
     for rate, summary in zip(rates, summaries, strict=True):
@@ -71,7 +71,7 @@ def sweep_table(rates: Sequence[float | None], summaries: Sequence[Summary]) -> 
 
 
 def json_record(setting: Setting, summary: Summary, notes: Sequence[str]) -> dict[str, Any]:
-    """One JSON line. Names of figures are those of vLLM's and SGLang's clients."""
+    """Return the record of a JSON line. Names of figures are those of vLLM's and SGLang's clients."""
     record: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "base_url": setting.base_url,
@@ -109,7 +109,7 @@ def json_record(setting: Setting, summary: Summary, notes: Sequence[str]) -> dic
 
 
 def json_details(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Every request, in seconds, in the order of the dataset."""
+    """Return the figures of every request, in seconds, in the order of the dataset."""
     return {
         "input_lens": [outcome.input_tokens for outcome in outcomes],
         "output_lens": [outcome.output_tokens for outcome in outcomes],
@@ -121,10 +121,10 @@ def json_details(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 class JsonLines:
-    """A file that records are appended to; without a path they go nowhere."""
+    """A file of JSON lines to which records are appended; without a path, records are dropped."""
 
     def __init__(self, path: Path | None, option: str = "--output-file") -> None:
-        """Raises `OperatorError` when the file cannot be written: before the load, not after it."""
+        """Open the file. Raises `OperatorError`, before the load and not after it, if the file cannot be written."""
         self._path = path
         if path is not None:
             try:
@@ -140,7 +140,7 @@ class JsonLines:
 
 
 def number(value: float) -> str:
-    """A figure with three or more significant digits, none of them meaningless."""
+    """Return a figure with at least three significant digits and no spurious ones."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{1 if abs(value) >= 100 else 2}f}"
 
 
@@ -176,7 +176,10 @@ def _guesses(told: Speculation) -> list[tuple[str, str]]:
 
 
 def _guesses_record(told: Speculation | None) -> dict[str, float | None]:
-    """By SGLang's name of tokens a step, and vLLM's of the others; the rate is in percent."""
+    """Return the figures of speculative decoding; the acceptance rate is in percent.
+
+    The tokens per step have SGLang's name, the other figures vLLM's.
+    """
     acceptance = None if told is None else told.acceptance
     return {
         "accept_length": None if told is None else told.tokens_per_step,

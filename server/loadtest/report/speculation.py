@@ -1,4 +1,4 @@
-"""Guesses of a server (`--speculative`), by the counters that it exports."""
+"""The figures of a server's speculative decoding (`--speculative`), from the counters that the server exports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DRAFTED = "numaserve_draft_tokens_total"
 
 @dataclass(frozen=True)
 class Speculation:
-    """Tokens that a server has generated, and guesses that it has verified, since it began or between two times."""
+    """The generated tokens and verified draft tokens of a server, since its start or between two times."""
 
     generated: int
     accepted: int
@@ -21,31 +21,35 @@ class Speculation:
 
     @property
     def verified(self) -> int:
-        """All guesses."""
+        """The number of verified draft tokens."""
         return self.accepted + self.rejected
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Tokens that a sequence got in a step, on average: all but the right guesses were sampled behind the last one.
-        None where nothing was generated."""
+        """The mean number of tokens per sequence and step; None if nothing was generated.
+
+        A step samples one token after its accepted draft tokens: the number of steps is generated minus accepted.
+        """
         steps = self.generated - self.accepted
         return self.generated / steps if steps > 0 else None
 
     @property
     def acceptance(self) -> float | None:
-        """The fraction of guesses that were right, None of none."""
+        """The acceptance rate of draft tokens; None without draft tokens."""
         return self.accepted / self.verified if self.verified else None
 
     def since(self, before: Speculation) -> Speculation | None:
-        """What has come since then, None where the server has begun anew."""
+        """Return the difference to `before`; None if the server was restarted since then."""
         counts = self.generated - before.generated, self.accepted - before.accepted, self.rejected - before.rejected
         return Speculation(*counts) if min(counts) >= 0 else None
 
 
 def speculation_of(metrics: Iterable[str]) -> Speculation | None:
-    """What a server with these lines of metrics has guessed since it began, by all drafters and for all models; None
-    where they do not say."""
-    # Others' lines are left out: they may be whatever they want.
+    """Return the counts since the server's start, over all drafters and models, from its lines of metrics.
+
+    Returns None if the metrics lack them.
+    """
+    # Lines of other metrics are skipped, because they may have any form.
     lines = [line for line in metrics if line.startswith((_GENERATED, _DRAFTED))]
     try:
         families = list(text_string_to_metric_families("\n".join(lines) + "\n"))

@@ -1,4 +1,4 @@
-"""The figures of a run, from the outcomes of its requests."""
+"""The figures of a run, computed from the outcomes of its requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 @dataclass(frozen=True)
 class Latency:
-    """A distribution, in milliseconds. Percentiles are interpolated as numpy does by default."""
+    """A latency distribution in milliseconds. Percentiles are interpolated as by numpy's default."""
 
     mean: float
     median: float
@@ -23,7 +23,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one run. Throughputs count from the first request sent to the last answer ended."""
+    """The figures of one run. Throughputs cover the time from the first request to the end of the last answer."""
 
     completed: int
     failed: int
@@ -36,21 +36,21 @@ class Summary:
     concurrency: float  # requests in flight, on average
     goodput: float | None  # requests a second within the objectives, where there are any
     latencies: Mapping[str, Latency | None]  # by the names in LATENCIES; None without a sample
-    speculation: Speculation | None = None  # of a server that tells of it
+    speculation: Speculation | None = None  # None if the server does not report it
 
     @property
     def request_throughput(self) -> float:
-        """Completed requests a second."""
+        """Completed requests per second."""
         return self.completed / self.duration_s
 
     @property
     def input_throughput(self) -> float:
-        """Prompt tokens a second, those found in a cache among them."""
+        """Prompt tokens per second, cached tokens included."""
         return self.input_tokens / self.duration_s
 
     @property
     def output_throughput(self) -> float:
-        """Generated tokens a second."""
+        """Generated tokens per second."""
         return self.output_tokens / self.duration_s
 
 
@@ -60,9 +60,9 @@ def summarize(
     limits: Mapping[str, float],
     speculation: Speculation | None = None,
 ) -> Summary:
-    """The figures of `outcomes`. `limits` are the objectives of goodput, in milliseconds.
+    """Return the figures of `outcomes`. `limits` are the objectives of goodput, in milliseconds.
 
-    Failed requests count as failed and in nothing else.
+    Failed requests count only in the number of failed requests.
     """
     done = [outcome for outcome in outcomes if outcome.error is None]
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
@@ -89,7 +89,7 @@ def summarize(
 
 
 def latency_of(seconds: Sequence[float]) -> Latency | None:
-    """The distribution of a sample, None of an empty one."""
+    """Return the distribution of a sample; None for an empty sample."""
     if not seconds:
         return None
     in_ms = np.asarray(seconds) * 1e3

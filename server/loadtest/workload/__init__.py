@@ -1,1 +1,1 @@
-"""The requests of a load, and the times at which they are sent."""
+"""The requests of a load, and their send times."""

@@ -1,4 +1,4 @@
-"""The requests of a workload. The same seed gives the same requests, whatever server they are for."""
+"""The requests of a workload. The same seed gives the same requests for every server."""
 
 import numpy as np
 from numaserve.server.loadtest.options import DatasetName, Workload
@@ -13,7 +13,7 @@ DEFAULT_PROMPTS = 100
 async def make_requests(
     workload: Workload, filler: Filler[Piece], count_tokens: CountTokens, seed: int
 ) -> list[BenchRequest]:
-    """At most `num_prompts` requests. Raises `OperatorError` for a file that cannot be used."""
+    """Return at most `num_prompts` requests. Raises `OperatorError` for an unusable file."""
     rng = np.random.default_rng(seed)
     match workload.dataset_name:
         case DatasetName.RANDOM_IDS | DatasetName.RANDOM:
@@ -41,13 +41,13 @@ async def _random(workload: Workload, filler: Filler[Piece], rng: np.random.Gene
 
 
 def _lengths(longest: int, ratio: float, count: int, rng: np.random.Generator) -> list[int]:
-    """Lengths drawn evenly between `ratio` * `longest` and `longest`, both included, as SGLang does."""
+    """Return lengths drawn uniformly between `ratio` * `longest` and `longest`, both included, as SGLang does."""
     lengths: list[int] = rng.integers(max(1, int(longest * ratio)), longest + 1, size=count).tolist()
     return lengths
 
 
 async def _shared_prefix(workload: Workload, filler: Filler[Piece], rng: np.random.Generator) -> list[BenchRequest]:
-    """Groups of questions behind a system prompt each, shuffled."""
+    """Return groups of questions, each group after its own system prompt, shuffled."""
     total = workload.gsp_system_prompt_len + workload.gsp_question_len
     requests = []
     for _ in range(workload.gsp_num_groups):

@@ -1,4 +1,4 @@
-"""Workloads that are read from a file. Nothing is ever downloaded."""
+"""The workloads that are read from files. Nothing is downloaded."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,15 +10,15 @@ from numaserve.server.loadtest.workload.prompts import CountTokens, Filler, Piec
 from numaserve.server.loadtest.workload.requests import BenchRequest, Prompt
 from numaserve.workers.interface.errors import OperatorError
 
-TRACE_BLOCK = 512  # tokens that one of `hash_ids` stands for, as in Mooncake's traces
-_SHORTEST = 2  # tokens of a prompt or an answer of a conversation, as SGLang has it
+TRACE_BLOCK = 512  # tokens per entry of `hash_ids`, as in Mooncake's traces
+_SHORTEST = 2  # minimum tokens of a prompt or an answer of a conversation, as in SGLang
 
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _TraceLine(msgspec.Struct):
-    """One line of a trace. `timestamp` is in milliseconds. Prompts with equal `hash_ids` begin alike."""
+    """A line of a trace. `timestamp` is in milliseconds. Equal leading `hash_ids` mean equal prompt prefixes."""
 
     output_length: _Natural
     timestamp: float | None = None
@@ -30,7 +30,7 @@ class _TraceLine(msgspec.Struct):
 async def read_sharegpt(
     workload: Workload, limit: int, count_tokens: CountTokens, rng: np.random.Generator
 ) -> list[BenchRequest]:
-    """The first question of up to `limit` conversations, drawn without repetition, with the length of its answer."""
+    """Return the first questions of up to `limit` conversations, drawn without repetition, with answer lengths."""
     path = _path_of(workload)
     try:
         entries = msgspec.json.decode(_read(path), type=list[dict[str, Any]])
@@ -62,7 +62,7 @@ def _turns(entry: dict[str, Any]) -> list[str]:
 async def read_trace(
     workload: Workload, filler: Filler[Piece], count_tokens: CountTokens, seed: int
 ) -> list[BenchRequest]:
-    """The first `num_prompts` lines, by default all, in the order of their timestamps."""
+    """Return the requests of the first `num_prompts` lines, by default all, in the order of their timestamps."""
     path = _path_of(workload)
     lines = [line for line in _read(path).splitlines() if line.strip()]
     trace = [_trace_line(path, number, line) for number, line in enumerate(lines[: workload.num_prompts], 1)]
@@ -89,7 +89,7 @@ def _trace_line(path: Path, number: int, text: bytes) -> _TraceLine:
 async def _trace_prompt(
     line: _TraceLine, filler: Filler[Piece], count_tokens: CountTokens, key: tuple[int, int]
 ) -> tuple[Prompt, int]:
-    """The prompt and its length. Blocks depend on seed and hash only, so that equal hashes give equal tokens."""
+    """Return the prompt and its length. Blocks depend only on seed and hash, so that equal hashes give equal tokens."""
     if line.prompt:
         return line.prompt, await count_tokens(line.prompt) if isinstance(line.prompt, str) else len(line.prompt)
     seed, number = key
@@ -102,7 +102,7 @@ async def _trace_prompt(
 
 
 def _path_of(workload: Workload) -> Path:
-    assert workload.dataset_path is not None  # noqa: S101  (Workload demands it)
+    assert workload.dataset_path is not None  # noqa: S101  (Workload requires it)
     return workload.dataset_path
 
 

@@ -1,4 +1,4 @@
-"""The times at which requests are sent, and their sending."""
+"""The send times of requests, and the sending."""
 
 import asyncio
 import math
@@ -14,9 +14,10 @@ Done = Callable[[Outcome], None]
 
 
 def poisson_arrivals(count: int, rate: float, rng: np.random.Generator) -> list[float]:
-    """Seconds after the start at which `count` requests arrive: gaps are exponential with a mean of 1 / `rate`.
+    """Return the arrival times of `count` requests, in seconds after the start.
 
-    The first comes at once. An infinite rate sends all at once.
+    Gaps are exponential with a mean of 1 / `rate`. The first request arrives at once. An infinite rate sends all
+    requests at once.
     """
     if math.isinf(rate):
         return [0.0] * count
@@ -26,7 +27,7 @@ def poisson_arrivals(count: int, rate: float, rng: np.random.Generator) -> list[
 
 
 def arrivals_of(requests: Sequence[BenchRequest], rate: float | None, rng: np.random.Generator) -> list[float]:
-    """Poisson arrivals at `rate`; without a rate the times of the trace, or all at once where it has none."""
+    """Return Poisson arrivals at `rate`; without a rate, the times of the trace, or all at once if times are missing."""
     own = [request.arrival_s for request in requests if request.arrival_s is not None]
     if rate is None and len(own) == len(requests):
         return own
@@ -41,10 +42,10 @@ async def run_load(
     max_concurrency: int | None = None,
     done: Done = lambda _outcome: None,
 ) -> tuple[list[Outcome], float]:
-    """Outcomes in the order of `requests`, and the seconds that all took together.
+    """Send `requests`. Return their outcomes, in the same order, and the duration of the load in seconds.
 
-    A request that is due while `max_concurrency` others run is sent when one of them ends, in order of arrival; its
-    latency counts from there, as in vLLM's and SGLang's clients.
+    A request that is due while `max_concurrency` others run is sent when one of them ends, in order of arrival. Its
+    latency counts from its sending, as in vLLM's and SGLang's clients.
     """
     gate: AbstractAsyncContextManager[object] = (
         nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)

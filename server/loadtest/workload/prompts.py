@@ -1,4 +1,4 @@
-"""Prompts of a wanted length, as token ids or as words."""
+"""The prompts of a given length, as token ids or as words."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -9,13 +9,13 @@ from numaserve.server.loadtest.workload.requests import Prompt
 Piece = TypeVar("Piece", int, str)
 CountTokens = Callable[[str], Awaitable[int]]
 
-# Ids that every vocabulary in use has, and none uses for control: those come first, or after some tens of thousands.
+# The first id of those that every vocabulary has as text: control tokens come first, or after some tens of thousands.
 FIRST_ID = 300
 DEFAULT_VOCAB_SIZE = 30_000
 _CORRECTIONS = 8
-_CHARACTERS_PER_TOKEN = 4  # in English text, roughly
+_CHARACTERS_PER_TOKEN = 4  # of English text, approximately
 
-# With the blank before it each is one token in the vocabularies in use, so that the number of words can be corrected
+# Each word, with the space before it, is one token in common vocabularies, so that the number of words can be corrected
 # to give an exact number of tokens.
 _COMMON = """
 a about after all also and any are as at back be because been between book both but by call can car city could day did
@@ -31,40 +31,40 @@ WORDS = tuple(_COMMON.split())
 
 
 class Filler(Protocol, Generic[Piece]):
-    """Makes prompts out of pieces: token ids, or words."""
+    """The maker of prompts from pieces: token ids, or words."""
 
     async def fill(self, length: int, rng: np.random.Generator, prefix: Sequence[Piece] = ()) -> list[Piece]:
-        """Pieces of `length` tokens together, which begin with `prefix`."""
+        """Return pieces of `length` tokens in total that begin with `prefix`."""
 
     def prompt(self, pieces: Sequence[Piece]) -> Prompt:
-        """The prompt as it is sent."""
+        """Return the prompt in the form in which it is sent."""
 
 
 class TokenFiller:
-    """Token ids, drawn evenly."""
+    """The maker of prompts from token ids, drawn uniformly."""
 
     def __init__(self, vocab_size: int | None = None) -> None:
         self._end = vocab_size or DEFAULT_VOCAB_SIZE
         self._begin = min(FIRST_ID, self._end // 2)
 
     async def fill(self, length: int, rng: np.random.Generator, prefix: Sequence[int] = ()) -> list[int]:
-        """Exactly `length` ids, which begin with `prefix`."""
+        """Return exactly `length` ids that begin with `prefix`."""
         more = rng.integers(self._begin, self._end, size=max(0, length - len(prefix)))
         return [*prefix, *more.tolist()][:length]
 
     def prompt(self, pieces: Sequence[int]) -> Prompt:
-        """The ids themselves."""
+        """Return the ids themselves."""
         return list(pieces)
 
 
 class WordFiller:
-    """Common English words: exact where tokens can be counted, otherwise a word is taken for a token."""
+    """The maker of prompts from common English words. Without a way to count tokens, a word counts as one token."""
 
     def __init__(self, count_tokens: CountTokens | None = None) -> None:
         self._count_tokens = count_tokens
 
     async def fill(self, length: int, rng: np.random.Generator, prefix: Sequence[str] = ()) -> list[str]:
-        """Words of `length` tokens, special tokens that the server adds among them."""
+        """Return words of `length` tokens, including special tokens that the server adds."""
         words = _draw(length - len(prefix), rng)
         if self._count_tokens is None:
             return [*prefix, *words]
@@ -74,12 +74,12 @@ class WordFiller:
                 break
             if missing > 0:
                 words += _draw(missing, rng)
-            else:  # at least one word, and if that is too long, another one
+            else:  # at least one word; if that word is too long, another one
                 words = words[: max(0, len(words) + missing)] or _draw(1, rng)
         return [*prefix, *words]
 
     def prompt(self, pieces: Sequence[str]) -> Prompt:
-        """The words as one text."""
+        """Return the words as one text."""
         return " ".join(pieces)
 
 
@@ -91,7 +91,7 @@ async def random_prompt(
     vocab_size: int | None = None,
     count_tokens: CountTokens | None = None,
 ) -> Prompt:
-    """A prompt of `length` tokens."""
+    """Return a prompt of `length` tokens."""
     if token_ids:
         ids = TokenFiller(vocab_size)
         return ids.prompt(await ids.fill(length, rng))
@@ -100,7 +100,7 @@ async def random_prompt(
 
 
 async def estimate_tokens(text: str) -> int:
-    """An estimate of the tokens of a text, where no tokenizer can be asked."""
+    """Return an estimate of the number of tokens of a text, for use without a tokenizer."""
     return -(-len(text) // _CHARACTERS_PER_TOKEN)
 
 

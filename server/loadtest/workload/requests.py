@@ -1,4 +1,4 @@
-"""The requests of a load, and their outcomes."""
+"""The requests of a load and their outcomes."""
 
 from dataclasses import dataclass, field
 
@@ -7,17 +7,17 @@ Prompt = str | list[int]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """One completion to ask for."""
+    """A request for one completion."""
 
     prompt: Prompt
-    input_tokens: int  # as intended; what the server says in `usage` counts
+    input_tokens: int  # intended; the server's `usage` takes precedence
     output_tokens: int
     arrival_s: float | None = None  # after the first one; only where a trace says so
 
 
 @dataclass
 class Outcome:
-    """One request as its client saw it, in seconds. `e2e_s` ends at the last token: usage comes after it."""
+    """The outcome of a request as its client saw it, in seconds. `e2e_s` ends at the last token, before the usage."""
 
     input_tokens: int
     output_tokens: int = 0
@@ -32,7 +32,7 @@ class Outcome:
 
     @property
     def tpot_s(self) -> float | None:
-        """Time for each output token after the first; None where there is no second."""
+        """The time per output token after the first; None without a second token."""
         if self.error is not None or self.output_tokens < 2:
             return None
         return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)

@@ -1,1 +1,1 @@
-"""The installation of the service: versions side by side, the one that is served, and their removal."""
+"""The installation of the service: versions side by side, the current version, and removal."""

@@ -1,4 +1,4 @@
-"""``python -m deploy.installation``: runs for `make install-service` and the other targets of the service."""
+"""``python -m deploy.installation``: the command behind `make install-service` and the other service targets."""
 
 import argparse
 import os
@@ -19,9 +19,9 @@ _RESTART = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. A mistake is one line on standard error, and exit status 2."""
+    """Run one command. A mistake of the operator gives one line on standard error, and exit status 2."""
     options = _parser().parse_args(arguments)
-    os.umask(0o022)  # the service runs as another user than who installs it
+    os.umask(0o022)  # the service runs as a different user than the installation
     try:
         print(_run(options))
     except InstallationError as error:

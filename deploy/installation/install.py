@@ -1,4 +1,4 @@
-"""Installation of a version, and the switch between versions."""
+"""The installation of a version, and the switch between versions."""
 
 import os
 import re
@@ -21,17 +21,17 @@ from deploy.installation.versions import (
 )
 
 DEPLOY = Path(__file__).resolve().parents[1]
-# What a unit, a shell line of pip's scripts and systemd's own syntax all take as it is.
+# Paths that need no escaping in a unit, in a shell line of pip's scripts, and in systemd's syntax.
 _PLACE = re.compile(r"(/[A-Za-z0-9._+-]+)+")
 _CONFIGURATION = {"numaserve.yaml": 0o644, "numaserve.env": 0o600}
 _STATE = ("lib/numaserve", "lib/private/numaserve", "cache/numaserve", "cache/private/numaserve")
 
 
 def check(prefix: Path, etc: Path, var: Path) -> Manifest:
-    """Return the manifest of the installation in `prefix`, a new one where there is none; nothing is written.
+    """Return the manifest of the installation in `prefix`, or a new one; nothing is written.
 
     Raises:
-        InstallationError: `prefix` holds what no installation of ours has put there, or a unit was edited.
+        InstallationError: `prefix` holds files of no installation of numaserve, or a unit was edited.
     """
     for place in (prefix, etc, var):
         if not _PLACE.fullmatch(str(place)) or ".." in place.parts:
@@ -53,7 +53,7 @@ def install(prefix: Path, etc: Path, var: Path, wheel: Path, locks: Path) -> str
     """Install `wheel` next to the installed versions and make it current. Returns the version's name.
 
     Raises:
-        InstallationError: See `check` and `build`; after the latter the same command goes on.
+        InstallationError: See `check` and `build`; after an error of `build`, the same command continues.
     """
     manifest = check(prefix, etc, var)
     version = name_of(wheel, locks)
@@ -61,7 +61,7 @@ def install(prefix: Path, etc: Path, var: Path, wheel: Path, locks: Path) -> str
     if manifest.versions.get(version) is None:
         _make_directory(prefix, manifest)
         if version in manifest.versions:
-            shutil.rmtree(folder, ignore_errors=True)  # of a build of ours that was interrupted
+            shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted build
         elif folder.exists():
             raise InstallationError(f"{folder} exists, but the manifest of {prefix} does not list it: move it away")
         manifest.versions[version] = None
@@ -77,7 +77,7 @@ def install(prefix: Path, etc: Path, var: Path, wheel: Path, locks: Path) -> str
 
 
 def switch(prefix: Path, version: str | None) -> str:
-    """Have `version` served, or the one that was served before the present one. Returns its name.
+    """Make `version`, or the previously current version, the current one. Returns its name.
 
     Raises:
         InstallationError: There is no such version, or a unit was edited.
@@ -115,7 +115,7 @@ def _refuse_foreign(prefix: Path) -> None:
 
 
 def _refuse_edited_units(prefix: Path, manifest: Manifest) -> None:
-    """An operator's changes, such as a credential of API keys, must not get lost with an upgrade."""
+    """Raise `InstallationError` for edited units: an upgrade must not lose changes such as a credential of API keys."""
     complete = [version for version, files in manifest.versions.items() if files is not None]
     for name in UNITS:
         file = Path(manifest.etc) / "systemd" / "system" / name
@@ -127,7 +127,7 @@ def _refuse_edited_units(prefix: Path, manifest: Manifest) -> None:
 
 
 def _configure(prefix: Path, manifest: Manifest) -> None:
-    """Write the configuration that is not there yet, and note what a purge may remove."""
+    """Write missing configuration files, and record what a purge may remove."""
     folder = Path(manifest.etc) / "numaserve"
     drop_ins = [Path(manifest.etc) / "systemd" / "system" / f"{unit}.d" for unit in UNITS]
     state = [Path(manifest.var) / place for place in _STATE]
@@ -143,7 +143,7 @@ def _configure(prefix: Path, manifest: Manifest) -> None:
 
 
 def _make_directory(path: Path, manifest: Manifest) -> None:
-    """Make `path` and note which folders above it were not there."""
+    """Create `path`, and record the created folders."""
     made = [str(each) for each in (path, *path.parents) if not each.exists()]
     manifest.directories += [each for each in made if each not in manifest.directories]
     path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The manifest of an installation: what it has written, and therefore may remove."""
+"""The manifest of an installation: the files that it has written and may therefore remove."""
 
 import json
 import os
@@ -15,19 +15,19 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass
 class Manifest:
-    """The files that an installation owns. It is written first, so an interrupted installation is still known."""
+    """The files that an installation owns. Written first, so that an interrupted installation is known."""
 
-    etc: str  # absolute, as `var`: where units and configuration, and the service's state, are
+    etc: str  # absolute, as `var`: folders of units and configuration, and of the service's state
     var: str
-    versions: dict[str, list[str] | None] = field(default_factory=dict)  # files below each; None: was not finished
-    previous: str | None = None  # served before the present one
-    directories: list[str] = field(default_factory=list)  # made by the installation, removed when they are empty
+    versions: dict[str, list[str] | None] = field(default_factory=dict)  # files of each version; None: unfinished
+    previous: str | None = None  # current before the present version
+    directories: list[str] = field(default_factory=list)  # created by the installation, removed when empty
     units: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)  # configuration, models and caches: removed only when that is asked
+    kept: list[str] = field(default_factory=list)  # configuration, models and caches: removed only by a purge
 
 
 def read_manifest(prefix: Path) -> Manifest | None:
-    """Return the manifest below `prefix`, or None where there is none.
+    """Return the manifest below `prefix`, or None if there is none.
 
     Raises:
         InstallationError: Another user could have written it, or it is not a manifest.
@@ -54,12 +54,12 @@ def read_manifest(prefix: Path) -> Manifest | None:
 
 
 def write_manifest(prefix: Path, manifest: Manifest) -> None:
-    """Replace the manifest below `prefix`, at once or not at all."""
+    """Replace the manifest below `prefix` atomically."""
     replace_file(prefix / NAME, json.dumps({"program": _PROGRAM} | asdict(manifest), indent=1) + "\n")
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write `path` so that readers see the old text or the new one, also after a power failure."""
+    """Write `path` so that readers see the old or the new text, even after a power failure."""
     written = path.with_name(f".{path.name}.new")
     with written.open("w") as file:
         file.write(text)

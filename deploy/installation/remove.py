@@ -1,4 +1,4 @@
-"""Removal of what a manifest lists, and of nothing else."""
+"""The removal of the files that a manifest lists, and of nothing else."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from deploy.installation.versions import CURRENT, current, folder_of
 
 
 def uninstall(prefix: Path, *, purge: bool) -> list[Path]:
-    """Stop the service and remove all versions and units. Returns what is left of the installation's places.
+    """Stop the service and remove all versions and units. Returns the remaining paths of the installation.
 
     Configuration, models and caches stay, and the manifest with them, unless `purge`.
 
@@ -35,7 +35,7 @@ def remove(prefix: Path, version: str) -> None:
     """Remove one version.
 
     Raises:
-        InstallationError: It is not installed, or it is the one that is served.
+        InstallationError: The version is not installed, or it is current.
     """
     manifest = _read(prefix)
     if version not in manifest.versions:
@@ -64,7 +64,7 @@ def _remove_version(prefix: Path, manifest: Manifest, version: str) -> None:
     folder = folder_of(prefix, version)
     files = manifest.versions.pop(version)
     if files is None:
-        _remove_tree(folder)  # made by an installation that did not come to its end
+        _remove_tree(folder)  # made by an unfinished installation
         return
     for name in files:
         (folder / name).unlink(missing_ok=True)
@@ -73,7 +73,7 @@ def _remove_version(prefix: Path, manifest: Manifest, version: str) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folders in `folder`, and itself, that hold nothing any more."""
+    """Remove empty folders in `folder`, and `folder` itself if empty."""
     for each in folder.iterdir():
         if each.is_dir() and not each.is_symlink():
             _remove_empty(each)
@@ -89,7 +89,7 @@ def _remove_tree(place: Path) -> None:
 
 
 def _close(prefix: Path, manifest: Manifest) -> list[Path]:
-    """Remove the manifest when nothing needs it any more, and folders that are empty. Returns what is left."""
+    """Remove the manifest if no longer needed, and empty folders. Returns the remaining paths."""
     write_manifest(prefix, manifest)
     if (versions := prefix / "versions").is_dir() and not any(versions.iterdir()):
         versions.rmdir()
@@ -104,11 +104,11 @@ def _close(prefix: Path, manifest: Manifest) -> list[Path]:
 
 
 def _remove_units(manifest: Manifest) -> None:
-    """Stop, disable and remove the units; those that systemd has from other files are of another installation."""
+    """Stop, disable and remove the units, except units that systemd loads from files of another installation."""
     units = [Path(unit) for unit in manifest.units]
     ours = [unit.name for unit in units if _systemctl("show", "-P", "FragmentPath", unit.name) == str(unit)]
     if ours:
-        # The socket first: it would start the service again.
+        # The socket first, which would otherwise start the service again.
         _systemctl("disable", "--now", *sorted(ours, reverse=True))
     for unit in units:
         unit.unlink(missing_ok=True)
@@ -118,7 +118,7 @@ def _remove_units(manifest: Manifest) -> None:
 
 
 def _systemctl(*arguments: str) -> str:
-    """Return what systemctl prints: nothing where there is no systemd, as in a container."""
+    """Return the output of systemctl; an empty text without systemd, as in a container."""
     if (program := shutil.which("systemctl")) is None:
         return ""
     return subprocess.run((program, *arguments), check=False, stdout=subprocess.PIPE, text=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""Versions below ``PREFIX/versions``: built side by side, one of them served."""
+"""The versions below ``PREFIX/versions``, built side by side; one is current."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ def folder_of(prefix: Path, version: str) -> Path:
 def name_of(wheel: Path, locks: Path) -> str:
     """Return the version of `wheel` with a digest of all that is installed, such as ``0.1.0-3f9a04c1``.
 
-    The version alone would not do: a rebuilt wheel, or newer locks, would replace files of a server that runs.
+    The version alone was rejected: a rebuilt wheel, or newer locks, would replace files of a running server.
     """
     digest = hashlib.sha256()
     for file in (wheel, locks / "run.txt", locks / "demo.txt"):
@@ -33,19 +33,19 @@ def name_of(wheel: Path, locks: Path) -> str:
 
 
 def build(folder: Path, wheel: Path, locks: Path) -> None:
-    """Make `folder`, which is empty, a virtual environment with the packages of `locks` and `wheel`.
+    """Make the empty `folder` a virtual environment with the packages of `locks` and `wheel`.
 
     Raises:
-        InstallationError: A command failed; its own errors stand before.
+        InstallationError: A command failed, after printing its own errors.
     """
     _run([sys.executable, "-I", "-m", "venv", str(folder)])
-    # With -I: what pip finds in PYTHONPATH it does not install.
+    # With -I, because pip does not install packages that it finds in PYTHONPATH.
     for command in pip_commands(wheel, locks):
         _run([str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check", "-q", *command])
 
 
 def pip_commands(wheel: Path, locks: Path) -> list[list[str]]:
-    """Return the arguments of pip: whatever is fetched is named in `locks` with its hash."""
+    """Return the commands of pip, which fetches only packages that `locks` names with their hashes."""
     return [
         ["install", "--require-hashes", "-r", str(locks / "run.txt")],
         ["install", "--require-hashes", "-r", str(locks / "demo.txt"), "--no-deps"],
@@ -54,7 +54,7 @@ def pip_commands(wheel: Path, locks: Path) -> list[list[str]]:
 
 
 def keep_units(folder: Path, units: dict[str, str]) -> None:
-    """Write `units`, texts by name, into the folder of a version: a return to the version is one to its units."""
+    """Write `units`, texts by name, into the folder of a version, so that a rollback restores them too."""
     place = folder / _UNITS_OF_VERSION
     place.mkdir(parents=True)
     for name, text in units.items():
@@ -62,9 +62,9 @@ def keep_units(folder: Path, units: dict[str, str]) -> None:
 
 
 def units_for(deploy: Path, prefix: Path, etc: Path) -> dict[str, str]:
-    """Return the units of the folder `deploy` by name, with the places of this installation."""
+    """Return the units of the folder `deploy` by name, with the paths of this installation."""
     places = {"/opt/numaserve": str(prefix), "/etc/numaserve": str(etc / "numaserve")}
-    # In one pass: a prefix may itself contain what is replaced.
+    # In one pass, because a prefix may itself contain a replaced path.
     default = re.compile("|".join(places))
     return {name: default.sub(lambda found: places[found[0]], (deploy / name).read_text()) for name in UNITS}
 
@@ -81,7 +81,7 @@ def current(prefix: Path) -> str | None:
 
 
 def point_current(prefix: Path, version: str) -> None:
-    """Have ``current`` name `version`: a start of the service meanwhile finds the old one or the new one."""
+    """Let ``current`` name `version`, atomically: a concurrent start of the service finds the old or the new version."""
     made = prefix / f".{CURRENT}.new"
     made.unlink(missing_ok=True)
     made.symlink_to(Path("versions") / version)

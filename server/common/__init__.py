@@ -1,1 +1,1 @@
-"""Small parts that any room of the front end may use."""
+"""The small parts that any package of the front end may use."""

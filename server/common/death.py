@@ -1,16 +1,17 @@
-"""The end of a worker group, and what brought it about."""
+"""The end of a worker group, and its cause."""
 
 import enum
 from dataclasses import dataclass
 from typing import Literal
 
-# A signal ended a worker, it exited, it told of a failure, it did not answer in time, or the books do not add up.
+# In this order: a signal ended a worker, a worker exited, reported a failure or did not answer in time, or the answers
+# do not match the requests.
 DeathReason = Literal["signal", "exit", "failure", "stall", "mismatch"]
 
 
 @dataclass(frozen=True)
 class Death:
-    """Says why a group cannot serve any more; `message` is for people."""
+    """The end of a worker group, with its reason; `message` is for people."""
 
     reason: DeathReason
     message: str
@@ -20,8 +21,8 @@ class Death:
 
 
 class Cause(enum.Enum):
-    """Says what a death comes from, as far as it matters for whether another group should be started."""
+    """The cause of a death, as far as it decides whether another group is started."""
 
-    UNKNOWN = enum.auto()  # nothing explains it
-    REQUEST = enum.auto()  # one that is being looked for, or has been found
-    PASSING = enum.auto()  # whatever it was, the workers have answered since the one before
+    UNKNOWN = enum.auto()  # no explanation
+    REQUEST = enum.auto()  # a request that was identified or is being searched for
+    PASSING = enum.auto()  # any cause, if the workers have answered since the previous death

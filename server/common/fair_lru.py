@@ -1,4 +1,4 @@
-"""A cache that its owners share by bytes: no owner's entries go for the sake of one that holds more."""
+"""An LRU cache that owners share by bytes: no owner loses entries to an owner that holds more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-# What an entry takes of itself: its key, what counts it, its place in the dictionaries.
+# Overhead of an entry in bytes: its key, its byte count and its slots in the dictionaries.
 ENTRY_BYTES = 512
 
 
@@ -19,7 +19,7 @@ class _Entry(NamedTuple, Generic[Value]):
 
 
 class _Share(Generic[Key, Value]):
-    """The entries of one owner, the least used first."""
+    """The entries of one owner, the least recently used first."""
 
     def __init__(self) -> None:
         self.entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()
@@ -27,9 +27,9 @@ class _Share(Generic[Key, Value]):
 
 
 class FairLru(Generic[Key, Value]):
-    """Entries of at most `max_bytes` together. When they are full, the owner that holds most loses the least used one.
+    """An LRU cache of at most `max_bytes`. When full, the owner that holds most loses its least recently used entry.
 
-    One LRU for all owners was rejected: whoever puts most would evict what everybody else has.
+    One LRU order for all owners was rejected: the owner that puts most would evict the entries of all others.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -41,8 +41,10 @@ class FairLru(Generic[Key, Value]):
         return len(self._owners)
 
     def put(self, owner: bytes, key: Key, value: Value, nbytes: int) -> bool:
-        """Keep `value`, of `nbytes`, as the last of `owner`'s to go; no owner has the `key` yet. False where it would
-        take bytes from owners that hold fewer: then nothing is kept and nothing goes."""
+        """Store `value`, of `nbytes`, as the most recent entry of `owner`; no owner may have the `key` yet.
+
+        Return False, and change nothing, if that would take bytes from owners that hold fewer.
+        """
         entry = _Entry(value, nbytes + ENTRY_BYTES)
         if entry.nbytes > self._left + self._to_be_had(owner, entry.nbytes):
             return False
@@ -56,7 +58,7 @@ class FairLru(Generic[Key, Value]):
         return True
 
     def get(self, key: Key) -> Value | None:
-        """Return the value, which is then the last of its owner's to go."""
+        """Return the value, and make it the most recent entry of its owner."""
         if key not in self._owners:
             return None
         entries = self._shares[self._owners[key]].entries
@@ -64,7 +66,7 @@ class FairLru(Generic[Key, Value]):
         return entries[key].value
 
     def delete(self, key: Key) -> bool:
-        """Forget the value; False where there is none."""
+        """Remove the value; return False if there is none."""
         if key not in self._owners:
             return False
         owner = self._owners.pop(key)
@@ -75,7 +77,7 @@ class FairLru(Generic[Key, Value]):
         return True
 
     def _to_be_had(self, owner: bytes, nbytes: int) -> int:
-        """The bytes that may go for an entry: all of the owner's, and what others hold more than the entry takes."""
+        """Return the bytes that may be evicted for an entry: the owner's, and other owners' bytes beyond `nbytes`."""
         return sum(
             share.nbytes if each == owner else max(0, share.nbytes - nbytes) for each, share in self._shares.items()
         )

@@ -1,12 +1,12 @@
-"""Patience with others: it is spent only while this process runs, and ends only after a look at what they have said.
+"""The timeouts for other processes, which count only while this process runs, and end only after reading answers.
 
-A process can be stopped, its cgroup frozen, its machine paused. The clock goes on meanwhile, and the answers of others
-wait unread. Every judge of others therefore looks at the clock often: a gap of more than `TICK_S` between two looks is
-the judge's own absence and does not count. After an absence the others have at least one tick left, as they may have
-been absent too. `shm_comm/include/numaserve_patience.h` is the same for the ranks' waits.
+A process can be stopped, its cgroup frozen, its machine paused. The clock goes on meanwhile, and answers wait unread.
+Code that waits with a timeout therefore looks at the clock often. A gap of more than `TICK_S` between two looks means
+that this process was absent, and does not count. After an absence, the others have at least one tick left, because they
+may have been absent too. `shm_comm/include/numaserve_patience.h` does the same for the waits of ranks.
 
-A thread that ticks on behalf of every judge was rejected: an event loop that hangs while that thread runs would be
-taken for present. CLOCK_THREAD_CPUTIME_ID was rejected too: a judge that sleeps spends no processor time.
+A thread that ticks on behalf of all waits was rejected: an event loop that hangs while that thread runs would count as
+present. CLOCK_THREAD_CPUTIME_ID was rejected too: a sleeping waiter spends no processor time.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
-TICK_S = 0.5  # a loop that is merely busy comes back sooner
+TICK_S = 0.5  # a loop that is only busy looks sooner
 _LOOK_S = TICK_S / 2
-_READ_S = 0.01  # between the end of the time and the verdict; what waits is read in it
+_READ_S = 0.01  # between the end of the time and the timeout, to read waiting answers
 
 
 class Patience:
-    """A number of seconds for others, spent from one look at `clock` to the next."""
+    """A timeout in seconds, spent from one look at `clock` to the next."""
 
     __slots__ = ("_clock", "_looked", "_spent", "seconds")
 
@@ -32,16 +32,16 @@ class Patience:
 
     @property
     def spent_s(self) -> float:
-        """Seconds spent, those since the last look included."""
+        """The seconds spent, including those since the last look."""
         return self._spent + min(self._clock() - self._looked, TICK_S)
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next look is due."""
+        """The seconds until the next look is due."""
         return max(_READ_S, min(self.seconds - self._spent, _LOOK_S))
 
     def ends(self) -> bool:
-        """Look at the clock. Return whether nothing was left at the look before, and this process was here since."""
+        """Look at the clock. Return whether the time was over at the previous look, and this process was present since."""
         now = self._clock()
         gap, self._looked = now - self._looked, now
         if gap > TICK_S:
@@ -53,11 +53,11 @@ class Patience:
 
 
 class PatientTimer:
-    """A timer that calls `ended` in the event loop when patience with others has run out.
+    """A timer that calls `ended` in the event loop when a `Patience` has run out.
 
-    Must be started inside a running event loop. While it does not run it costs nothing. To start it again touches no
-    timer of the loop: the one that there is finds out. uvloop calls timers before it reads descriptors; hence the last
-    look of `Patience.ends`, one turn of the loop after the time is over.
+    Start it inside a running event loop. A stopped timer costs nothing. A restart leaves the loop's timer unchanged:
+    that timer notices the new time when it fires. uvloop calls timers before it reads descriptors. `Patience.ends`
+    therefore takes a last look, one turn of the loop after the time is over.
     """
 
     def __init__(self, ended: Callable[[], None]) -> None:
@@ -67,28 +67,28 @@ class PatientTimer:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of this process's presence since the start; 0 while the timer does not run."""
+        """The seconds that this process ran since the start; 0 while the timer is stopped."""
         return 0.0 if self._patience is None else self._patience.spent_s
 
     def start(self, seconds: float) -> None:
-        """Begin, or begin again, with so many seconds."""
+        """Start or restart the timer with `seconds`."""
         self._patience = Patience(seconds, asyncio.get_running_loop().time)
         if self._timer is None or seconds < _LOOK_S:
             self._arm(self._patience)
 
     def allow(self, seconds: float) -> None:
-        """Let it take so many seconds in all, those that have passed included. Does nothing while it does not run."""
+        """Change the total time to `seconds`, including the time already spent. Does nothing while the timer is stopped."""
         if self._patience is not None:
             self._patience.seconds = seconds
             if seconds < _LOOK_S:
                 self._arm(self._patience)
 
     def pause(self) -> None:
-        """Expect nothing for now; the timer of the loop is left to end by itself."""
+        """Stop the timer, but leave the loop's timer to fire without effect."""
         self._patience = None
 
     def stop(self) -> None:
-        """Expect nothing, and leave no timer."""
+        """Stop the timer, and cancel the loop's timer."""
         self._patience = None
         if self._timer is not None:
             self._timer.cancel()
@@ -112,8 +112,7 @@ class PatientTimer:
 
 @asynccontextmanager
 async def patiently(seconds: float) -> AsyncIterator[None]:
-    """Raise `TimeoutError`, as `asyncio.timeout` does, when what is done inside takes so long in this process's
-    presence."""
+    """Raise `TimeoutError`, as `asyncio.timeout` does, after `seconds` in which this process runs."""
     async with asyncio.timeout(None) as timeout:
         timer = PatientTimer(lambda: timeout.reschedule(asyncio.get_running_loop().time()))
         timer.start(seconds)
@@ -124,7 +123,7 @@ async def patiently(seconds: float) -> AsyncIterator[None]:
 
 
 async def wait_patiently(futures: Iterable[asyncio.Future[None]], seconds: float) -> None:
-    """Wait until all are done, or for so many seconds in this process's presence."""
+    """Wait until all `futures` are done, for at most `seconds` in which this process runs."""
     with suppress(TimeoutError):
         async with patiently(seconds):
             await asyncio.wait(futures)

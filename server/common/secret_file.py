@@ -1,4 +1,4 @@
-"""Files that nobody else may read."""
+"""The check of files with secrets, which other users may not read."""
 
 import os
 import stat
@@ -8,10 +8,10 @@ from numaserve.workers.interface.errors import OperatorError
 
 
 def find_secret_file(named: Path, what: str) -> Path:
-    """The file that an option names: a path, or a bare name for one of systemd's credentials.
+    """Return the file that an option names: a path, or a bare name for one of systemd's credentials.
 
-    Raises `OperatorError`, in which the file is called `what`, for a missing file and for one that every user of the
-    machine may read.
+    Raises `OperatorError` for a missing file and for one that every user of the machine may read. The message calls the
+    file `what`.
     """
     credentials = os.environ.get("CREDENTIALS_DIRECTORY")
     path = Path(credentials) / named if credentials and len(named.parts) == 1 else named

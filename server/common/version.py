@@ -1,4 +1,4 @@
-"""The version that is installed, and what it was built from."""
+"""The installed version, and the commit of its build."""
 
 import importlib.metadata
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Processes for work that must neither hold up nor harm the server."""
+"""The processes for untrusted work, which must neither delay nor harm the server."""

@@ -1,4 +1,4 @@
-"""A process for work that must not hold up, or harm, this one: asked through pipes, with patience."""
+"""The child process for work that must not delay or harm this process, reached through pipes with timeouts."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from numaserve.server.common.patience import Patience
 from numaserve.server.confined.priority import run_in_background
 
 _CHUNK = 2**20  # bytes
-# What a start may lack for a moment: descriptors, processes, memory.
+# Errors of a start that may pass: a lack of descriptors, processes or memory.
 _LACKING = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 _PATIENCE_SECONDS = 5.0
 _LOOKS_SECONDS = 0.05
@@ -23,33 +23,32 @@ _REAPING_SECONDS = 5.0
 
 
 class TooLate(Exception):
-    """The process did not do its part in time."""
+    """The error of a process that did not answer in time."""
 
 
 class Ended(Exception):
-    """The process ended before it had done its part."""
+    """The error of a process that ended before it had answered."""
 
 
 def command_of(module: str) -> Sequence[str]:
-    """The command that runs a module of the server, and none of the same name in the working directory."""
+    """Return the command that runs a module of the server, never a module of that name in the working directory."""
     return sys.executable, "-P", "-m", module
 
 
 class ChildProcess:
     """A process that `command` started. It ends with `stop`, with this object, or when the interpreter exits.
 
-    Pipes that block, beside a timer that kills, were rejected: nothing would
-    tell a process that is late from one that has ended.
+    Blocking pipes with a timer that kills were rejected: they could not distinguish a late process from an ended one.
     """
 
     def __init__(self, command: Sequence[str], *, in_background: bool = False) -> None:
-        """Start it, in some seconds if there are no descriptors, processes or memory just now. Raises `OSError`.
+        """Start the process, and retry for some seconds without descriptors, processes or memory. Raises `OSError`.
 
         With `in_background` the process leads a session of its own and gets little of a core that workers want.
         """
         self._popen = _started(command, own_session=in_background)
         if in_background:
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the process has ended
                 run_in_background(self.pid)
         self._input, self._output = cast(IO[bytes], self._popen.stdin), cast(IO[bytes], self._popen.stdout)
         for pipe in (self._input, self._output):
@@ -58,17 +57,17 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """The process id."""
         return self._popen.pid
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, as `subprocess.Popen` has it; known after `stop`."""
+        """The exit status, as in `subprocess.Popen`; known after `stop`."""
         return self._popen.returncode
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """Return whether `stop` was called."""
         return not self._stop.alive
 
     def send(self, data: bytes, patience: Patience) -> None:
@@ -93,16 +92,16 @@ class ChildProcess:
         return bytes(data)
 
     def kill(self) -> None:
-        """Make it end, from any thread; whoever sends or receives sees that it has ended."""
+        """Kill the process, from any thread; senders and receivers then raise `Ended`."""
         self._popen.kill()
 
     def stop(self) -> None:
-        """Kill and reap it: it keeps nothing that is worth a farewell. May be called twice."""
+        """Kill and reap the process, which has no state worth a clean exit. May be called twice."""
         self._stop()
 
 
 def _started(command: Sequence[str], *, own_session: bool) -> subprocess.Popen[bytes]:
-    # A preloaded allocator or sanitizer reserves more address space than a confined process may have.
+    # Preloaded allocators and sanitizers reserve more address space than a confined process may have.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     end = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -122,10 +121,10 @@ def _started(command: Sequence[str], *, own_session: bool) -> subprocess.Popen[b
 
 
 def _wait(pipe: IO[bytes], event: int, patience: Patience) -> None:
-    # poll, as select knows no descriptors beyond 1023.
+    # poll, because select supports no descriptors beyond 1023.
     poll = select.poll()
     poll.register(pipe, event)
-    patience.ends()  # a process that always has a little to say spends it too
+    patience.ends()  # counts also for a process that sends a little all the time
     while not poll.poll(patience.pause_s * 1000):
         if patience.ends():
             raise TooLate
@@ -133,7 +132,7 @@ def _wait(pipe: IO[bytes], event: int, patience: Patience) -> None:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with suppress(subprocess.TimeoutExpired):  # only a kernel in trouble keeps a killed process
+    with suppress(subprocess.TimeoutExpired):  # a killed process remains only if the kernel is in trouble
         process.wait(_REAPING_SECONDS)
     for pipe in (process.stdin, process.stdout):
         cast(IO[bytes], pipe).close()

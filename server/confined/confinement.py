@@ -1,8 +1,8 @@
-"""Confines this process to computing answers. For Linux on x86-64.
+"""The confinement of this process to computing answers, by the kernel of Linux on x86-64.
 
 It is for processes that work on untrusted input: templates of checkpoints, long bodies of requests. Jinja's sandbox is
-Python, and so is what it guards: whoever gets past it is a program in this process. The kernel then lets that program
-compute and answer, and nothing else.
+Python in the same interpreter as the code that it guards: code that escapes the sandbox controls the process. The
+kernel then lets that code compute and answer, and nothing else.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import resource
 import signal
 import struct
 
-# Numbers of x86-64's system calls. Memory, signals and timers, clocks, the pipes, the end.
+# Numbers of x86-64's system calls for memory, signals and timers, clocks, pipes and exit.
 _ALLOWED = {
     "read": 0,
     "write": 1,
@@ -44,7 +44,7 @@ _ALLOWED = {
     "getrandom": 318,
 }
 _ALLOWED_UNLESS_EXECUTABLE = {"mmap": 9, "mprotect": 10}
-# No Python module comes to these by accident, as it may to opening a file: who tries them is ended.
+# Calls that end the process: unlike opening a file, no Python module makes them by accident.
 _DEADLY = {
     "socket": 41,
     "socketpair": 53,
@@ -60,8 +60,8 @@ _DEADLY = {
 }
 
 _ARCH_X86_64 = 0xC000003E
-_X32_CALLS = 0x40000000  # from here on numbers are of the x32 ABI
-_NUMBER, _ARCH, _ARGUMENT_2 = 0, 4, 32  # offsets in what a filter is given
+_X32_CALLS = 0x40000000  # first number of the x32 ABI
+_NUMBER, _ARCH, _ARGUMENT_2 = 0, 4, 32  # offsets in seccomp_data, the input of a filter
 _PROT_EXEC = 4
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
@@ -74,27 +74,29 @@ class _Program(ctypes.Structure):
 
 
 def ignore_ends_of_the_group() -> None:
-    """Ignore SIGINT and SIGTERM: they may be sent to the whole group, while the server still answers requests."""
+    """Ignore SIGINT and SIGTERM, which may be sent to the whole group while the server still answers requests."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def silence_errors() -> None:
-    """Discard standard error. Libraries in Rust write pages about failed allocations, and the parent of this process
-    reports the failure in one line."""
+    """Discard standard error.
+
+    Rust libraries write pages about failed allocations; the parent process reports the failure in one line.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
 
 
 def confine(memory_bytes: int) -> None:
-    """Give up memory beyond `memory_bytes` of address space, opening anything, and every system call but those above.
+    """Limit address space to `memory_bytes`, and forbid opening files and all system calls but the allowed ones.
 
-    Raises `OSError` when the kernel takes no filter.
+    Raises `OSError` if the kernel does not accept the filter.
     """
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it holds what clients wrote
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold data of clients
     program = _filter()
     length = len(program) // struct.calcsize("HBBI")
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -110,7 +112,7 @@ def _prctl(*arguments: object) -> None:
 
 
 def _filter() -> bytes:
-    """The filter in the kernel's classic BPF; jumps are counted from the next instruction."""
+    """Return the filter in the kernel's classic BPF; jumps are relative to the next instruction."""
     code = _instruction(_LOAD, _ARCH)
     code += _instruction(_JUMP_EQUAL, _ARCH_X86_64, yes=1) + _instruction(_RETURN, _KILL)
     code += _instruction(_LOAD, _NUMBER)

@@ -13,13 +13,13 @@ _PAUSE_S = 0.1  # the kernel takes a new niceness of a session ten times a secon
 
 
 def run_in_background(pid: int) -> None:
-    """Let a process, which leads a session of its own, have a small part of a core that workers want."""
+    """Limit a process, which leads its own session, to a small share of a core that workers need."""
     os.setpriority(os.PRIO_PROCESS, pid, min(_LOWEST, os.getpriority(os.PRIO_PROCESS, 0) + _BACKGROUND))
     _lower_session(pid, _BACKGROUND)
 
 
 def run_when_idle(pid: int) -> None:
-    """Let a process, which leads a session of its own, run only while no worker wants its core."""
+    """Limit a process, which leads its own session, to cores that no worker needs."""
     os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
     _lower_session(pid, _LOWEST)
 
@@ -27,9 +27,9 @@ def run_when_idle(pid: int) -> None:
 def _lower_session(pid: int, niceness: int) -> None:
     """Set the niceness of the session that `pid` leads.
 
-    The niceness or policy of the process alone is not enough. Outside of control groups Linux shares each core among
-    sessions first (autogroups, see sched(7)) and compares processes only within one. Next to workers, which have
-    sessions of their own, a process with `SCHED_IDLE` got half of the core, and steps took as long as its work.
+    The niceness or policy of the process alone is not enough. Outside control groups, Linux shares each core among
+    sessions first (autogroups, see sched(7)) and compares processes only within a session. Next to workers, which have
+    their own sessions, a process with `SCHED_IDLE` got half of the core, and steps took as long as its work.
     """
     file = Path(f"/proc/{pid}/autogroup")
     with contextlib.suppress(OSError):  # the kernel has no autogroups, or the process has ended

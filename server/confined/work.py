@@ -1,8 +1,8 @@
-"""Work in a process that can do nothing else: what such a process runs. `ConfinedWorker` starts it and asks it.
+"""The code that a confined process runs. `ConfinedWorker` starts the process and sends it work.
 
-The process reads lines of JSON: first its configuration, with `cpu_seconds`, `make_cpu_seconds` and `memory_bytes`,
-then what it is to work on, one piece a line. It answers each piece with `ANSWER_HEAD` and as many bytes as that says:
-UTF-8, with lone surrogates passed. It ends when its input does.
+The process reads lines of JSON. The first line is its configuration, with `cpu_seconds`, `make_cpu_seconds` and
+`memory_bytes`; each further line is a piece of work. The process answers each piece with `ANSWER_HEAD` and the number
+of bytes that the head states: UTF-8, in which lone surrogates may occur. It ends when its input ends.
 """
 
 import json
@@ -15,22 +15,22 @@ from typing import Any
 
 from numaserve.server.confined.confinement import confine, ignore_ends_of_the_group
 
-ANSWER_HEAD = struct.Struct("<?Q")  # whether it is the result, rather than what is wrong; how many bytes follow
-NOT_CONFINED = 3  # the exit status of a process that could not give up what it must not have
+ANSWER_HEAD = struct.Struct("<?Q")  # whether a result follows, rather than a complaint, and its number of bytes
+NOT_CONFINED = 3  # exit status of a process that could not be confined
 _MOST_OF_A_COMPLAINT = 500  # characters
 
 Work = Callable[[Any], str]
 
 
 class Complaint(Exception):
-    """Why there is no result, in words for whoever asked."""
+    """The reason why there is no result, as a message for the client."""
 
 
 def serve(load: Callable[[], object], make: Callable[[Any], Work]) -> None:
-    """Answer until the input ends.
+    """Answer pieces of work until the input ends.
 
-    `load` reads every file that the work may need, as afterwards none can be opened. `make` is called with the
-    configuration, once, for the first piece; that is bounded by `make_cpu_seconds`.
+    `load` reads every file that the work may need, because none can be opened later. `make` is called once, with the
+    configuration, at the first piece, and bounded by `make_cpu_seconds`.
     """
     ignore_ends_of_the_group()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -38,7 +38,7 @@ def serve(load: Callable[[], object], make: Callable[[Any], Work]) -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     first = source.readline()
     if not first:
-        return  # the server ended before it asked for anything
+        return  # the server ended before it sent any work
     config = json.loads(first)
     try:
         confine(config["memory_bytes"])
@@ -64,11 +64,11 @@ def serve(load: Callable[[], object], make: Callable[[Any], Work]) -> None:
 
 @contextmanager
 def _cpu_limit(seconds: float) -> Iterator[None]:
-    """A context in which the kernel ends this process after `seconds` of processor time.
+    """Let the kernel end this process after `seconds` of processor time inside the context.
 
-    The kernel's timer, rather than a check in loops and calls: one operation such as `10 ** 10 ** 10`, a filter over a
-    large list or a regular expression that backtracks never comes back to the interpreter. Processor time, rather than
-    time of day: a busy machine must not turn good requests away.
+    Checks in loops and calls were rejected: a single operation, such as `10 ** 10 ** 10`, a filter over a large list or
+    a backtracking regular expression, never returns to the interpreter. Wall time was rejected: a busy machine must not
+    refuse good requests.
     """
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
@@ -78,12 +78,12 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
 
 
 def _answer(work: Callable[[], str]) -> tuple[bool, str]:
-    """Whether there is a result, and that or the complaint."""
+    """Return whether there is a result, and the result or the complaint."""
     try:
         return True, work()
     except Complaint as error:
         return False, str(error)[:_MOST_OF_A_COMPLAINT]
     except MemoryError:
         return False, "the operation needs too much memory"
-    except Exception as error:  # what is not trusted may raise anything; the answer must come all the same
+    except Exception as error:  # untrusted code may raise anything, and must still be answered
         return False, f"{type(error).__name__}: {error}"[:_MOST_OF_A_COMPLAINT]

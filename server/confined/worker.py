@@ -1,8 +1,8 @@
-"""A process that works on what is not trusted, one piece after another, and can neither run for ever nor do harm.
+"""The process for untrusted work, one piece after another, which can neither run indefinitely nor do harm.
 
-What came with a model may be a program, or as good as one: nested loops of a template run for years, and a regular
-expression that backtracks never returns to any check that could be put into the front end. Only the kernel can stop
-that, and it stops processes.
+Files of a model may be programs or equivalent to programs: nested loops of a template run for years, and a backtracking
+regular expression never returns to any check in the front end. Only the kernel can stop such work, by ending the
+process.
 """
 
 import json
@@ -17,30 +17,30 @@ from numaserve.server.confined.priority import run_when_idle
 from numaserve.server.confined.work import ANSWER_HEAD, NOT_CONFINED
 
 MEMORY_BYTES = 512 * 2**20
-CPU_SECONDS = 2.0  # for a piece; usual ones take well under a millisecond
-# Wall time, start of the process included: several times as much, for a machine whose cores are all busy. Only a
-# process that is stopped, or does not get a core at all, takes so long.
+CPU_SECONDS = 2.0  # per piece; usual pieces take well under a millisecond
+# Wall time, process start included: several times the processor time, for a machine whose cores are all busy. Only a
+# process that is stopped, or gets no core at all, takes that long.
 SECONDS = 10.0
 
-# By which a process ends for what it does itself, a stack that is exhausted or a call that the filter forbids. Others
-# come from outside: a machine short of memory sends SIGKILL.
+# Signals that a process causes itself, by an exhausted stack or a call that the filter forbids. Other signals come from
+# outside: a machine short of memory sends SIGKILL.
 _ITS_OWN_FAULT = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 
 
 class WorkFailed(Exception):
-    """There is no result, and there would be none again; the message says why."""
+    """The error of work that has no result and would have none in a second try; the message says why."""
 
 
 class BeyondLimits(WorkFailed):
-    """The piece takes more time or memory than it may."""
+    """The error of a piece that exceeds its time or memory."""
 
 
 class WorkerUnavailable(Exception):
-    """The process does not answer; the next piece gets a new one. The message is meant for the client."""
+    """The error of a process that does not answer; the next piece gets a new process. The message is for the client."""
 
 
 class ConfinedWorker:
-    """One such process, which runs `confined_work.serve`. Safe to use from several threads; they take turns."""
+    """A confined process, which runs `work.serve`. Thread-safe; pieces are processed one at a time."""
 
     def __init__(
         self,
@@ -55,9 +55,11 @@ class ConfinedWorker:
         memory_bytes: int = MEMORY_BYTES,
         idle: bool = False,
     ) -> None:
-        """`subject` is what messages call it, such as "the chat template", `module` what the process runs; an answer
-        has at most `max_bytes`. `make_cpu_seconds`, else `cpu_seconds`, bound what comes before the first piece. An
-        `idle` process works only while nothing else wants a core, once it has answered."""
+        """Start the process, which runs `module`. Messages call it `subject`, such as "the chat template".
+
+        An answer has at most `max_bytes`. `make_cpu_seconds`, else `cpu_seconds`, bounds the preparation before the
+        first piece. Once an `idle` process has answered, it runs only while nothing else needs a core.
+        """
         self._subject = subject
         self._module = module
         self._max_bytes = max_bytes
@@ -73,13 +75,13 @@ class ConfinedWorker:
         self._unsent_config = self._config
         self._lock = threading.Lock()
         self._closed = False
-        self._start()  # now, so that it is up before the first request
+        self._start()  # at once, so that the process is ready before the first request
 
     def ask(self, piece: bytes) -> str:
-        """The result for `piece`, which is JSON. Raises `WorkFailed` and `WorkerUnavailable`."""
+        """Return the result for `piece`, which is JSON. Raises `WorkFailed` and `WorkerUnavailable`."""
         line = piece + b"\n"
         with self._lock:
-            # A process that was killed between requests is no fault of this one, which hence gets a second one.
+            # The process may have been killed between requests, so each request gets a second try.
             answer = self._ask(line) or self._ask(line)
         if answer is None:
             self._raise_dead()
@@ -89,18 +91,17 @@ class ConfinedWorker:
         return text
 
     def close(self) -> None:
-        """End the process, in the middle of a piece too; also done when the object goes away or the interpreter
-        exits."""
+        """End the process, even in the middle of a piece. Also done at the end of the object or of the interpreter."""
         self._closed = True
         self._process.kill()
         with self._lock:
             self._process.stop()
 
     def _ask(self, line: bytes) -> tuple[bool, str] | None:
-        """Whether there is a result, and that or the complaint; None when the process died without an answer."""
+        """Return whether there is a result, and the result or the complaint; None if the process died unanswered."""
         if self._process.is_stopped and not self._closed:
             self._start()
-        if self._closed:  # asked after the start: `close` may not have seen the new process
+        if self._closed:  # checked after the start: `close` may not have seen the new process
             raise WorkerUnavailable("The server is shutting down.")
         process = self._process
         try:
@@ -118,7 +119,7 @@ class ConfinedWorker:
         return None
 
     def _raise_dead(self) -> NoReturn:
-        """Say why the process has ended twice without an answer."""
+        """Raise the error that explains why the process has ended twice without an answer."""
         if -(self._process.returncode or 0) in _ITS_OWN_FAULT:
             raise BeyondLimits(f"{self._subject} failed: its process crashed twice")
         self._raise_unavailable("ended twice without a result")
@@ -132,7 +133,7 @@ class ConfinedWorker:
         try:
             process.send(self._unsent_config + line, patience)
             success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, patience))
-            if self._unsent_config and self._idle:  # not before: its start would take too long
+            if self._unsent_config and self._idle:  # not earlier: the start would take too long
                 run_when_idle(process.pid)
             self._unsent_config = b""
             if size > self._max_bytes:

@@ -27,7 +27,7 @@ def poisson_arrivals(count: int, rate: float, rng: np.random.Generator) -> list[
 
 
 def arrivals_of(requests: Sequence[BenchRequest], rate: float | None, rng: np.random.Generator) -> list[float]:
-    """Return Poisson arrivals at `rate`; without a rate, the times of the trace, or all at once if times are missing."""
+    """Return Poisson arrivals at `rate`; without a rate, the times of the trace, or all at once without times."""
     own = [request.arrival_s for request in requests if request.arrival_s is not None]
     if rate is None and len(own) == len(requests):
         return own

@@ -1,4 +1,4 @@
-"""``python -m deploy.installation``: the command behind `make install-service` and the other service targets."""
+"""``python -m deploy.installation``: the command of `make install-service` and the other service targets."""
 
 import argparse
 import os

@@ -81,7 +81,7 @@ def current(prefix: Path) -> str | None:
 
 
 def point_current(prefix: Path, version: str) -> None:
-    """Let ``current`` name `version`, atomically: a concurrent start of the service finds the old or the new version."""
+    """Let ``current`` name `version`, atomically: a concurrent start of the service finds the old or new version."""
     made = prefix / f".{CURRENT}.new"
     made.unlink(missing_ok=True)
     made.symlink_to(Path("versions") / version)

@@ -1,1 +1,1 @@
-"""numaserve on a Ray cluster: an application of Ray Serve whose replicas own NUMA nodes. See docs/ray.md."""
+"""The Ray Serve application of numaserve, whose replicas own NUMA nodes. See docs/ray.md."""

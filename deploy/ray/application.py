@@ -1,7 +1,7 @@
-"""The application: `serve run numaserve.ray.application:build model=...`.
+"""The builder of the application: `serve run numaserve.ray.application:build model=...`.
 
-Serve makes `Settings` of these words by the annotation of `build`, which therefore must not be a text: no annotations
-from the future here.
+Serve makes `Settings` from these arguments by the annotation of `build`. The annotation must be a type, not a string,
+so this module cannot import annotations from `__future__`.
 """
 
 from numaserve.ray.ingress import Ingress
@@ -13,11 +13,11 @@ from numaserve.ray.settings import Settings
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
-_ENDING_SECONDS = 15.0  # of a server, beyond its drain
+_ENDING_SECONDS = 15.0  # for a server to end, after its drain time
 
 
 def build(settings: Settings) -> serve.Application:
-    """An ingress before replicas, each with `settings.nodes` NUMA nodes of a host."""
+    """Return an ingress in front of replicas, each with `settings.nodes` NUMA nodes of a host."""
     policy = AutoscalingPolicy(
         policy_function=LoadPolicy,
         policy_kwargs={"target_requests": settings.target_requests, "target_kv_usage": settings.target_kv_usage},
@@ -25,7 +25,7 @@ def build(settings: Settings) -> serve.Application:
     replicas = serve.deployment(
         Replica,
         name="Replica",
-        # The cores are the nodes': Ray's own count of CPUs is left to what else it runs.
+        # The cores belong to the nodes; Ray's own CPU count is left to other work.
         ray_actor_options={"num_cpus": 0, "resources": {RESOURCE: settings.nodes}},
         max_ongoing_requests=settings.max_requests,
         autoscaling_config=AutoscalingConfig(
@@ -45,7 +45,7 @@ def build(settings: Settings) -> serve.Application:
         name="Ingress",
         num_replicas=settings.ingress_replicas,
         ray_actor_options={"num_cpus": 0, "resources": settings.ingress_resources},
-        # It only waits for replicas, which say themselves what they can take.
+        # The ingress only waits for replicas, which bound their own requests.
         max_ongoing_requests=settings.max_requests * settings.max_replicas + 1024,
     )
     return ingress.bind(replicas.bind(settings), settings.retry_seconds)

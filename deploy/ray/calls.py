@@ -1,11 +1,11 @@
-"""What goes between the processes of the application: an HTTP request, and the head of its answer."""
+"""The messages between the processes of the application: an HTTP request, and the head of its answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Of one connection, RFC 9110 section 7.6.1; and what whoever sends the message says anew.
+# Headers of one connection (RFC 9110, section 7.6.1), and headers that each sender sets itself.
 _DROPPED = frozenset(
     {"connection", "content-length", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding"}
     | {"upgrade", "expect"}
@@ -16,7 +16,7 @@ Headers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Call:
-    """A request of a client; `prefix` is what `blocks_of` makes of its prompt."""
+    """A client's request; `prefix` is the result of `blocks_of` for its prompt."""
 
     method: str
     target: str  # path and query
@@ -27,17 +27,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Head:
-    """The head of an answer; its body follows in pieces."""
+    """The head of an answer, whose body follows in pieces."""
 
     status: int
     headers: Headers
 
 
 class ReplicaGone(Exception):
-    """The replica's server ended or broke off."""
+    """The error of a replica whose server ended or cut off the answer."""
 
 
 def passed_on(headers: Iterable[tuple[str, str]] | Mapping[str, str]) -> Headers:
-    """Those of a message that are also the next one's."""
+    """Return the headers of a message that are passed on with the next message."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return tuple((name, value) for name, value in pairs if name.lower() not in _DROPPED)

@@ -1,4 +1,4 @@
-"""What stands between clients and replicas: it sends each request to one, and to another one when that fails."""
+"""The ingress between clients and replicas, which sends each request to a replica, and to another if that fails."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 logger = logging.getLogger("ray.serve")
 
-_PAUSE_SECONDS = 0.1  # before the second try, doubled from try to try
+_PAUSE_SECONDS = 0.1  # before the second try, then doubled for each try
 _LONGEST_PAUSE_SECONDS = 2.0
 _GONE = (ReplicaGone, RayError, RayServeException)
 
 
 class Ingress:
-    """A user class of Ray Serve: answers HTTP requests with what a replica says."""
+    """A user class of Ray Serve that answers HTTP requests with the answers of replicas."""
 
     def __init__(self, replicas: DeploymentHandle, retry_seconds: float) -> None:
         self._replicas = replicas.options(stream=True)
         self._retry_seconds = retry_seconds
 
     async def __call__(self, request: Request) -> Response:
-        """The answer of a replica. 503 when none answers in time."""
+        """Return the answer of a replica, or 503 if none answers in time."""
         call, resumable = await _call_of(request)
         parts = self._parts(call, resumable)
         try:
@@ -42,16 +42,17 @@ class Ingress:
         except ReplicaGone as error:
             logger.error("no replica is available: %s", error)
             return JSONResponse(_error("No replica is available. Retry later."), 503, {"Retry-After": "5"})
-        assert isinstance(head, Head)  # noqa: S101  # what `ask` begins with
+        assert isinstance(head, Head)  # noqa: S101  # the first part of `ask`
         response = StreamingResponse(_body(parts, head), head.status)
         response.raw_headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in head.headers]
         return response
 
     async def _parts(self, call: Call, resumable: Resumable | None) -> AsyncGenerator[Head | bytes, None]:
-        """The head and the body of an answer.
+        """Yield the head and the body of an answer.
 
-        When a replica fails another one is asked, for the whole answer until its head is there, and after that for the
-        rest where it is resumable. Raises `ReplicaGone` when that cannot be, and when for too long none answers.
+        If a replica fails, another replica is asked: for the whole answer before its head has arrived, and for the rest
+        of a resumable answer after that. Raises `ReplicaGone` if neither is possible, or if no replica answers for too
+        long.
         """
         headed, pause = False, _PAUSE_SECONDS
         progress = time.monotonic()
@@ -102,7 +103,7 @@ async def _call_of(request: Request) -> tuple[Call, Resumable | None]:
 
 
 async def _body(parts: AsyncGenerator[Head | bytes, None], head: Head) -> AsyncIterator[bytes]:
-    """The body; a stream of events that breaks off ends with one that says so. Others raise `ReplicaGone`."""
+    """Yield the body. An event stream that is cut off ends with an error event; other bodies raise `ReplicaGone`."""
     events = dict(head.headers).get("Content-Type", "").startswith("text/event-stream")
     async with contextlib.aclosing(parts):
         try:

@@ -1,7 +1,7 @@
-"""`python -m numaserve.ray.launch PARENT CORES COMMAND...`: becomes COMMAND on CORES (0,1,...), ended with PARENT.
+"""`python -m numaserve.ray.launch PARENT CORES COMMAND...`: execute COMMAND on CORES (0,1,...), and end with PARENT.
 
-The signal of a parent's death comes when the parent's *thread* ends that started this: `ServerProcess` has one that
-waits for the end of the server.
+The kernel sends the signal of a parent's death when the *thread* that started this process ends. `ServerProcess`
+therefore starts the process in a thread that waits for the end of the server.
 """
 
 import ctypes
@@ -13,12 +13,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Never returns."""
+    """Replace this process by the command; never returns."""
     parent, cores, *command = sys.argv[1:]
-    # SIGTERM, at which the server ends its workers and removes its sockets; its requests have gone with the replica.
+    # SIGTERM lets the server end its workers and remove its sockets. The replica's end has already lost its requests.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(parent):
-        sys.exit(1)  # it died before the call
+        sys.exit(1)  # the parent died before the call
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     os.execvp(command[0], command)  # noqa: S606
 

@@ -1,4 +1,4 @@
-"""A server's load by its /metrics, and how many replicas that asks for."""
+"""The load of a server, from its /metrics, and the number of replicas that the load needs."""
 
 import math
 import re
@@ -12,15 +12,16 @@ _GAUGES = {
 
 
 def load_of(metrics: str) -> dict[str, float]:
-    """`running` and `waiting` requests, and `kv_usage` from 0 to 1, of what GET /metrics says."""
+    """Return `running` and `waiting` requests, and `kv_usage` from 0 to 1, from the text of GET /metrics."""
     found = {name: gauge.search(metrics) for name, gauge in _GAUGES.items()}
     return {name: float(match[1]) if match else 0.0 for name, match in found.items()}
 
 
 def replicas_for(loads: Iterable[Mapping[str, float]], *, target_requests: float, target_kv_usage: float) -> int:
-    """As many as bring requests and KV cache in use to what they should be.
+    """Return the number of replicas that brings requests and KV cache usage per replica to their targets.
 
-    The cache counts only where requests wait: what sequences hold that all run is no reason for another server.
+    KV cache usage counts only for servers with waiting requests: running sequences alone are no reason for another
+    server.
     """
     loads = list(loads)
     requests = sum(load["running"] + load["waiting"] for load in loads)

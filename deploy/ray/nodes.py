@@ -1,4 +1,4 @@
-"""NUMA nodes of this host, and who owns which: a replica takes nodes that no other server has."""
+"""The NUMA nodes of this host and their owners: a replica takes nodes that no other server has."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 import tempfile
 from pathlib import Path
 
-RESOURCE = "numa_node"  # of Ray: a host has as many as nodes
+RESOURCE = "numa_node"  # Ray resource; a host has one per NUMA node
 
 
 class NoNodes(Exception):
-    """There are fewer free nodes on this host than are needed."""
+    """The error of a host with too few free nodes."""
 
 
 class Claim:
-    """Nodes that are locked for as long as one of `descriptors` is open, in this process or one that inherits them.
+    """A claim on nodes, locked while one of `descriptors` is open in this process or in one that inherits them.
 
-    So they are free again when the *server* has ended, not when its replica has: another server on the same nodes
-    would share their memory with one that still drains. Ray's own count of resources knows nothing of that.
+    The nodes are therefore free when the *server* has ended, not when its replica has. Another server on the same nodes
+    would share their memory with a server that still drains. Ray's own resource count does not cover that.
 
-    `socket` is where the server listens. It has the name of the first node, so that a server that was killed leaves one
-    file at most, which the next on that node replaces: a folder for each server would stay with whoever is killed.
+    `socket` is the path at which the server listens, named after the first node. A killed server leaves at most this
+    file, which the next server on the node replaces. A folder per server was rejected: killed servers would leave them.
     """
 
     def __init__(self, cores: list[int], socket: Path, descriptors: list[int]) -> None:
@@ -31,11 +31,11 @@ class Claim:
 
     @classmethod
     def take(cls, count: int, folder: Path, locks: Path | None = None) -> Claim:
-        """Lock `count` nodes of `folder`, the lowest that are free. Raises `NoNodes`.
+        """Lock the lowest `count` free nodes of `folder`. Raises `NoNodes`.
 
-        `locks` is where locks and sockets lie, which the user owns alone.
+        `locks` is the folder of locks and sockets, which must belong to this user.
         """
-        # Short: socket paths have a limit.
+        # A short path: socket paths have a limit.
         locks = locks or Path(tempfile.gettempdir()) / f"numaserve-nodes-{os.getuid()}"
         locks.mkdir(mode=0o700, exist_ok=True)
         if locks.stat().st_uid != os.getuid():
@@ -67,7 +67,7 @@ class Claim:
 
 
 def cores_of(node: Path) -> list[int]:
-    """The cores of a node that this process may use, of a list such as 0-3,8."""
+    """Return the cores of a node that this process may use, from a list such as 0-3,8."""
     cores: set[int] = set()
     for part in filter(None, (node / "cpulist").read_text().strip().split(",")):
         first, _, last = part.partition("-")
@@ -76,6 +76,6 @@ def cores_of(node: Path) -> list[int]:
 
 
 def _nodes(folder: Path) -> list[Path]:
-    """Those with cores that this process may use, in order."""
+    """Return the nodes with cores that this process may use, in order."""
     nodes = [node for node in folder.glob("node[0-9]*") if cores_of(node)]
     return sorted(nodes, key=lambda node: int(node.name.removeprefix("node")))

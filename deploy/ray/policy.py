@@ -1,4 +1,4 @@
-"""When replicas are added and ended: Serve's autoscaling policy over what the servers say of themselves."""
+"""The autoscaling policy of Serve, which adds and ends replicas by the load that servers report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ray.serve.config import AutoscalingContext
 
 
 class LoadPolicy:
-    """Serve calls it in each of its rounds, and applies delays and bounds to what it says."""
+    """The autoscaling policy. Serve calls it in each round, and applies delays and bounds to the result."""
 
     def __init__(self, target_requests: float, target_kv_usage: float) -> None:
         self._target_requests = target_requests
         self._target_kv_usage = target_kv_usage
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """How many replicas there should be. Until a server has said something: as many as there are."""
+        """Return the number of replicas to run; the current target until a server has reported its load."""
         said = context.aggregated_metrics or {}
         loads = [
             {name: values.get(replica, 0.0) for name, values in said.items()} for replica in said.get("waiting", {})

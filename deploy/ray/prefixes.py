@@ -1,4 +1,4 @@
-"""Which replica has which beginnings of prompts in its cache, as far as what was sent to it tells."""
+"""The map of prompt prefixes to the replicas that should have them cached, judged by the prompts sent to each."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-BLOCK = 256  # bytes of a prompt that are looked up together: some two pages of the KV cache
+BLOCK = 256  # bytes of a prompt per lookup: about two pages of the KV cache
 _DIGEST = 12  # bytes
 
 ReplicaT = TypeVar("ReplicaT", bound=Hashable)
 
 
 def prompt_of(body: object) -> bytes:
-    """What of a decoded request a server's prompt begins with; empty where there is none.
+    """Return the bytes of a decoded request that form the beginning of the prompt; empty without a prompt.
 
-    Two prompts begin alike where these do. Neither the template nor the tokenizer is known here, nor needed.
+    Two prompts share a prefix where these bytes do, so neither the template nor the tokenizer is needed.
     """
     if not isinstance(body, dict):
         return b""
@@ -26,13 +26,13 @@ def prompt_of(body: object) -> bytes:
         said = body.get(field)
         if said:
             items = said if isinstance(said, list) else [said]
-            # Item by item: a conversation's next turn begins with the bytes of this one.
+            # Item by item, so that the next turn of a conversation begins with the bytes of this turn.
             return b"".join(_bytes(item) for item in [*known, *items])
     return b""
 
 
 def blocks_of(prompt: bytes) -> tuple[bytes, ...]:
-    """A digest of each whole block and everything before it."""
+    """Return a digest for each whole block, of the block and everything before it."""
     running = hashlib.blake2b(digest_size=_DIGEST)
     digests = []
     for end in range(BLOCK, len(prompt) + 1, BLOCK):
@@ -42,7 +42,7 @@ def blocks_of(prompt: bytes) -> tuple[bytes, ...]:
 
 
 class PrefixMap(Generic[ReplicaT]):
-    """The blocks that were sent to each replica, the `capacity` that were sent last."""
+    """The map of the `capacity` most recently sent blocks to the replicas that received them."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -52,8 +52,8 @@ class PrefixMap(Generic[ReplicaT]):
         return len(self._replicas)
 
     def learn(self, blocks: Sequence[bytes], replica: ReplicaT) -> None:
-        """A prompt with these blocks was sent to `replica`."""
-        # The last block first: of a prompt, its beginning is forgotten last.
+        """Record that a prompt with these blocks was sent to `replica`."""
+        # The last block first, so that the beginning of a prompt is evicted last.
         for block in reversed(blocks):
             self._replicas.setdefault(block, set()).add(replica)
             self._replicas.move_to_end(block)
@@ -61,7 +61,7 @@ class PrefixMap(Generic[ReplicaT]):
             self._replicas.popitem(last=False)
 
     def matched(self, blocks: Sequence[bytes], replicas: Iterable[ReplicaT]) -> dict[ReplicaT, int]:
-        """How many of the blocks, from the first on, each of `replicas` was sent."""
+        """Return, for each of `replicas`, the number of leading blocks that it was sent."""
         counts = dict.fromkeys(replicas, 0)
         left = set(counts)
         for block in blocks:
@@ -73,7 +73,7 @@ class PrefixMap(Generic[ReplicaT]):
         return counts
 
     def forget(self, kept: Iterable[ReplicaT]) -> None:
-        """Replicas other than these are gone."""
+        """Drop all replicas except `kept`."""
         living = set(kept)
         for block in list(self._replicas):
             self._replicas[block] &= living
@@ -82,10 +82,11 @@ class PrefixMap(Generic[ReplicaT]):
 
 
 def ranked(matched: dict[ReplicaT, int], loads: dict[ReplicaT, int], *, slack: int) -> list[list[ReplicaT]]:
-    """Replicas in the order in which to try them, equal ones together.
+    """Return the replicas in the order in which to try them, with equal replicas grouped.
 
-    First the one that was sent most of the prompt, unless it has over `slack` requests more than another: then its
-    clients would wait longer than the prompt takes to be computed elsewhere. Then those with the fewest requests.
+    Replicas that were sent most of the prompt come first. A replica with over `slack` more requests than the least
+    loaded one is excluded: waiting there would take longer than computing the prompt elsewhere. The other replicas
+    follow, those with the fewest requests first.
     """
     least = min(loads.values(), default=0)
     longest = max(matched.values(), default=0)

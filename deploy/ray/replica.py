@@ -1,4 +1,4 @@
-"""A replica: NUMA nodes of its host, and the server on them."""
+"""The replica: NUMA nodes of its host, and a server on them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger("ray.serve")
 
 
 class Replica:
-    """A user class of Ray Serve: made, asked and ended by it."""
+    """A user class of Ray Serve, which creates, calls and ends its instances."""
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Returns when the server is ready. Raises `NoNodes` and `ServerFailed`, upon which Serve tries again."""
+        """Start the server and wait until it is ready. Raises `NoNodes` and `ServerFailed`; Serve then retries."""
         self._settings = settings
         self._server: ServerProcess | None = None
         self._ready_at = time.monotonic()
@@ -33,7 +33,7 @@ class Replica:
             command += ["--drain-seconds", f"{settings.drain_seconds:g}"]
             self._server = ServerProcess(command, claim.cores, claim.socket, claim.descriptors, lost=_end)
         finally:
-            claim.close()  # the server has them
+            claim.close()  # the server has inherited the descriptors
         try:
             await self._server.until_ready(settings.start_seconds)
         except BaseException:
@@ -42,7 +42,7 @@ class Replica:
         logger.info("process %s serves model %s on cores %s", self._server.pid, settings.model, claim.cores)
 
     async def ask(self, call: Call) -> AsyncGenerator[Head | bytes, None]:
-        """The answer: its head, then its body as it comes. Raises `ReplicaGone`."""
+        """Yield the head of the answer, then its body as it arrives. Raises `ReplicaGone`."""
         server = self._running
         url = URL(f"{server.URL}{call.target}", encoded=True)
         try:
@@ -56,10 +56,10 @@ class Replica:
             raise ReplicaGone(f"The connection to the replica's server failed: {error}") from None
 
     async def check_health(self) -> None:
-        """Raises `ServerFailed` when the server has ended, has given up, or is not ready for too long.
+        """Raise `ServerFailed` if the server has ended, has given up, or is not ready for too long.
 
-        A server that replaces its workers is not ready for a while and loses no request: a replica in its place would
-        lose them, and load the model no sooner.
+        A server that replaces its workers is not ready for a while, but loses no request. A new replica would lose the
+        requests, and load the model no sooner.
         """
         server = self._running
         if server.pid is None or await server.status_of("/livez") == 503:
@@ -71,27 +71,27 @@ class Replica:
             raise ServerFailed(f"The server has not been ready for {now - self._ready_at:.0f} s.")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What `replicas_for` scales by, from the server's /metrics."""
+        """Return the load from the server's /metrics, the input of `replicas_for`."""
         return load_of(await self._running.text_of("/metrics"))
 
     async def pid(self) -> int | None:
-        """The server's process id."""
+        """Return the server's process id."""
         return self._running.pid
 
-    async def __del__(self) -> None:  # Serve awaits it, when no request runs any more
+    async def __del__(self) -> None:  # Serve awaits it once no request runs
         if self._server is not None:
             await self._server.stop(self._settings.drain_seconds)
 
     @property
     def _running(self) -> ServerProcess:
-        assert self._server is not None  # noqa: S101  # nobody asks a replica that was not made
+        assert self._server is not None  # noqa: S101  # Serve calls no replica whose construction failed
         return self._server
 
 
 def _end() -> None:
-    """End this process: Serve sees an actor that has died at once, and sends it nothing more.
+    """End this process: Serve notices a dead actor at once, and sends it no more requests.
 
-    To wait for `check_health` was rejected: until it has failed three times, half a minute later, the replica would be
-    the one with the fewest requests, and get all that come.
+    Waiting for `check_health` was rejected. Until it has failed three times, half a minute later, the replica would
+    have the fewest requests, and would therefore get all new ones.
     """
     os._exit(1)

@@ -1,4 +1,4 @@
-"""A stream that can go on elsewhere: what of it a client has had, and the request for the rest."""
+"""The resumption of a stream on another server: the part that a client has received, and the request for the rest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PREFIX = b"data: "
 
 
 class Resumable:
-    """A streamed answer of `body`, which a server gives and another one may have to go on with.
+    """A streamed answer to `body`, which another server can continue.
 
-    The body asks for token ids, and for a seed, so that whoever goes on draws the same tokens. `take` passes events on
-    without what the client did not ask for. The request for the rest, `rest`, ends before the tokens of the last event
-    that had any, and what follows it up to here is left out when it comes again: so there is always a token to be
-    generated, also when a server died between the last token and the end.
+    The body asks for token ids, and sets a seed, so that the next server draws the same tokens. `take` passes events on
+    without the fields that the client did not request. The request for the rest, `rest`, ends before the tokens of the
+    last event that had any. The events from there on are skipped when they arrive again. So there is always a token to
+    generate, even if a server died between the last token and the end.
     """
 
     def __init__(self, body: dict[str, Any]) -> None:
@@ -25,20 +25,20 @@ class Resumable:
         if body.get("seed") is None:
             self._body["seed"] = secrets.randbits(63)
         self._wants_ids = body.get("return_token_ids") is True
-        self._tokens: list[int] = []  # of the events that were passed on
-        self._last: list[int] = []  # of the last of them that had any
-        self._since = 0  # events that were passed on from that one on
+        self._tokens: list[int] = []  # token ids of the events that were passed on
+        self._last: list[int] = []  # token ids of the last event that had any
+        self._since = 0  # events passed on since that event, inclusive
         self._passed = 0
-        self._kept: list[int] = []  # what the request for the rest began with
-        self._again = 0  # events of its answer that had been passed on
-        self._to_skip = 0  # of these, still to come
-        self._unfinished = b""  # an event of which only a part has come
-        self._head: dict[str, Any] = {}  # what all events of the answer say alike
-        self.ended = False  # the client has had all
+        self._kept: list[int] = []  # generated token ids that the request for the rest contains
+        self._again = 0  # events of its answer that were passed on before
+        self._to_skip = 0  # such events that are still to arrive
+        self._unfinished = b""  # the received part of an incomplete event
+        self._head: dict[str, Any] = {}  # fields that are equal in all events of the answer
+        self.ended = False  # the client has received the whole answer
 
     @staticmethod
     def of(path: str, body: object) -> Resumable | None:
-        """None for what no other server could go on with exactly."""
+        """Return the answer to a request; None if another server could not continue it exactly."""
         if path not in ROUTES or not isinstance(body, dict) or body.get("stream") is not True:
             return None
         several = (body.get("n") or 1) != 1 or (isinstance(body.get("prompt"), list) and _is_many(body["prompt"]))
@@ -48,14 +48,14 @@ class Resumable:
         return None if unknown else Resumable(body)
 
     def first(self) -> bytes:
-        """The body that begins the answer."""
+        """Return the body of the first request."""
         return json.dumps(self._body).encode()
 
     def rest(self) -> bytes:
-        """The body that goes on with it; what `take` is given from now on is its answer."""
-        if not self._to_skip:  # else it failed before all that was passed on had come again
+        """Return the body that requests the rest. From now on, `take` expects the answer to this request."""
+        if not self._to_skip:  # otherwise the server failed before all skipped events had arrived again
             self._kept = self._tokens[: len(self._tokens) - len(self._last)]
-            # From the beginning every event comes again.
+            # An answer from the beginning repeats every event.
             self._again = self._since if self._kept else self._passed
         self._to_skip = self._again
         self._tokens, self._last = [*self._kept], []
@@ -64,7 +64,7 @@ class Resumable:
         return json.dumps(self._body | {"resume_token_ids": self._kept}).encode() if self._kept else self.first()
 
     def take(self, piece: bytes) -> bytes:
-        """What to pass on of the next bytes of a server's answer."""
+        """Return the part of the next bytes of a server's answer that is passed on."""
         *events, self._unfinished = (self._unfinished + piece).split(b"\n\n")
         return b"".join(self._passed_on(event) for event in events)
 
@@ -73,7 +73,7 @@ class Resumable:
             self.ended = True
             return event + b"\n\n"
         if not event.startswith(_PREFIX):
-            return event + b"\n\n"  # a comment: a sign of life
+            return event + b"\n\n"  # a comment, sent to keep the connection alive
         payload = json.loads(event.removeprefix(_PREFIX))
         if "error" in payload:
             self.ended = True
@@ -94,7 +94,7 @@ class Resumable:
         self._passed += 1
 
     def _make_alike(self, payload: dict[str, Any]) -> None:
-        """As if one server had sent all: its id and time; token ids only where they were asked for."""
+        """Give all events the first server's id and time, and remove token ids that the client did not request."""
         if not self._head:
             self._head = {name: payload[name] for name in ("id", "created") if name in payload}
         payload |= self._head
@@ -106,5 +106,5 @@ class Resumable:
 
 
 def _is_many(prompt: list[Any]) -> bool:
-    """Whether a list is one of several prompts, and not of one prompt's token ids."""
+    """Return whether a list contains several prompts rather than the token ids of one prompt."""
     return len(prompt) > 1 and not isinstance(prompt[0], int)

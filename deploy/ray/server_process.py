@@ -1,4 +1,4 @@
-"""`numaserve serve` as the child of a replica: on the replica's nodes, on a Unix socket, and never without it."""
+"""The process of `numaserve serve`, a child of its replica: on the replica's nodes, on a Unix socket, ended with it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from numaserve.server.client.unix_session import open_session
 logger = logging.getLogger("ray.serve")
 
 _LOOKS_SECONDS = 0.5
-_ENDING_SECONDS = 10.0  # beyond the server's own drain
+_ENDING_SECONDS = 10.0  # after the server's own drain time
 
 
 class ServerFailed(Exception):
-    """The server has ended, or does not serve."""
+    """The error of a server that has ended or does not serve."""
 
 
 class ServerProcess:
-    """A running server, which listens at `socket`. `session` asks it, at addresses that begin with `URL`.
+    """A running server, which listens at `socket`. `session` sends it requests, at addresses that begin with `URL`.
 
-    `descriptors` are inherited by it: while it lives, they are open. It is told to end when this process ends,
-    whatever the reason. `lost` is called in a thread when it ends after it was ready and before `stop`.
+    The server inherits `descriptors`, which stay open while it runs. The server gets SIGTERM when this process ends for
+    any reason. `lost` is called in a thread if the server ends between its readiness and `stop`.
     """
 
     URL = "http://localhost"
@@ -51,23 +51,23 @@ class ServerProcess:
         ]
         self._descriptors = tuple(descriptors)
         self._lost = lost
-        self._wanted = False  # from its readiness to `stop`
+        self._wanted = False  # true from the server's readiness to `stop`
         self._started = threading.Event()
         self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._status = "was not started"
-        # A daemon: it waits for the server, and the interpreter does not wait for it.
+        # A daemon thread: it waits for the server, but the interpreter must not wait for the thread.
         threading.Thread(target=self._run, daemon=True).start()
         self._started.wait()
         self.session = open_session(socket)
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server, until it has ended."""
+        """The process id of the server; None once the server has ended."""
         return None if self._process is None or self._ended.is_set() else self._process.pid
 
     async def until_ready(self, seconds: float) -> None:
-        """Wait until GET /readyz is 200. Raises `ServerFailed` when it ends before that, or is late."""
+        """Wait until GET /readyz is 200. Raises `ServerFailed` if the server ends first or exceeds `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             if await self.status_of("/readyz") == 200:
@@ -80,7 +80,7 @@ class ServerProcess:
             await asyncio.sleep(_LOOKS_SECONDS)
 
     async def status_of(self, route: str) -> int | None:
-        """The status of GET `route`; None where nobody answers."""
+        """Return the status of GET `route`; None without an answer."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             timeout = aiohttp.ClientTimeout(total=10)
             async with self.session.get(f"{self.URL}{route}", timeout=timeout) as answer:
@@ -88,7 +88,7 @@ class ServerProcess:
         return None
 
     async def text_of(self, route: str) -> str:
-        """The body of GET `route`. Raises `ServerFailed`."""
+        """Return the body of GET `route`. Raises `ServerFailed`."""
         async with self._answer(route) as answer:
             return await answer.text()
 
@@ -101,7 +101,7 @@ class ServerProcess:
             raise ServerFailed(str(error)) from None
 
     async def stop(self, drain_seconds: float) -> None:
-        """SIGTERM, the server's own drain, and SIGKILL when it takes longer."""
+        """Send SIGTERM, wait for the server's own drain, and send SIGKILL if it takes longer."""
         self._wanted = False
         await self.session.close()
         if self._process is not None and not self._ended.is_set():

@@ -1,4 +1,4 @@
-"""What an application is made with."""
+"""The settings of the application."""
 
 import shlex
 import sys

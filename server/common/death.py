@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass
 from typing import Literal
 
-# In this order: a signal ended a worker, a worker exited, reported a failure or did not answer in time, or the answers
-# do not match the requests.
+# In this order: a signal ended a worker; a worker exited, reported a failure, or did not answer in time; the records of
+# the step loop were inconsistent.
 DeathReason = Literal["signal", "exit", "failure", "stall", "mismatch"]
 
 

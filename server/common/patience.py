@@ -41,7 +41,7 @@ class Patience:
         return max(_READ_S, min(self.seconds - self._spent, _LOOK_S))
 
     def ends(self) -> bool:
-        """Look at the clock. Return whether the time was over at the previous look, and this process was present since."""
+        """Look at the clock. Return whether the time was over at the previous look, with no absence since."""
         now = self._clock()
         gap, self._looked = now - self._looked, now
         if gap > TICK_S:
@@ -77,7 +77,7 @@ class PatientTimer:
             self._arm(self._patience)
 
     def allow(self, seconds: float) -> None:
-        """Change the total time to `seconds`, including the time already spent. Does nothing while the timer is stopped."""
+        """Change the total time to `seconds`, time already spent included. Does nothing while the timer is stopped."""
         if self._patience is not None:
             self._patience.seconds = seconds
             if seconds < _LOOK_S:

@@ -6,10 +6,10 @@ import os
 import time
 from pathlib import Path
 
-_BACKGROUND = 5  # more niceness than the server's: about a fourth of a core that is busy
+_BACKGROUND = 5  # niceness above the server's: about a quarter of a busy core
 _LOWEST = 19
 _TRIES = 5
-_PAUSE_S = 0.1  # the kernel takes a new niceness of a session ten times a second, from all users together
+_PAUSE_S = 0.1  # the kernel accepts ten changes of session niceness per second, over all users
 
 
 def run_in_background(pid: int) -> None:

@@ -30,7 +30,7 @@ _log = logging.getLogger("numaserve.api")
 INLINE_BYTES = 1 << 20  # decoded in the event loop within 1 to 2 ms: only the model's name is kept
 _LEAST_S = 0.001  # sent when a request's time is over: the model process then answers with the timeout
 _RESPONSES = "/v1/responses/"
-# Routes of which each model process knows its own part: the name of the list, or of the number, in each answer.
+# Routes whose answers are merged over all models: the name of the list, or of the number, in each answer.
 _LISTS = {("GET", "/api/tags"): "models", ("GET", "/api/ps"): "models"}
 _COUNTS = {("POST", "/abort_request"): "aborted"}
 

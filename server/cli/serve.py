@@ -39,7 +39,7 @@ def serve(
 def _serve_several(
     models: Path, model: str | None, options: dict[str, Any], config: Path | None, max_loaded: int | None
 ) -> None:
-    from numaserve.server.gateway.models.models_file import GATEWAY_KEYS  # noqa: PLC0415 nothing of it for one model
+    from numaserve.server.gateway.models.models_file import GATEWAY_KEYS  # noqa: PLC0415 not needed for one model
 
     if model is not None:
         raise OperatorError(f"{model} is one model, and {models} is a file of several models: leave out one of the two")

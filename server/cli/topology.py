@@ -45,7 +45,7 @@ def topology(
     console.print(_nodes_table(machine))
     _print_facts(console, machine)
     if models is not None:
-        from numaserve.server.cli.several import print_models  # noqa: PLC0415 nothing of it for one model
+        from numaserve.server.cli.several import print_models  # noqa: PLC0415 not needed for one model
 
         print_models(console, models, machine, max_loaded)
         return

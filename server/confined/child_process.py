@@ -44,7 +44,7 @@ class ChildProcess:
     def __init__(self, command: Sequence[str], *, in_background: bool = False) -> None:
         """Start the process, and retry for some seconds without descriptors, processes or memory. Raises `OSError`.
 
-        With `in_background` the process leads a session of its own and gets little of a core that workers want.
+        With `in_background` the process leads its own session and gets a small share of a core that workers need.
         """
         self._popen = _started(command, own_session=in_background)
         if in_background:

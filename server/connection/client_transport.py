@@ -8,7 +8,7 @@ from typing import Any
 
 from numaserve.server.common.patience import PatientTimer
 
-_RESET = struct.pack("ii", 1, 0)  # on, after 0 s: closing discards what is not sent
+_RESET = struct.pack("ii", 1, 0)  # linger on, 0 s: closing discards unsent data
 
 
 class ClientTransport:

@@ -16,7 +16,7 @@ def _malloc_trim() -> Callable[[int], object] | None:
 
 
 class HeapTrimmer:
-    """Trims the heap one second after much memory was freed.
+    """The trimmer of the heap, which runs one second after much memory was freed.
 
     A trim runs in a thread: it takes tens of milliseconds and releases the GIL.
     """

@@ -34,7 +34,7 @@ class Summary:
     cached_tokens: int
     shorter: int  # completed requests that got fewer tokens than they asked for
     concurrency: float  # requests in flight, on average
-    goodput: float | None  # requests a second within the objectives, where there are any
+    goodput: float | None  # requests per second within the objectives; None without objectives
     latencies: Mapping[str, Latency | None]  # by the names in LATENCIES; None without a sample
     speculation: Speculation | None = None  # None if the server does not report it
 

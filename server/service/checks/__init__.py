@@ -1,1 +1,1 @@
-"""Checks before the start: processor, backend and tokenizer."""
+"""The checks before the start: processor, backend and tokenizer."""

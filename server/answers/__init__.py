@@ -1,1 +1,1 @@
-"""Reading what models write: formats of tool calls and thoughts, and response templates."""
+"""Parsers of what models write: formats of tool calls and thoughts, and response templates."""

@@ -1,4 +1,4 @@
-"""The formats in which a model writes calls and thoughts: those of its chat template, or those that are named."""
+"""The choice of a model's formats for calls and thoughts: by its chat template or by name."""
 
 import logging
 from collections.abc import Mapping
@@ -21,7 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 def tool_format(name: str | None, template: str) -> ToolFormat | None:
-    """The format called `name`, else the template's; None where that is not known. Raises `OperatorError`."""
+    """Return the format called `name`, else the format that matches the template; None if there is none.
+
+    Raises `OperatorError` for an unknown name.
+    """
     if name == _RESPONSE_TEMPLATE:
         return None
     if name is not None:
@@ -30,7 +33,10 @@ def tool_format(name: str | None, template: str) -> ToolFormat | None:
 
 
 def reasoning_format(name: str | None, template: str) -> ReasoningFormat | None:
-    """The format called `name`, else the template's; None where it has none. Raises `OperatorError`."""
+    """Return the format called `name`, else the format that matches the template; None if there is none.
+
+    Raises `OperatorError` for an unknown name.
+    """
     if name is not None:
         return _named("reasoning-parser", name, reasoning_formats())
     return reasoning_format_of(template)
@@ -39,8 +45,10 @@ def reasoning_format(name: str | None, template: str) -> ReasoningFormat | None:
 def response_template(
     name: str | None, calls: ToolFormat | None, model: Path, tokenizer: TokenizerProtocol, *, max_answers: int
 ) -> ResponseTemplate | None:
-    """The response template of the model in `model` where it is called for by `name`, or there is no name and no format
-    of `calls`; None where it has none. Raises `OperatorError`."""
+    """Return the response template of the model in the folder `model`; None if the model has none.
+
+    It is used if `name` asks for it, or if there is neither a name nor a format of `calls`. Raises `OperatorError`.
+    """
     if name != _RESPONSE_TEMPLATE and (name is not None or calls is not None):
         return None
     definition = response_template_in(model)

@@ -1,1 +1,1 @@
-"""How models mark their thoughts: formats as data, chosen from the chat template."""
+"""Formats of thoughts: the marks as data, chosen by the chat template."""

@@ -1,6 +1,6 @@
-"""Reading answers by a model's response template: what transformers' `parse_response` follows.
+"""Reading answers by a model's response template, the definition that transformers' `parse_response` follows.
 
-A response template stands in tokenizer_config.json. It tells the fields of a message by what opens and what closes
-each, by literal texts or regular expressions, and how the text between becomes a value. Expressions and texts come from
-a model, so that a confined process reads: `process` is what it runs, `ResponseTemplate` what asks it.
+A response template is stored in tokenizer_config.json. For each field of a message it defines the opening and closing
+marks, as literal texts or regular expressions, and the conversion of the text between them to a value. Expressions and
+texts come from a model, so a confined process evaluates them: it runs `process`, and `ResponseTemplate` queries it.
 """

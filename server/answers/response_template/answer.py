@@ -1,9 +1,9 @@
-"""An answer as this server gives it, from the regions of its text.
+"""The answer as this server returns it, built from the regions of the text.
 
-Where transformers refuses a message, its text is the answer here: what a client sees must not depend on how well a
-model writes. A region that cannot be read is content, marks and all. Where transformers keeps the last one of several
-contents, or thoughts, none is lost here. Of a region that the prompt has begun the answer has the rest only; one that
-the prompt has ended is none of it.
+Differences from transformers: if transformers refuses a message, the answer here is its text, since a client's result
+must not depend on how well a model writes. A region that cannot be read becomes content, marks included. If there are
+several contents or thoughts, transformers keeps the last one; here all of them are kept. A region that the prompt has
+begun adds only its rest to the answer; a region that the prompt has ended adds nothing.
 """
 
 import json
@@ -20,8 +20,10 @@ from numaserve.server.answers.tools.argument_types import types_of, value_in_jso
 
 
 def answer_of(template: Template, question: Question, hidden: re.Pattern[str] | None = None) -> ReadAnswer:
-    """The answer to `question`, of whose texts what `hidden` finds is left out. Raises `Unreadable` where it is no
-    message at all."""
+    """Return the answer to `question`, with matches of `hidden` removed from its texts.
+
+    Raises `Unreadable` if the text is no message at all.
+    """
     turn = turn_of(template, question.prompt)
     return _Reading(template, question, turn + question.text, len(turn), hidden).answer()
 
@@ -31,7 +33,7 @@ class _Reading:
     template: Template
     question: Question
     text: str
-    from_prompt: int  # characters of the text
+    from_prompt: int  # characters of `text` that belong to the prompt
     hidden: re.Pattern[str] | None
 
     def answer(self) -> ReadAnswer:
@@ -62,14 +64,14 @@ class _Reading:
         return (name != CALLS or self.question.calls) and (name not in THOUGHTS or self.question.thoughts)
 
     def _value(self, region: Region) -> Any:
-        is_plain = region.field.is_plain  # of anything else a part would be unreadable
+        is_plain = region.field.is_plain  # a part of any other value would be unreadable
         text = self.text[max(region.begin, self.from_prompt) if is_plain else region.begin : region.stop]
         if is_plain and self.hidden is not None:
             text = self.hidden.sub("", text)
         return region.field.value(text, region.captures)
 
     def _calls(self, value: object) -> Sequence[ReadCall]:
-        """The calls of a region: one, or a list of some."""
+        """Return the calls of a region, which holds one call or a list of calls."""
         return [self._call(each) for each in (value if isinstance(value, list) else [value])]
 
     def _call(self, value: object) -> ReadCall:
@@ -82,7 +84,7 @@ class _Reading:
         return ReadCall(name, arguments, id_ if isinstance(id_, str) and id_ else None)
 
     def _typed(self, name: str, arguments: object) -> object:
-        """Texts among the arguments as what the tool's schema says they are."""
+        """Return the arguments with each string converted to the type in the tool's schema."""
         parameters = self.question.tools.get(name)
         if parameters is None or not isinstance(arguments, dict):
             return arguments
@@ -102,7 +104,7 @@ def _json(value: object) -> str:
 
 
 def _as_text(value: object) -> str:
-    """A field of the message as the text that an answer has there."""
+    """Return a field of the message as text of the answer."""
     if value is None or isinstance(value, str):
         return value or ""
     return "\n".join(map(_as_text, value)) if isinstance(value, list) else _json(value)
@@ -110,19 +112,19 @@ def _as_text(value: object) -> str:
 
 @dataclass
 class _Parts:
-    """A text from several regions."""
+    """A text assembled from several regions."""
 
     text: str = ""
-    _is_joined: bool = False  # whether it ends with a region's text
+    _is_joined: bool = False  # whether the text ends with a region's text
 
     def add(self, text: str, between: str | None) -> None:
-        """Add the text of a region, which is a paragraph of its own unless it is told what stands `between`."""
+        """Append the text of a region after `between`; None: the region is a paragraph of its own."""
         if text and self._is_joined:
             self.text += "\n" if between is None else between
         self.text += text
         self._is_joined |= bool(text)
 
     def add_as_it_stands(self, text: str) -> None:
-        """Add a part of the answer's own text."""
+        """Append text of the answer without a separator."""
         self.text += text
         self._is_joined = False

@@ -1,4 +1,4 @@
-"""The kinds of content that a field may have, by the names that templates have for them."""
+"""The kinds of content of a field, by their names in templates."""
 
 import json
 import re
@@ -12,12 +12,12 @@ PLAIN = frozenset({"text"})  # the value is the text itself
 Parser = Callable[[str], Any]
 _Arguments = Mapping[str, Any]
 
-_TAKEN = re.compile("\x01([0-9]+)\x02")  # stands for a text between marks of its own, while JSON is put right
+_TAKEN = re.compile("\x01([0-9]+)\x02")  # replaces a text between a model's own marks while JSON is repaired
 _BARE_KEY = re.compile(r"(?<=[{,])(\w+):")
 
 
 def parser_of(kind: object, arguments: object, where: str) -> Parser:
-    """What reads contents of that kind, and raises `Unreadable`. Raises `BadTemplate`."""
+    """Return the parser of contents of this kind, which raises `Unreadable`. Raises `BadTemplate`."""
     if not isinstance(arguments, dict):
         raise BadTemplate(f"{where}: content_args must be an object")
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -64,7 +64,7 @@ def _json(arguments: _Arguments, where: str) -> Parser:
 
 
 def _put_right(text: str, taken: list[re.Pattern[str]], bare_keys: bool) -> str:
-    """The JSON that a model means that has marks of its own around texts, or no quotes around keys."""
+    """Return valid JSON for a text with a model's own marks around strings, or without quotes around keys."""
     if taken and ("\x01" in text or "\x02" in text):
         raise Unreadable
     texts: list[str] = []
@@ -81,7 +81,7 @@ def _put_right(text: str, taken: list[re.Pattern[str]], bare_keys: bool) -> str:
 
 
 def _nested(arguments: _Arguments, where: str) -> Parser:
-    """What reads the values of a content that has several."""
+    """Return the parser of the values inside a content that has several values."""
     given = arguments.get("value_parser")
     if given is None:
         return str

@@ -1,4 +1,4 @@
-"""A response template, checked: version 1 of transformers, as its release 5.23 reads it."""
+"""A validated response template: version 1 of transformers' format, as transformers 5.23 reads it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,20 +18,21 @@ _FIELD_KEYS = {
 
 @dataclass(frozen=True)
 class Field:
-    """A field of the message. Without `opens` it takes what no other field does, without `closes` it has no end."""
+    """A field of the message. Without `opens` it takes the text that no other field takes; without `closes` it has no
+    end."""
 
     name: str
     opens: re.Pattern[str] | None
     closes: re.Pattern[str] | None
     parse: Callable[[str], Any]
-    is_plain: bool  # its value is its text
-    join: str | None  # between the texts of a field that repeats; None: nothing is told
+    is_plain: bool  # the value is the text itself
+    join: str | None  # separator between the texts of a repeated field; None: not defined
     optional: bool
-    transform: Any  # None: there is none
+    transform: Any  # None: no transform
     transform_each: bool
 
     def value(self, body: str, captures: Mapping[str, str]) -> Any:
-        """The value of the text between the marks, of which `captures` are the named groups. Raises `Unreadable`."""
+        """Return the value of the text between the marks; `captures` are their named groups. Raises `Unreadable`."""
         parsed = self.parse(body)
         if self.transform is None:
             return parsed
@@ -44,7 +45,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Template:
-    """A whole template. `starts` is what an answer's turn begins with in the prompt."""
+    """A whole template. `starts` matches the beginning of an answer's turn in the prompt."""
 
     fields: Mapping[str, Field]
     defaults: Mapping[str, Any]
@@ -52,12 +53,12 @@ class Template:
 
     @property
     def leftover(self) -> Field | None:
-        """The field that takes what no other does."""
+        """The field that takes the text that no other field takes."""
         return next((field for field in self.fields.values() if field.opens is None), None)
 
 
 def template_of(given: object) -> Template:
-    """The template that `given` says. Raises `BadTemplate`."""
+    """Return the template that `given` defines. Raises `BadTemplate`."""
     spec = _object(given, "the template", _KEYS)
     expect(spec.get("version", 1) == 1, "version must be 1")
     fields, defaults = spec.get("fields"), spec.get("defaults", {})
@@ -115,7 +116,7 @@ def _object(given: object, where: str, known: set[str]) -> dict[str, Any]:
 
 
 def _marks(spec: Mapping[str, Any], key: str, where: str) -> re.Pattern[str] | None:
-    """The expression of what opens or closes something: one text, any of several, or an expression."""
+    """Return the expression of an opening or closing mark: one text, any of several texts, or a regular expression."""
     pattern = f"{key}_pattern"
     expect(not (key in spec and pattern in spec), f"{where} has both {key} and {pattern}; set only one of them")
     if pattern in spec:
@@ -125,15 +126,15 @@ def _marks(spec: Mapping[str, Any], key: str, where: str) -> re.Pattern[str] | N
     texts = [spec[key]] if isinstance(spec[key], str) else spec[key]
     if not isinstance(texts, list) or not texts or not all(isinstance(each, str) and each for each in texts):
         raise BadTemplate(f"{where}: {key} must be a string or a list of strings, none of them empty")
-    # Where several begin alike the longest counts.
+    # If several texts begin alike, the longest wins.
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))), re.DOTALL)
 
 
 def compiled(pattern: object, where: str) -> re.Pattern[str]:
-    """The expression `pattern`. Raises `BadTemplate`.
+    """Return the compiled expression `pattern`. Raises `BadTemplate`.
 
-    Of the standard library, where transformers has the package `regex`: what templates should not use, recursion and
-    the like, is refused here; for all else another dependency was rejected.
+    It uses the standard library's `re`; transformers uses the package `regex`. What only `regex` supports, such as
+    recursion, is refused: templates should not use it, and another dependency was rejected.
     """
     if not isinstance(pattern, str):
         raise BadTemplate(f"{where} has a regular expression that is not a string")

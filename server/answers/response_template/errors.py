@@ -1,12 +1,12 @@
-"""What can be wrong with a response template, and with an answer that it is to read."""
+"""Errors of response templates, and of answers that do not follow one."""
 
 
 class BadTemplate(Exception):
-    """The template is none that is known; the message says why."""
+    """The response template is not supported; the message says why."""
 
 
 class Unreadable(Exception):
-    """The text is not what the template has for it. Without the text: errors are written to the log."""
+    """The text does not match the template. The error omits the text, because errors are logged."""
 
 
 def expect(holds: bool, message: str) -> None:

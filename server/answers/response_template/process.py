@@ -1,6 +1,6 @@
-"""Reads answers by one response template until its input ends; started by `ResponseTemplate`.
+"""The process that reads answers by one response template until its input ends; `ResponseTemplate` starts it.
 
-It reads questions and writes answers as JSON; the question null only makes the template.
+It reads questions and writes answers as JSON. The question null only compiles the template.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def _reader(config: dict[str, Any]) -> Work:
 
 
 def _read_once() -> None:
-    """Let libraries do what they do at their first use, while files can still be opened."""
+    """Trigger the first-use initialization of libraries while files can still be opened."""
     spec = {"start_anchor": "<", "fields": {"content": {"open_pattern": r"(?i)\w\s", "content": "json"}}}
     work = _reader({"template": spec, "special": ["é"]})
     work({"prompt": "", "text": "é []", "tools": {}, "calls": True, "thoughts": True})

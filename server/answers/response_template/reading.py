@@ -1,7 +1,8 @@
-"""The regions of an answer, as transformers' parser finds them in a whole text.
+"""The regions of an answer, found in a whole text as transformers' parser finds them.
 
-What opens a field is looked for where no opened field is open, and what closes the open one otherwise. Of several the
-first in the text counts, of those that begin together the longest. What is left goes to the field that nothing opens.
+While no opened field is open, the search is for opening marks; otherwise for the closing mark of the open field. The
+first match in the text wins, and the longest of those that begin together. The field without an opening mark takes the
+rest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numaserve.server.answers.response_template.errors import Unreadable
 
 @dataclass(frozen=True)
 class Region:
-    """A part of the text that a field has, from `start` to `end` with its marks; its own text is `begin` to `stop`."""
+    """A part of the text that belongs to a field: `start` to `end` with its marks, `begin` to `stop` without them."""
 
     field: Field
     start: int
@@ -27,7 +28,7 @@ class Region:
 
 
 def turn_of(template: Template, prompt: str) -> str:
-    """The end of the prompt that belongs to the answer's turn; all of it where no turn is found."""
+    """Return the end of the prompt that belongs to the answer's turn; the whole prompt if no turn is found."""
     end = 0
     for found in template.starts.finditer(prompt):
         end = found.end()
@@ -35,7 +36,7 @@ def turn_of(template: Template, prompt: str) -> str:
 
 
 def regions(template: Template, text: str) -> Iterator[Region]:
-    """The regions of `text`, a turn with its answer, in order."""
+    """Yield the regions of `text`, a turn with its answer, in order."""
     leftover = template.leftover
     opening = [each for each in template.fields.values() if each.opens is not None]
     current, start, begin, captures = leftover, 0, 0, dict[str, str]()
@@ -48,7 +49,7 @@ def regions(template: Template, text: str) -> Iterator[Region]:
             groups = captures if found is None or opened is not None else {**captures, **_named(found)}
             yield Region(current, start, begin, stop, end, groups)
         elif found is not None and opened is None and found.start() == found.end():
-            return  # an end of nothing, found at no text: it would be found for ever
+            return  # an empty match of the closing mark of nothing; the search would never advance
         if found is None:
             return
         begin = found.end()
@@ -61,7 +62,7 @@ def regions(template: Template, text: str) -> Iterator[Region]:
 def _next(
     text: str, position: int, opening: Sequence[Field], current: Field | None
 ) -> tuple[re.Match[str] | None, Field | None]:
-    """The next mark, and the field that it opens; None where it closes the current one."""
+    """Return the next mark and the field that it opens; the field is None if the mark closes the current one."""
     best: tuple[tuple[int, int, bool, str], re.Match[str], Field | None] | None = None
     marks = [(each.opens, each) for each in opening]
     closing = [] if current is None else [(current.closes, current)]
@@ -81,6 +82,6 @@ def _named(found: re.Match[str]) -> dict[str, str]:
 
 
 def check_complete(template: Template, found: Collection[str]) -> None:
-    """Raise `Unreadable` where a required field is missing among those that were `found`."""
+    """Raise `Unreadable` if a required field is missing in `found`."""
     if any(not each.optional and each.name not in found for each in template.fields.values()):
         raise Unreadable

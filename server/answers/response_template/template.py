@@ -1,4 +1,4 @@
-"""A model's response template, with the processes that read answers by it."""
+"""A model's response template and the processes that read answers with it."""
 
 import logging
 from collections.abc import Collection
@@ -15,12 +15,12 @@ from numaserve.workers.interface.files import is_there, read_json
 
 _log = logging.getLogger(__name__)
 
-_PROCESSES = 2  # one answer that an expression is caught in does not hold up the others
+_PROCESSES = 2  # while one answer is stuck in an expression, the other process goes on
 _MAX_BYTES = 64 * 2**20
 
 
 def response_template_in(model: Path) -> dict[str, Any] | None:
-    """The response template of the model in the folder `model`; None where it has none."""
+    """Return the response template of the model in the folder `model`; None if the model has none."""
     path = model / "tokenizer_config.json"
     if not model.is_dir() or not is_there(path):
         return None
@@ -29,7 +29,7 @@ def response_template_in(model: Path) -> dict[str, Any] | None:
 
 
 class ResponseTemplate:
-    """One template and its processes, in as many threads. For one event loop."""
+    """One template and its processes, each driven by a thread. For one event loop."""
 
     def __init__(
         self,
@@ -40,8 +40,11 @@ class ResponseTemplate:
         cpu_seconds: float = CPU_SECONDS,
         seconds: float = SECONDS,
     ) -> None:
-        """`special` are the texts of special tokens; `max_answers` may be read or wait at a time. Raises
-        `BadTemplate`."""
+        """Start the processes.
+
+        `special` are the texts of special tokens. At most `max_answers` are read or wait at a time. Raises
+        `BadTemplate`.
+        """
         self._special = finder_of(special)
         fields = definition.get("fields")
         names = set(fields) if isinstance(fields, dict) else set()
@@ -64,20 +67,22 @@ class ResponseTemplate:
         try:
             self._ask(b"null")
         except WorkerUnavailable:
-            pass  # a machine that is busy now; what is wrong with the template each answer would tell
+            pass  # the machine is busy now; each answer would report a fault of the template
         except WorkFailed as error:
             self.close()
             raise BadTemplate(str(error)) from error
 
     async def read(self, question: Question) -> ReadAnswer:
-        """The answer, read; all of it as content where that fails or takes too long. Raises `QueueFull`, and `NotReady`
-        once this is closed."""
+        """Return the parsed answer; the whole text as content if parsing fails or takes too long.
+
+        Raises `QueueFull`, and `NotReady` once this is closed.
+        """
         with self._executor.admitted():
             read = await self._executor.run(lambda: self._read(question))
         return self.unread(question) if read is None else read
 
     def unread(self, question: Question) -> ReadAnswer:
-        """The answer with nothing told apart."""
+        """Return the answer as content only, without separating its parts."""
         return ReadAnswer(self._special.sub("", question.text) if question.hides else question.text, "", [])
 
     def close(self) -> None:

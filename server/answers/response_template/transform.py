@@ -1,4 +1,4 @@
-"""The transform of a field: the shape of its value, with placeholders such as "{content.name}" for what was read."""
+"""The transform of a field: the shape of its value, with placeholders such as "{content.name}" for parsed values."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,8 @@ _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
 def check_transform(shape: object, where: str) -> None:
-    """Raise `BadTemplate` where a text of `shape` is a placeholder in part: such a text is not written anywhere."""
+    """Raise `BadTemplate` if a string of `shape` mixes a placeholder with other text, which `transformed` does not
+    replace."""
     if isinstance(shape, str):
         if _PLACEHOLDER.search(shape) and not _PLACEHOLDER.fullmatch(shape):
             raise BadTemplate(
@@ -24,7 +25,8 @@ def check_transform(shape: object, where: str) -> None:
 
 
 def transformed(shape: Any, known: Mapping[str, Any]) -> Any:
-    """`shape` with the values of its placeholders, which keep their types. Raises `Unreadable` where one is missing."""
+    """Return `shape` with the values of its placeholders, which keep their types. Raises `Unreadable` if one is
+    missing."""
     if isinstance(shape, dict):
         return {key: transformed(part, known) for key, part in shape.items()}
     if isinstance(shape, list):

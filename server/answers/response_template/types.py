@@ -1,4 +1,4 @@
-"""What is asked of the process that reads answers, and what it says."""
+"""Requests to the process that reads answers, and its replies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 
 CALLS, CONTENT = "tool_calls", "content"
-THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # what templates call a thought
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # the names that templates use for a thought
 
 
 class Question(msgspec.Struct, frozen=True):
-    """An answer to read: `text` follows `prompt`. `tools` are the parameters of tools by name; calls are told apart
-    only with `calls`, thoughts only with `thoughts`, and are else text of the answer as they stand. `hides`: special
-    tokens are no part of texts."""
+    """An answer to parse: `text` follows `prompt`.
+
+    `tools` maps the names of tools to their parameters. Calls are separated only with `calls`, and thoughts only with
+    `thoughts`; otherwise they remain text of the answer, unchanged. `hides`: special tokens are removed from texts.
+    """
 
     prompt: str
     text: str
@@ -26,12 +28,12 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def finder_of(texts: Collection[str]) -> re.Pattern[str]:
-    """What finds any of `texts`, none of them empty, in another."""
+    """Return a pattern that finds any of `texts`, none of which is empty, in another text."""
     return re.compile("|".join(map(re.escape, texts)) or "(?!)")
 
 
 class ReadCall(msgspec.Struct, frozen=True):
-    """A call; `arguments` is JSON text, unless the model did not write any. `id` is None where the model wrote none."""
+    """A call. `arguments` is JSON text unless the model wrote other text. `id` is None if the model wrote none."""
 
     name: str
     arguments: str
@@ -39,7 +41,7 @@ class ReadCall(msgspec.Struct, frozen=True):
 
 
 class ReadAnswer(msgspec.Struct, frozen=True):
-    """An answer, read."""
+    """A parsed answer."""
 
     content: str
     reasoning: str

@@ -1,9 +1,10 @@
-"""Tool calls in what a model writes: formats as data, parsers of output that comes in pieces, grammars of calls.
+"""Tool calls in generated text: formats as data, incremental parsers, and grammars of calls.
 
-Text in, deltas out: nothing here knows the engine, an API, a clock or chance.
+Text in, deltas out: nothing here depends on the engine, an API, a clock or randomness.
 
-What a model writes may be no call, or a broken one. What breaks before its name is complete is text of the answer, to
-the last character, and calls after it are read. What has a name is a call: if its arguments break, all up to its end
-belongs to them, so that the client sees what was written; if they are cut short, they are what came. Bare calls, which
-no marker begins, are calls of tools that the request has; otherwise a name may be any.
+A model may write a broken call, or text that only begins like a call. A call that breaks before its name is complete is
+text of the answer, to the last character, and later calls are still read. Text with a complete name is a call. If its
+arguments break, all text up to the end of the call belongs to them, so the client sees the model's text; if they are
+cut short, they are the part that arrived. A bare call, without a marker, must name a tool of the request; other calls
+may have any name.
 """

@@ -1,4 +1,4 @@
-"""Reading an answer: a thought, text, and calls in it."""
+"""The reader of an answer: a thought, text, and calls in the text."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from numaserve.server.answers.tools.types import OutputParser, Parsed, Tool
 
 
 class AnswerReader:
-    """Tells the parts of an answer apart, by a format of tool calls, one of thoughts, or both."""
+    """Separates the parts of an answer by a format of tool calls, a format of thoughts, or both."""
 
     def __init__(
         self, scanner: Scanner, sink: Sink, calls: ToolFormat | None, thoughts: ReasoningFormat | None
@@ -24,7 +24,7 @@ class AnswerReader:
         self._answer_end = ""
 
     def read(self, inside: bool) -> Steps[None]:
-        """Read all; `inside` says that the text begins inside of a thought."""
+        """Read the whole answer; `inside`: the text begins inside a thought."""
         thoughts = self._thoughts
         if thoughts:
             yield from self._leading_thought(thoughts, inside)
@@ -46,7 +46,7 @@ class AnswerReader:
     def _leading_thought(self, thoughts: ReasoningFormat, inside: bool) -> Steps[None]:
         self._scanner.record("")
         yield from self._scanner.space()
-        found = yield from self._scanner.one_of(thoughts.start)  # models open a thought again that the prompt opened
+        found = yield from self._scanner.one_of(thoughts.start)  # models repeat the mark that the prompt has written
         space = self._scanner.recorded()
         if inside or found:
             yield from self._thought(thoughts)
@@ -92,7 +92,7 @@ class AnswerReader:
 
 
 class AnswerParser:
-    """An `OutputParser` over an `AnswerReader`."""
+    """An `OutputParser` that runs an `AnswerReader`."""
 
     def __init__(
         self, calls: ToolFormat | None, thoughts: ReasoningFormat | None, tools: Sequence[Tool], inside: bool
@@ -121,9 +121,9 @@ def output_parser(
     tools: Sequence[Tool],
     prompt_text: str,
 ) -> OutputParser | None:
-    """What reads the answer to `prompt_text`, the rendered prompt; None where there is nothing to tell apart.
+    """Return the parser of the answer to `prompt_text`, the rendered prompt; None if there is nothing to separate.
 
-    Calls are looked for only with `tools`.
+    Calls are parsed only with `tools`.
     """
     if reasoning_format and reasoning_format.channels:
         tool_format, reasoning_format = tool_formats()[reasoning_format.channels], None

@@ -1,4 +1,4 @@
-"""What a tool's schema says of the type of an argument, for formats that write values without their type."""
+"""The type of an argument by a tool's schema, for formats that write values without their type."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from numaserve.server.answers.tools.json_cutter import is_json
 from numaserve.server.answers.tools.literals import PYTHON, in_json
 
-Types = frozenset[str] | None  # names of JSON schema; None for any
+Types = frozenset[str] | None  # names of types in JSON Schema; None: any type
 TEXT = frozenset({"string"})
 
 _DEPTH = 32
@@ -15,18 +15,18 @@ _NUMBERS = {"integer", "number"}
 
 
 def types_of(schema: Mapping[str, Any] | None, argument: str) -> Types:
-    """The types that `schema`, of all arguments, allows for one of them."""
+    """Return the types that `schema`, the schema of all arguments, allows for `argument`."""
     properties = (schema or {}).get("properties")
     return types_in(properties.get(argument) if isinstance(properties, Mapping) else None, schema)
 
 
 def types_in(schema: object, root: object) -> Types:
-    """The types that `schema`, a part of `root`, allows."""
+    """Return the types that `schema`, a part of `root`, allows."""
     return _types(schema, root, set(), _DEPTH)
 
 
 def _types(schema: object, root: object, seen: set[str], depth: int) -> Types:
-    """The types that `schema` allows. Each reference is followed once, so this ends soon, whatever refers to what."""
+    """Return the types that `schema` allows. Each reference is followed once, so cyclic references terminate."""
     if not isinstance(schema, Mapping) or depth == 0:
         return None
     if isinstance(reference := schema.get("$ref"), str):
@@ -65,16 +65,17 @@ def _target(root: object, reference: str) -> object:
 
 
 def _kind(text: str) -> str:
-    """The type of a value in JSON."""
+    """Return the type of a JSON value by its first character."""
     return {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}.get(
         text[0], "number"
     )
 
 
 def value_in_json(text: str, types: Types) -> str:
-    """The JSON of a value that a model wrote as `text`.
+    """Return the JSON of a value that a model wrote as `text`.
 
-    What is no JSON, nor a literal of Python, or is not of `types`, is a string: the client sees what the model wrote.
+    Text that is neither JSON nor a literal of Python, or is not of `types`, becomes a string: the client sees the
+    model's text.
     """
     stripped = text.strip()
     value = stripped if is_json(stripped) else in_json(stripped, PYTHON)

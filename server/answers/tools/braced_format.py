@@ -1,4 +1,4 @@
-"""Gemma's formats: call:f{a:1,b:"x"}, where a token stands for the quotes."""
+"""Gemma's formats: call:f{a:1,b:"x"}, with a token instead of the quotes."""
 
 import json
 import re
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[-.0-9A-Za-z_]")
 
 @dataclass(frozen=True, kw_only=True)
 class BracedFormat(ToolFormat):
-    """A call is `call_begin`, its name, its arguments with bare keys, `call_end`; `quote` is around strings."""
+    """A call is `call_begin`, its name, its arguments with bare keys, and `call_end`; `quote` surrounds strings."""
 
     call_begin: str
     call_end: str
@@ -46,7 +46,7 @@ class BracedFormat(ToolFormat):
         if not name or (yield from scanner.sees("{")) is None:
             raise NotACall
         sink.begin_call(name)
-        # Models write strings as in JSON too.
+        # Models also write strings with JSON's quotes.
         dialect = Dialect(quotes=(self.quote, '"'), escaping=('"',), words=WORDS, bare=True)
         try:
             yield from ValueReader(scanner, dialect, sink.arguments).value()
@@ -108,5 +108,5 @@ class BracedFormat(ToolFormat):
 
 
 def _is_plain(types: Types) -> bool:
-    """Whether values of these types are written as in JSON."""
+    """Return whether values of these types are written as in JSON."""
     return types is not None and not types & {"string", "object", "array"}

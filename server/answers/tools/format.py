@@ -1,4 +1,4 @@
-"""What each format of tool calls says of itself."""
+"""The interface of a format of tool calls."""
 
 import json
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from numaserve.server.answers.tools.types import Tool
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A whole call: what `ToolFormat.render` writes."""
+    """A complete call: the input of `ToolFormat.render`."""
 
     name: str
     arguments: dict[str, Any]
@@ -23,16 +23,16 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat(ABC):
-    """How a family of models writes calls.
+    """The format in which a family of models writes calls.
 
-    `in_template` are texts that a chat template of the family has, all of them, and `not_in_template` texts that it
-    has not. `triggers` begin calls anywhere in an answer, `bare` only where an answer begins with them, and then only
-    of tools that the request has. `tokens` are texts that may be special tokens of the model: the parser must see them.
-    `id_length` is the number of letters and digits that the template demands of ids; None where any id will do.
-    `whole` says that the format tells all of an answer apart, its thoughts too, and is needed without tools as well.
+    A chat template of the family contains all texts of `in_template` and none of `not_in_template`. `triggers` begin
+    calls anywhere in an answer. `bare` texts begin calls only at the beginning of an answer, and only calls of tools in
+    the request. `tokens` are texts that may be special tokens of the model; the parser has to see them. `id_length` is
+    the number of letters and digits that the template requires of ids; None: any id. `whole`: the format separates all
+    parts of an answer, thoughts included, and is needed without tools as well.
 
-    Calls are written between `begin` and `end`, with `separator` between two of them. Readers take any white space
-    where the format has some, or none, and calls without their end.
+    Calls are written between `begin` and `end`, with `separator` between two of them. Readers accept any white space,
+    or none, where the format has some, and calls without their end.
     """
 
     name: str
@@ -48,42 +48,43 @@ class ToolFormat(ABC):
     end: str = ""
 
     def matches(self, template: str) -> bool:
-        """Whether a model with this chat template writes calls so."""
+        """Return whether a model with this chat template uses this format."""
         return all(text in template for text in self.in_template) and not any(
             text in template for text in self.not_in_template
         )
 
     @abstractmethod
     def read(self, scanner: Scanner, sink: Sink, trigger: str) -> Steps[None]:
-        """Read what follows `trigger`, "" for a bare call, up to where the answer may go on.
+        """Read the text after `trigger`, "" for a bare call, up to where the answer may go on.
 
-        Raises `NotACall` where what the scanner has recorded is text of the answer.
+        Raises `NotACall` if the text that the scanner has recorded belongs to the answer.
         """
 
     @abstractmethod
     def render_call(self, call: Call, number: int) -> str:
-        """The text of the call number `number` of an answer."""
+        """Return the text of a call that has this number in the answer."""
 
     def render(self, calls: Sequence[Call]) -> str:
-        """The text that a model writes for `calls`, of which there is at least one."""
+        """Return the text that a model writes for `calls`, which is not empty."""
         texts = (self.render_call(call, number) for number, call in enumerate(calls))
         return f"{self.begin}{self.separator.join(texts)}{self.end}"
 
     @abstractmethod
     def call_form(self, tool: Tool) -> Form:
-        """What a call of `tool` must look like; a tag that begins with the first trigger where `begin` is empty."""
+        """Return the form of a call of `tool`; a tag that begins with the first trigger if `begin` is empty."""
 
     def grammar(self, tools: Sequence[Tool], required: bool, parallel: bool) -> str | None:
-        """The structural tag, in xgrammar's form, of answers that call `tools`, of which there is at least one.
+        """Return the structural tag, in xgrammar's form, of answers that call `tools`, which is not empty.
 
-        An answer that must call is a call from its first token on. Otherwise it is free up to the trigger; None where
-        no text is a trigger by itself. Without `parallel` there is one call. The text is the same for the same tools.
+        If a call is required, the answer is a call from its first token on. Otherwise the answer is free text up to the
+        trigger; the tag is None if no text alone is a trigger. Without `parallel` there is one call. The same tools
+        give the same text.
         """
         form = self._form([self.call_form(tool) for tool in tools], required, parallel)
         return None if form is None else json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
 
     def answer_form(self, form: Form) -> Form:
-        """What an answer without calls looks like whose text is `form`."""
+        """Return the form of an answer without calls whose text has the form `form`."""
         return form
 
     def _form(self, each: list[Form], required: bool, parallel: bool) -> Form | None:

@@ -1,4 +1,4 @@
-"""Reading calls that are objects in JSON, and arguments in JSON."""
+"""Readers of calls that are JSON objects, and of arguments in JSON."""
 
 import json
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ NO_ARGUMENTS = "{}"
 
 
 def read_arguments(scanner: Scanner, sink: Sink, ends: Markers) -> Steps[bool]:
-    """Read the arguments of the call that has begun. Returns whether they were JSON.
+    """Read the arguments of the call that has begun, and return whether they were JSON.
 
-    Where they are not, all up to the first of `ends`, which is consumed, or up to the end of the text belongs to them:
-    the client sees what the model wrote. Arguments that are null are none, and those that are a string are what the
-    string says: some models put the text of an object there.
+    If they are not, they are all text up to the first of `ends`, which is consumed, or up to the end of the text: the
+    client sees the model's text. Arguments of null become an empty object. Arguments that are a string are replaced by
+    its content, since some models put the text of an object there.
     """
     first = yield from scanner.peek()
     whole: list[str] = []
@@ -30,7 +30,7 @@ def read_arguments(scanner: Scanner, sink: Sink, ends: Markers) -> Steps[bool]:
 
 
 def meant(text: str) -> str:
-    """The arguments that a JSON value stands for."""
+    """Return the arguments that a JSON value stands for."""
     if text[0] not in '"n':
         return text
     value = json.loads(text)
@@ -39,7 +39,7 @@ def meant(text: str) -> str:
 
 @dataclass(frozen=True)
 class Keys:
-    """Names of the members of a call in JSON. The first of `arguments` is the one that is written."""
+    """The names of the members of a call in JSON. The first of `arguments` is the name that is written."""
 
     name: str = "name"
     arguments: tuple[str, ...] = ("arguments", "parameters")
@@ -47,7 +47,7 @@ class Keys:
 
 @dataclass
 class CallReader:
-    """Reads calls that are objects. `known` demands that the request has a tool of the name."""
+    """Reads calls that are objects. `known` requires that the request has a tool of that name."""
 
     scanner: Scanner
     sink: Sink
@@ -56,9 +56,11 @@ class CallReader:
     known: bool
 
     def read(self) -> Steps[bool]:
-        """Read a call. Returns whether its arguments were JSON; if not, its end has been read with them.
+        """Read a call and return whether its arguments were JSON; if not, the end of the call has been consumed with
+        them.
 
-        Raises `NotACall` where it breaks elsewhere: what is recorded then is all of it if it has not begun.
+        Raises `NotACall` if it breaks elsewhere: the scanner's record then holds the whole text unless the call has
+        begun.
         """
         name = ""
         held: str | None = None  # arguments that came before the name

@@ -1,4 +1,4 @@
-"""Cutting JSON values out of text that comes in pieces."""
+"""The extraction of JSON values from text that arrives in pieces."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from enum import Enum, auto
 from numaserve.server.answers.tools.scanner import Emit, NotACall, Scanner, Steps
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')  # in a string, up to what means something
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')  # characters of a string without special meaning
 _SCALAR_PART = re.compile(r"[-+.0-9A-Za-z]*")
 _SCALAR = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|true|false|null")
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})')
@@ -15,7 +15,7 @@ _ESCAPE_PART = re.compile(r"\\(u[0-9a-fA-F]{0,3})?")
 
 
 class _Next(Enum):
-    """What the next character that is no white space may be."""
+    """The characters that may follow, white space excepted."""
 
     VALUE = auto()
     VALUE_OR_END = auto()
@@ -26,28 +26,28 @@ class _Next(Enum):
 
 
 def is_scalar(text: str) -> bool:
-    """Whether `text` is a number, true, false or null."""
+    """Return whether `text` is a number, true, false or null."""
     return _SCALAR.fullmatch(text) is not None
 
 
 class JsonCutter:
-    """Takes the characters of one JSON value, and knows which is its last.
+    """Consumes the characters of one JSON value and finds its end.
 
-    A raw control character in a string becomes its escape: models write code over several lines that way, and each
-    reader of JSON would refuse it. Whatever else is no JSON makes the value broken.
+    A raw control character in a string becomes its escape: models write code over several lines that way, and every
+    JSON parser would refuse it. Any other invalid JSON makes the value broken.
     """
 
     def __init__(self) -> None:
         self.done = False
         self.broken = False
         self._next = _Next.VALUE
-        self._open: list[str] = []  # the brackets that close what is open, the innermost last
+        self._open: list[str] = []  # the closing brackets of the open objects and lists, the innermost last
         self._string = False
-        self._escape = ""  # an escape sequence that is not complete
-        self._scalar: list[str] = []  # a number, true, false or null that may go on
+        self._escape = ""  # an incomplete escape sequence
+        self._scalar: list[str] = []  # a number, true, false or null that may continue
 
     def take(self, text: str, start: int, emit: Emit) -> int:
-        """Give `emit` what belongs to the value from `start` on. Returns where that ends."""
+        """Pass the part of the value that begins at `start` to `emit`, and return its end."""
         at = start
         pieces: list[str] = []
         while at < len(text) and not self.done and not self.broken:
@@ -58,7 +58,7 @@ class JsonCutter:
         return at
 
     def end(self) -> None:
-        """Say that no text follows: a number can be complete only then, all else is broken."""
+        """Mark the end of the text: an unfinished number is then complete, any other unfinished value is broken."""
         if self._scalar:
             self._end_scalar()
         if not self.done:
@@ -131,7 +131,7 @@ class JsonCutter:
         return end + 1
 
     def _accept(self, character: str) -> bool:
-        """Whether `character` may stand here, outside of strings and scalars; moves on if so."""
+        """Return whether `character` is allowed here, outside strings and scalars; advance the state if it is."""
         expected = self._next
         if expected is _Next.COLON:
             self._next = _Next.VALUE
@@ -164,7 +164,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def is_json(text: str) -> bool:
-    """Whether `text` is one value in JSON, without white space around it."""
+    """Return whether `text` is one JSON value without white space around it."""
     cutter = JsonCutter()
     end = cutter.take(text, 0, lambda _: None)
     if not cutter.done:
@@ -173,7 +173,10 @@ def is_json(text: str) -> bool:
 
 
 def copy_json(scanner: Scanner, emit: Emit) -> Steps[bool]:
-    """Give `emit` the JSON value that follows, as it comes. Returns whether it is whole; what breaks it is not read."""
+    """Copy the JSON value that follows to `emit` as it arrives, and return whether it is complete.
+
+    The character that breaks a value is not consumed.
+    """
     cutter = JsonCutter()
     while not cutter.done and not cutter.broken:
         if (yield from scanner.peek()):
@@ -184,7 +187,7 @@ def copy_json(scanner: Scanner, emit: Emit) -> Steps[bool]:
 
 
 def read_json(scanner: Scanner) -> Steps[str]:
-    """The text of the JSON value that follows. Raises `NotACall` where there is none."""
+    """Return the text of the JSON value that follows. Raises `NotACall` if none follows."""
     pieces: list[str] = []
     if not (yield from copy_json(scanner, pieces.append)):
         raise NotACall
@@ -192,7 +195,7 @@ def read_json(scanner: Scanner) -> Steps[str]:
 
 
 def read_string(scanner: Scanner) -> Steps[str]:
-    """The string in JSON that follows, decoded. Raises `NotACall` where there is none."""
+    """Return the JSON string that follows, decoded. Raises `NotACall` if none follows."""
     if (yield from scanner.peek()) != '"':
         raise NotACall
     return str(json.loads((yield from read_json(scanner))))

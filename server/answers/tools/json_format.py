@@ -1,4 +1,4 @@
-"""Formats in which a call is an object in JSON, such as {"name": "f", "arguments": {"a": 1}}."""
+"""Formats whose calls are JSON objects, such as {"name": "f", "arguments": {"a": 1}}."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from numaserve.server.answers.tools.types import Tool
 
 @dataclass(frozen=True, kw_only=True)
 class JsonFormat(ToolFormat):
-    """Each call is an object between `call_begin` and `call_end`. They are a list where `begin` ends with its bracket.
+    """Each call is an object between `call_begin` and `call_end`. If `begin` ends with a bracket, the calls are a list.
 
-    `after` may follow on the end.
+    `after` may follow the end.
     """
 
     call_begin: str = ""
@@ -38,7 +38,7 @@ class JsonFormat(ToolFormat):
                 break
             yield from scanner.space()
         else:
-            return  # the end has been read with broken arguments
+            return  # the end has been consumed with the broken arguments
         if listed:
             yield from scanner.expect("]")
             yield from scanner.close_lines(self.end.removeprefix("]"))

@@ -1,4 +1,4 @@
-"""Values that are written like those of Python or of Gemma, turned into JSON as they come."""
+"""Values written as in Python or in Gemma's formats, converted to JSON as they arrive."""
 
 import json
 import re
@@ -30,11 +30,10 @@ _BRACKETS = {"[": ("[", "]"), "(": ("[", ")"), "{": ("{", "}")}
 
 @dataclass(frozen=True)
 class Dialect:
-    """How values are written.
+    """The notation of values.
 
-    `quotes` are around strings; in those with `escaping` ones there are escapes as in Python and JSON. `words` become
-    their JSON. With `bare`, keys may have no quotes, and what is neither quoted, nor a number, nor a word is a string
-    up to where it ends.
+    `quotes` surround strings; strings in a quote of `escaping` have escapes as in Python and JSON. `words` map to their
+    JSON. With `bare`, keys may lack quotes, and text that is neither quoted, nor a number, nor a word is a string.
     """
 
     quotes: tuple[str, ...]
@@ -50,17 +49,17 @@ PYTHON = Dialect(quotes=_PYTHON_QUOTES, escaping=_PYTHON_QUOTES, words=WORDS)
 
 
 class Broken(Exception):
-    """What follows is no value. All that was read has been given away."""
+    """No value follows. All text read so far has been emitted."""
 
 
 def text_in_json(text: str) -> str:
-    """How `text` is written inside of a string in JSON."""
+    """Return `text` as it is written inside a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 @dataclass(frozen=True)
 class ValueReader:
-    """Reads values from a scanner and gives their JSON to `emit` as they come."""
+    """Reads values from a scanner and passes their JSON to `emit` as they arrive."""
 
     scanner: Scanner
     dialect: Dialect
@@ -68,7 +67,7 @@ class ValueReader:
 
     def value(self) -> Steps[None]:
         """Read a value. Raises `Broken` before the first character that cannot belong to it."""
-        closing: list[str] = []  # a list rather than recursion: models may open any number of brackets
+        closing: list[str] = []  # a list instead of recursion: models may open any number of brackets
         while True:
             fresh = yield from self._item(closing)
             comma = False
@@ -89,7 +88,7 @@ class ValueReader:
                 yield from self._key()
 
     def _item(self, closing: list[str]) -> Steps[bool]:
-        """Read what begins a value. Returns whether that was a bracket."""
+        """Read the beginning of a value and return whether it was a bracket."""
         yield from self.scanner.space()
         if quote := (yield from self.scanner.one_of(*self.dialect.quotes)):
             yield from self._string(quote)
@@ -106,7 +105,7 @@ class ValueReader:
 
     def _key(self) -> Steps[None]:
         yield from self.scanner.space()
-        end = ""  # what ends the key in JSON
+        end = ""  # the end of the key in JSON
         if quote := (yield from self.scanner.one_of(*self.dialect.quotes)):
             yield from self._string(quote)
             yield from self.scanner.space()
@@ -147,7 +146,7 @@ class ValueReader:
         self.emit('"')
 
     def _escape(self) -> Steps[None]:
-        """Read what follows on a backslash; one that begins no escape is a character like others, as in Python."""
+        """Read the text after a backslash. A backslash that begins no escape is an ordinary character, as in Python."""
         kind = yield from self.scanner.one_of(*_ESCAPES, *_CODE_LENGTHS, "\n")
         if kind is None:
             digits = yield from self.scanner.some(_OCTAL, 3)
@@ -155,14 +154,14 @@ class ValueReader:
         elif kind in _CODE_LENGTHS:
             digits = yield from self.scanner.some(_HEX, _CODE_LENGTHS[kind])
             whole = len(digits) == _CODE_LENGTHS[kind] and int(digits, 16) <= 0x10FFFF
-            # In ASCII: half of a surrogate pair, which models write as in JSON, is no character by itself.
+            # ASCII only: models write halves of surrogate pairs as in JSON, and a half alone is no character.
             self.emit(json.dumps(chr(int(digits, 16)))[1:-1] if whole else text_in_json(f"\\{kind}{digits}"))
         elif kind != "\n":
             self.emit(text_in_json(_ESCAPES[kind]))
 
 
 def in_json(text: str, dialect: Dialect) -> str | None:
-    """The JSON of a value that is all of `text`; None where it is none."""
+    """Return the JSON of a value that is all of `text`; None if `text` is not one value."""
     scanner = Scanner()
     scanner.feed(text)
     scanner.end()

@@ -1,4 +1,4 @@
-"""Formats in which arguments in JSON follow on a head with the name, between special tokens."""
+"""Formats with a head, which holds the name, followed by arguments in JSON, between special tokens."""
 
 import json
 import re
@@ -14,9 +14,9 @@ from numaserve.server.answers.tools.types import Tool
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedFormat(ToolFormat):
-    """A call is `call_begin`, its head, `arguments_begin`, its arguments in JSON and `call_end`.
+    """A call is `call_begin`, its head, `arguments_begin`, its arguments in JSON, and `call_end`.
 
-    `head` makes the head of a call's `name`, `number` and `id`, `head_pattern` takes it apart again.
+    `head` builds the head from a call's `name`, `number` and `id`; `head_pattern` parses it.
     """
 
     call_begin: str
@@ -36,7 +36,7 @@ class MarkedFormat(ToolFormat):
                 return
 
     def _call(self, scanner: Scanner, sink: Sink) -> Steps[bool]:
-        """Read a call. Returns whether its arguments were JSON."""
+        """Read a call and return whether its arguments were JSON."""
         pieces: list[str] = []
         stops = {self.call_begin, self.call_end.strip(), "\n"} - {""}
         found = yield from scanner.before(markers(self.arguments_begin, *stops), pieces.append)

@@ -1,4 +1,4 @@
-"""Formats in which calls are written like those of Python: [f(a=1, b="x"), g()]."""
+"""Formats with calls written as in Python: [f(a=1, b="x"), g()]."""
 
 import json
 import re
@@ -83,7 +83,7 @@ class PythonicFormat(ToolFormat):
         return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
 
     def call_form(self, tool: Tool) -> Form:
-        """See `ToolFormat`. Values are in JSON, whose words the reader takes too."""
+        """See `ToolFormat`. Values are in JSON; the reader accepts JSON's words too."""
         any_argument = tag("", sequence(regex("[A-Za-z_][A-Za-z_0-9]*"), const("="), schema(True)), "")
         arguments = (
             tags([any_argument], ", ", at_least_one=False)

@@ -1,4 +1,4 @@
-"""Reading text that comes in pieces, by generators which yield where they need more of it."""
+"""A scanner of text that arrives in pieces; its readers are generators that yield when they need more text."""
 
 import re
 import sys
@@ -7,18 +7,18 @@ from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
-Steps = Generator[None, None, T]  # yields where it needs more text, returns what it has read
+Steps = Generator[None, None, T]  # yields when it needs more text; returns what it has read
 Emit = Callable[[str], object]
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 
 
 class NotACall(Exception):
-    """What began like a call is none; what has been read of it is text of the answer."""
+    """Text that began like a call is none; the recorded text belongs to the answer."""
 
 
 class Markers:
-    """Strings to look for. Of two that both match, the one that begins earlier counts, then the longer one."""
+    """The set of strings to search for. The match that begins first wins, then the longest."""
 
     def __init__(self, *markers: str) -> None:
         if not all(markers):
@@ -29,7 +29,8 @@ class Markers:
         self._longest_part = max(map(len, self._parts), default=0)
 
     def part_at_end(self, text: str, start: int) -> int:
-        """Where the longest end of `text`, not before `start`, begins that may become a marker; its length if none."""
+        """Return the position of the longest suffix of `text`, at or after `start`, that begins a marker; else its
+        length."""
         for at in range(max(start, len(text) - self._longest_part), len(text)):
             if text[at:] in self._parts:
                 return at
@@ -38,15 +39,15 @@ class Markers:
 
 @lru_cache(256)
 def markers(*texts: str) -> Markers:
-    """The markers of these texts, made once."""
+    """Return the cached markers of these texts."""
     return Markers(*texts)
 
 
 class Scanner:
-    """The text and the place up to which it has been read.
+    """The received text and the position up to which it has been read.
 
-    Decisions depend on the text alone: where one needs what has not come yet, the reader yields. What is read is
-    recorded until `forget`, so that what turns out to be no call is not lost.
+    Decisions depend on the text alone, never on how it was split: a reader that needs more text yields. Read text is
+    recorded until `forget`, so that text that turns out to be no call is not lost.
     """
 
     def __init__(self) -> None:
@@ -62,12 +63,12 @@ class Scanner:
         self._at = 0
 
     def end(self) -> None:
-        """Say that nothing follows."""
+        """Mark the end of the text."""
         self._ended = True
 
     @property
     def at_end(self) -> bool:
-        """Whether all has been read that will ever come."""
+        """Return whether the whole text has arrived and been read."""
         return self._ended and self._at == len(self._text)
 
     def record(self, text: str) -> None:
@@ -76,11 +77,11 @@ class Scanner:
         self._recording = True
 
     def forget(self) -> None:
-        """Drop what has been recorded; go on recording."""
+        """Drop the recorded text; continue to record."""
         self._record.clear()
 
     def recorded(self) -> str:
-        """End the record. Returns it."""
+        """End the record and return it."""
         text = "".join(self._record)
         self._record.clear()
         self._recording = False
@@ -94,13 +95,13 @@ class Scanner:
         return text
 
     def peek(self) -> Steps[str]:
-        """The next character, which is not consumed; "" at the end of the text."""
+        """Return the next character without consuming it; "" at the end of the text."""
         while self._at == len(self._text) and not self._ended:
             yield
         return self._text[self._at : self._at + 1]
 
     def sees(self, *options: str) -> Steps[str | None]:
-        """The longest of `options` that follows, which is not consumed; None where none does."""
+        """Return the longest of `options` that follows, without consuming it; None if none follows."""
         longest = max(map(len, options))
         while True:
             rest = self._text[self._at : self._at + longest]
@@ -109,21 +110,21 @@ class Scanner:
             yield
 
     def one_of(self, *options: str) -> Steps[str | None]:
-        """Consume the longest of `options` that follows. Returns None where none does."""
+        """Consume and return the longest of `options` that follows; None if none follows."""
         found = yield from self.sees(*options)
         if found is not None:
             self._take(self._at + len(found))
         return found
 
     def expect(self, *options: str) -> Steps[str]:
-        """Consume the longest of `options` that follows. Raises `NotACall` where none does."""
+        """Consume and return the longest of `options` that follows. Raises `NotACall` if none follows."""
         found = yield from self.one_of(*options)
         if found is None:
             raise NotACall
         return found
 
     def close(self, option: str) -> Steps[bool]:
-        """Consume `option`, or the part of it that the text ends with. Returns whether anything was consumed."""
+        """Consume `option`, or the part of it at the end of the text. Return whether anything was consumed."""
         if (yield from self.one_of(option)):
             return True
         return self._ended and option.startswith(self._text[self._at :]) and bool(self._take(len(self._text)))
@@ -138,7 +139,8 @@ class Scanner:
             yield
 
     def before(self, ends: Markers, emit: Emit) -> Steps[str | None]:
-        """Give `emit` text up to the first of `ends`, which is returned, not consumed; None at the end of the text."""
+        """Copy text up to the first of `ends` to `emit`. Return that end without consuming it; None at the end of the
+        text."""
         while True:
             part = len(self._text) if self._ended else ends.part_at_end(self._text, self._at)
             found = ends.pattern.search(self._text, self._at)
@@ -152,13 +154,13 @@ class Scanner:
             yield
 
     def until(self, ends: Markers, emit: Emit) -> Steps[str | None]:
-        """The same, and the end that was found is consumed."""
+        """Do the same as `before`, but consume the end."""
         found = yield from self.before(ends, emit)
         self._take(self._at + len(found or ""))
         return found
 
     def some(self, characters: re.Pattern[str], limit: int = sys.maxsize) -> Steps[str]:
-        """Consume characters as long as they match, at most `limit`. Returns them."""
+        """Consume and return characters as long as they match, at most `limit`."""
         pieces: list[str] = []
         while len(pieces) < limit and (character := (yield from self.peek())):
             if not characters.match(character):
@@ -167,17 +169,17 @@ class Scanner:
         return "".join(pieces)
 
     def lines(self, text: str) -> Steps[None]:
-        """Consume the lines of `text` with any white space before them. Raises `NotACall` where they do not follow."""
+        """Consume the lines of `text`, each with any white space before it. Raises `NotACall` if they do not follow."""
         for line in filter(None, text.split("\n")):
             yield from self.space()
             yield from self.expect(line)
 
     def close_lines(self, text: str) -> Steps[None]:
-        """Consume as many lines of `text` as follow, with any white space before them."""
+        """Consume the lines of `text` that follow, each with any white space before it."""
         for line in filter(None, text.split("\n")):
             yield from self.space()
             yield from self.close(line)
 
     def give(self, take: Callable[[str, int], int]) -> None:
-        """Let `take(text, start)` read what has come and consume the text up to the place that it returns."""
+        """Let `take(text, start)` read the text that has arrived, and consume up to the position that it returns."""
         self._take(take(self._text, self._at))

@@ -1,4 +1,4 @@
-"""Collects what a parser finds, until it is taken."""
+"""The collector of a parser's results, until they are taken."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ SPACE = " \t\r\n"
 
 
 class _Text:
-    """Text whose white space at the end waits until it is known whether more follows; `skip` is dropped in front."""
+    """A text whose trailing white space is held back until more text follows; `skip` is dropped at its beginning."""
 
     def __init__(self, skip: str = "") -> None:
         self.skip = skip
-        self._begun = False  # whether more than white space has come
+        self._begun = False  # whether more than white space has arrived
         self._pieces: list[str] = []
         self._space: list[str] = []
-        self._before = ""  # what comes before the next text, if any comes
+        self._before = ""  # inserted before the next text, if there is any
 
     def add(self, text: str) -> None:
         if self.skip:
@@ -33,7 +33,7 @@ class _Text:
         self._space.append(text[len(kept) :])
 
     def trim(self, skip: str, before: str = "") -> None:
-        """Drop the white space at the end. More text loses `skip` in front and follows on `before`."""
+        """Drop the trailing white space. Later text loses `skip` at its beginning and is preceded by `before`."""
         self._space.clear()
         self._before = before if self._begun else ""
         self.skip = skip
@@ -59,8 +59,8 @@ class _Delta:
 class Sink:
     """The answer, the thought and the calls of one output, in deltas.
 
-    White space around a call only separates it, and is dropped; so are line breaks after a thought, and white space
-    around it. Several thoughts are on lines of their own.
+    White space around a call is only a separator and is dropped, and so are line breaks after a thought and white space
+    around it. Several thoughts are separated by line breaks.
     """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
@@ -69,24 +69,24 @@ class Sink:
         self._reasoning = _Text(skip=SPACE)
         self._calls: list[_Delta] = []
         self._ends_thought = False
-        self._begun = -1  # number of the call that has begun last
+        self._begun = -1  # number of the latest call that has begun
 
     def content(self, text: str) -> None:
-        """Add to the answer."""
+        """Append to the answer."""
         self._content.add(text)
 
     def reasoning(self, text: str) -> None:
-        """Add to the thought."""
+        """Append to the thought."""
         self._reasoning.add(text)
 
     def end_thought(self) -> None:
-        """Say that the thought is over."""
+        """Mark the end of the thought."""
         self._ends_thought = True
         self._reasoning.trim(skip=SPACE, before="\n")
         self._content.skip = "\n"
 
     def end_answer(self) -> None:
-        """Say that the answer is over: white space around its end belongs to the end."""
+        """Mark the end of the answer; white space around its end mark is dropped."""
         self._content.trim(skip=SPACE)
 
     def begin_call(self, name: str, call_id: str | None = None) -> None:
@@ -96,7 +96,7 @@ class Sink:
         self._calls.append(_Delta(self._begun, call_id, name))
 
     def arguments(self, text: str) -> None:
-        """Add to the arguments of the call that has begun."""
+        """Append to the arguments of the call that has begun."""
         if not text:
             return
         if not self._calls:
@@ -104,12 +104,12 @@ class Sink:
         self._calls[-1].arguments.append(text)
 
     def end(self) -> None:
-        """Say that nothing follows."""
+        """Mark the end of the output."""
         self._content.end()
         self._reasoning.end()
 
     def take(self) -> Parsed:
-        """What has come since the last time."""
+        """Return the results since the last call of this method."""
         calls = tuple(ToolCallDelta(each.call, each.id, each.name, "".join(each.arguments)) for each in self._calls)
         self._calls.clear()
         ends_thought, self._ends_thought = self._ends_thought, False

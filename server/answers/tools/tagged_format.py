@@ -1,4 +1,4 @@
-"""Formats in which each argument is in a tag of its own, strings as they are and all else in JSON."""
+"""Formats with a tag for each argument; strings are written as they are, other values in JSON."""
 
 import json
 import re
@@ -31,8 +31,8 @@ _NAME = re.compile(r"[^\s{}()\"'<>]+")
 class TaggedFormat(ToolFormat):
     """A call is `call_begin`, its name, `name_end`, arguments and `call_end`.
 
-    An argument is `key_begin`, its name, `key_end`, its value and `value_end`. A value is what the tool's schema says:
-    text where that is a string, and else JSON, or a literal of Python, which some templates write.
+    An argument is `key_begin`, its name, `key_end`, its value and `value_end`. The tool's schema gives the type of a
+    value: a string is plain text; other values are JSON, or a literal of Python, which some templates write.
     """
 
     call_begin: str
@@ -70,7 +70,8 @@ class TaggedFormat(ToolFormat):
         return name
 
     def _arguments(self, scanner: Scanner, sink: Sink, name: str) -> Steps[bool]:
-        """Read arguments and the end of the call. Returns whether that came; if not, what follows is text."""
+        """Read arguments and the end of the call. Return whether the end came; if not, the following text is the
+        answer's."""
         tool = sink.tools.get(name)
         sink.arguments("{")
         comma = ""
@@ -131,7 +132,7 @@ class TaggedFormat(ToolFormat):
 
         def argument(name: str, of: Any) -> Form:
             types = types_of(tool.parameters, name)
-            # A string among other types has no quotes either, and what has any type may be a string.
+            # A string in a union of types has no quotes either, and a value of any type may be a string.
             value = text_form(of) if types == TEXT else schema(of) if types and not types & TEXT else ANY_TEXT
             return tag(f"{self.key_begin}{name}{self.key_end}", value, self.value_end)
 

@@ -1,4 +1,4 @@
-"""What callers give to the parsers of output, and what they get."""
+"""The input and the results of output parsers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that the model may call. `parameters` is the JSON schema of its arguments, None for any object."""
+    """A function that the model may call. `parameters` is the JSON schema of its arguments; None: any object."""
 
     name: str
     description: str = ""
@@ -18,8 +18,8 @@ class Tool:
 class ToolCallDelta:
     """A piece of the call number `call` of an answer, counted from 0.
 
-    The first piece of a call has its name, the others have not; the pieces of `arguments` together are JSON text when
-    the call is complete and the model wrote it well. `id` is None where the model wrote none: the caller makes one.
+    Only the first piece of a call has its name. The pieces of `arguments` joined are JSON text if the call is complete
+    and the model wrote valid JSON. `id` is None if the model wrote none; the caller then makes one.
     """
 
     call: int
@@ -30,7 +30,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a piece of output adds to the answer, to the thought and to the calls."""
+    """The text that a piece of output adds to the answer, to the thought and to the calls."""
 
     content: str = ""
     reasoning: str = ""
@@ -39,10 +39,10 @@ class Parsed:
 
 
 class OutputParser(Protocol):
-    """Reads one answer. Wherever the text is cut, the results joined are equal. Never raises for what a model wrote."""
+    """Parses one answer. Joined results do not depend on where the text is cut. Model output never raises an error."""
 
     def push(self, text: str) -> Parsed:
-        """Take the next piece, special tokens spelled out. Returns what is certain so far."""
+        """Take the next piece, with special tokens spelled out, and return the results that are certain so far."""
 
     def finish(self) -> Parsed:
-        """Take the end of the text. Returns what was held back."""
+        """Take the end of the text and return the results that were held back."""

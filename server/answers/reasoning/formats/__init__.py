@@ -1,4 +1,4 @@
-"""The formats of thoughts, a file each: `FORMAT` in a module here is found by its being there."""
+"""The formats of thoughts, one per module: every module here that defines `FORMAT` is registered."""
 
 from functools import cache
 from importlib import import_module
@@ -9,12 +9,12 @@ from numaserve.server.answers.reasoning.format import ReasoningFormat
 
 @cache
 def reasoning_formats() -> dict[str, ReasoningFormat]:
-    """All formats by name, in the order of their names."""
+    """Return all formats by name, sorted by name."""
     modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
     return {each.name: each for each in sorted((module.FORMAT for module in modules), key=lambda each: each.name)}
 
 
 def reasoning_format_of(template: str) -> ReasoningFormat | None:
-    """The format of a model with this chat template; None where no format is its, or where it is not clear which."""
+    """Return the format of a model with this chat template; None if no format, or more than one, matches."""
     found = [each for each in reasoning_formats().values() if each.matches(template)]
     return found[0] if len(found) == 1 else None

@@ -27,7 +27,7 @@ from numaserve.server.answers.tools.types import Tool
 _MESSAGE, _CHANNEL, _START = "<|message|>", "<|channel|>", "<|start|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEAD_ENDS = markers(_MESSAGE, *_ENDS)
-# The end of a message may be missing: then the next one's start is the end.
+# A message may lack its end; the start of the next one then ends it.
 _BODY_ENDS = markers(*_ENDS, _START, _CHANNEL)
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
 _NAMED_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -70,16 +70,17 @@ class HarmonyFormat(ToolFormat):
         return f"{head}{json.dumps(call.arguments, ensure_ascii=False)}<|call|>"
 
     def call_form(self, tool: Tool) -> Form:
-        """See `ToolFormat`. The call's end is one of the model's ends, which every grammar allows at its own."""
+        """See `ToolFormat`. The call's end is an end token of the model, which every grammar allows at its own end."""
         head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
         return tag(head, schema(arguments_schema(tool)), "")
 
     def answer_form(self, form: Form) -> Form:
-        """See `ToolFormat`. The text is a message after those that are thoughts."""
+        """See `ToolFormat`. The text is a message after the thoughts."""
         return sequence(_THOUGHTS, tag(f"{_CHANNEL}final{_MESSAGE}", form, ""))
 
     def _form(self, each: list[Form], required: bool, parallel: bool) -> Form:
-        """Thoughts come first; then there is a call, of which no model of the family writes two, or the answer."""
+        """See `ToolFormat`. After the thoughts comes one call or the answer; models of the family never write two
+        calls."""
         final = tag(f"{_CHANNEL}final{_MESSAGE}", ANY_TEXT, "")
         return sequence(_THOUGHTS, one_of(*each) if required else one_of(*each, final))
 

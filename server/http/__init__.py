@@ -1,1 +1,1 @@
-"""HTTP parts that every route needs, whatever the route answers: keys, bodies, errors, the access log."""
+"""HTTP parts that all routes share: keys, bodies, errors and the access log."""

@@ -1,4 +1,4 @@
-"""One structured line a request. Prompts and outputs are not in it unless the operator asked for prompts."""
+"""The access log: one structured line per request. Outputs are never logged, prompts only if the operator asks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _logger = logging.getLogger("numaserve.request")
 
 
 class JsonFormatter(logging.Formatter):
-    """A log record as one line of JSON. Line breaks inside values are escaped, so no value can forge a line."""
+    """Formats a log record as one line of JSON. Line breaks inside values are escaped, so no value can forge a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line for `record`, without a line break at its end."""
+        """Return the line for `record`, without a line break at its end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -45,25 +45,25 @@ class RequestRecord:
     request_id: str
     method: str
     started: float = field(default_factory=time.perf_counter)
-    model: str = ""  # of several that a gateway passes requests on to
-    key_name: str = ""  # that the operator gave the request's key
+    model: str = ""  # set by a gateway to several models
+    key_name: str = ""  # the operator's name for the request's key
     status: int = 0  # 0 until an answer begins
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    output_tokens: int = 0  # until now
+    output_tokens: int = 0  # so far
     finish_reason: str | None = None
     ttft: float | None = None
     prompt: object = None
     unknown_fields: UnknownFields | None = None
-    timeout: float | None = None  # after its start; None: it may take as long as it takes
+    timeout: float | None = None  # seconds after `started`; None: no limit
 
     @property
     def time_left(self) -> float | None:
-        """Seconds of its time that are left, below 0 when it has passed."""
+        """The seconds left until the request's timeout; negative after it."""
         return None if self.timeout is None else self.timeout - (time.perf_counter() - self.started)
 
     def tokens_used(self) -> int:
-        """The tokens of prompts and texts until now, as answers tell their usage."""
+        """Return the prompt and output tokens so far, counted as in an answer's usage."""
         return self.prompt_tokens + self.output_tokens
 
     def saw_output(self) -> None:
@@ -72,7 +72,7 @@ class RequestRecord:
             self.ttft = time.perf_counter() - self.started
 
     def write(self, route: str) -> None:
-        """Log the line; probes and scrapes, which come every few seconds, only at level debug."""
+        """Log the line. Probes and scrapes, which come every few seconds, are logged at level debug."""
         fields: dict[str, object] = {
             "request_id": self.request_id,
             "method": self.method,
@@ -99,12 +99,12 @@ class RequestRecord:
 
 
 def record_of(request: Request) -> RequestRecord:
-    """The record that `RequestScope` made."""
+    """Return the record that `RequestScope` made."""
     return cast(RequestRecord, request.state.record)
 
 
 def request_id_of(scope: Scope) -> str:
-    """The client's X-Request-Id when it is short and harmless, else a new one."""
+    """Return the client's X-Request-Id if it is short and harmless, else a new id."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             if _SAFE_ID.fullmatch(value):

@@ -1,4 +1,4 @@
-"""An end to work whose client has left."""
+"""Cancellation of work whose client has disconnected."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 async def until_disconnect(request: Request, work: Coroutine[object, object, T]) -> T:
-    """The result of `work`. Raises `ApiError` when the client leaves; `work` is cancelled then.
+    """Return the result of `work`. If the client disconnects, cancel `work` and raise `ApiError`.
 
-    The body must have been read already: the next message the client can cause is its disconnect.
+    The body must have been read already: the client's next message is then its disconnect.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))

@@ -1,4 +1,4 @@
-"""Every error that is answered, as data: each surface has a shape of its own for it."""
+"""All error answers, as data; each surface writes them in a form of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ from numaserve.server.metrics.labels import Refusal
 
 @dataclass(frozen=True)
 class Overflow:
-    """A prompt that is too long: its tokens, or as many as were counted, and the tokens it may have."""
+    """A prompt that is too long: its tokens, at least those counted so far, and the maximum."""
 
     tokens: int
     maximum: int
 
 
 class ApiError(HTTPException):
-    """An answer other than 2xx. `refusal` is the reason it is counted under, None for one that is not counted.
+    """An answer other than 2xx. `refusal` is the reason under which it is counted; None: not counted.
 
-    `overflow` is set where the prompt alone is too long: a surface may say so in words of its own.
+    `overflow` is set if the prompt alone is too long; a surface may have its own message for that.
 
-    It is an `HTTPException` because FastAPI turns any other exception that reading the body raises into a 400.
+    It is an `HTTPException` because FastAPI turns any other exception while reading the body into a 400.
     """
 
     def __init__(
@@ -61,25 +61,28 @@ def _utf8(text: str) -> str:
 
 
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
-    """A value of the request that cannot be served; `param` names the field."""
+    """Return the error for a value that cannot be served; `param` names the field."""
     return ApiError(400, message, param=param, code=code)
 
 
 def context_length_exceeded(message: str, param: str | None, overflow: Overflow | None = None) -> ApiError:
-    """Prompt and output do not fit."""
+    """Return the error for a prompt and output that do not fit the context."""
     code = "context_length_exceeded"
     return ApiError(400, message, param=param, code=code, refusal="too_long", overflow=overflow)
 
 
 def tokenizer_failed(reason: str | None = None) -> ApiError:
-    """The model's tokenizer cannot process this text. No 5xx: the same text fails again on every try and every server
-    of the model, and those would make clients and routers try."""
+    """Return the error for a text that the model's tokenizer cannot process.
+
+    It is no 5xx: the text fails again on every retry and every server of the model, and clients and routers retry a
+    5xx.
+    """
     why = "" if reason is None else f": {reason}"
     return bad_request(f"The model's tokenizer cannot process this text{why}.", None, "tokenizer_failed")
 
 
 def token_unknown(param: str, token: int, vocab_size: int) -> ApiError:
-    """The model has no row for a token id."""
+    """Return the error for a token id outside the vocabulary."""
     return bad_request(
         f"'{param}' contains the token id {token}; this model's token ids are below {vocab_size}.",
         param,
@@ -88,12 +91,12 @@ def token_unknown(param: str, token: int, vocab_size: int) -> ApiError:
 
 
 def model_not_found(model: str) -> ApiError:
-    """The request names another model than the one served."""
+    """Return the error for a model that is not served."""
     return ApiError(404, f"The model '{model[:256]}' does not exist.", param="model", code="model_not_found")
 
 
 def unauthorized() -> ApiError:
-    """No key, or not one of ours; the answer does not say which."""
+    """Return the error for a missing or unknown key; the answer does not distinguish the two."""
     return ApiError(
         401,
         "The request has no valid API key. Send one as 'Authorization: Bearer KEY'.",
@@ -104,51 +107,52 @@ def unauthorized() -> ApiError:
 
 
 def client_left() -> ApiError:
-    """An error for the log only: the client has disconnected and reads no response."""
+    """Return an error for the log only: the client has disconnected and reads no response."""
     return ApiError(499, "The client disconnected before its request was answered.", refusal=None)
 
 
 def rate_limited(
     message: str, *, retry_after: int = 1, close: bool = False, refusal: Refusal = "queue_full"
 ) -> ApiError:
-    """A limit is reached: retry after `retry_after` seconds, with `close` over another connection."""
+    """Return the error for a reached limit: retry after `retry_after` seconds; with `close`, on another connection."""
     headers = {"Retry-After": str(retry_after)} | ({"Connection": "close"} if close else {})
     return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers=headers, refusal=refusal)
 
 
 def too_slow(what: str) -> ApiError:
-    """`what`, a part of the request, did not arrive in time: its rest is not waited for."""
+    """Return the error for `what`, a part of the request that did not arrive in time. The rest is not read."""
     return ApiError(408, f"{what} did not arrive in time.", code="request_timeout", headers={"Connection": "close"})
 
 
 def too_large(message: str, *, close: bool = False) -> ApiError:
-    """The body is longer than any may be, or than this one needs to be; its rest is not read with `close`."""
+    """Return the error for a body that is too long for any request, or for this one. With `close` the rest is not
+    read."""
     headers = {"Connection": "close"} if close else None
     return ApiError(413, message, code="request_too_large", headers=headers, refusal="too_large")
 
 
 def too_many_headers(limit: int) -> ApiError:
-    """More headers than `limit`."""
+    """Return the error for a request with more headers than `limit`."""
     return ApiError(431, f"The request has more than {limit} headers. Send fewer headers.")
 
 
 def not_ready(message: str) -> ApiError:
-    """Loading, restarting or draining."""
+    """Return the error for a server that is loading, restarting or draining."""
     return ApiError(503, message, kind="server_error", code="not_ready", refusal="not_ready")
 
 
 def template_unavailable(message: str) -> ApiError:
-    """The chat template's process is stuck: no fault of the conversation, which may be sent again."""
+    """Return the error for a stuck chat template process. The conversation is not at fault and may be sent again."""
     return ApiError(503, message, kind="server_error", code="chat_template_unavailable", refusal="not_ready")
 
 
 def tokenizer_unavailable(message: str) -> ApiError:
-    """The tokenizer's process is stuck: no fault of the text, which may be sent again."""
+    """Return the error for a stuck tokenizer process. The text is not at fault and may be sent again."""
     return ApiError(503, message, kind="server_error", code="tokenizer_unavailable", refusal="not_ready")
 
 
 def internal_error() -> ApiError:
-    """The answer to an unexpected error, which stands in the log, under the request id, and nowhere else."""
+    """Return the answer to an unexpected error, which only the log describes, under the request id."""
     return ApiError(
         500,
         "The server had an error while processing your request. "
@@ -159,7 +163,7 @@ def internal_error() -> ApiError:
     )
 
 
-# Status, kind and code of the ends of requests that have some of their own.
+# The status, type and code of those ends of requests that have their own.
 _ENDED: dict[type[EngineError], tuple[int, str, str]] = {
     Aborted: (400, "invalid_request_error", "aborted"),
     Busy: (409, "invalid_request_error", "requests_running"),
@@ -168,20 +172,20 @@ _ENDED: dict[type[EngineError], tuple[int, str, str]] = {
 
 
 def from_engine(error: EngineError) -> ApiError:
-    """The answer to a request that the engine refused or could not finish."""
+    """Return the answer to a request that the engine refused or could not finish."""
     if isinstance(error, QueueFull):
         return rate_limited(str(error), retry_after=error.retry_after)
     if isinstance(error, NotReady):
         return not_ready(str(error))
     if isinstance(error, RequestTooLong):
         return context_length_exceeded(str(error), None)
-    # The engine counts the end of what it admitted; counting it here too would count it twice.
+    # The engine counts the ends of admitted requests; counting them here would count them twice.
     status, kind, code = _ENDED.get(type(error), (500, "server_error", "generation_failed"))
     return ApiError(status, str(error), kind=kind, code=code, refusal=None)
 
 
 def from_http(status: int, detail: str, headers: Mapping[str, str] | None, method: str, path: str) -> ApiError:
-    """The answer that the framework itself gives: no such route, wrong method, unreadable body."""
+    """Return the answer to an error of the framework: unknown route, wrong method, unreadable body."""
     if status == 404:
         return ApiError(404, f"Unknown request URL: {method} {path[:256]}.", code="unknown_url", refusal=None)
     if status == 405:
@@ -191,10 +195,10 @@ def from_http(status: int, detail: str, headers: Mapping[str, str] | None, metho
 
 
 def from_validation(error: RequestValidationError) -> ApiError:
-    """The answer to a request that is not valid: the first thing that is wrong with it."""
+    """Return the answer to an invalid request, which names the first problem."""
     return from_problem(explain(error.errors()))
 
 
 def from_problem(problem: Problem) -> ApiError:
-    """The answer to a request with this problem."""
+    """Return the answer to a request with this problem."""
     return bad_request(problem.message, problem.param, problem.code)

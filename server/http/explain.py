@@ -1,4 +1,4 @@
-"""Problems of a request, in words for its sender, which never echo what was sent."""
+"""Problems of a request, explained to its sender without repeating the input."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem of a request; `param` is the field to blame and None for the whole body."""
+    """One problem of a request; `param` is the field at fault, None for the whole body."""
 
     message: str
     param: str | None
     code: str | None = None
 
 
-# The error type of rules that JSON Schema cannot state: the OpenAPI document has none of them.
+# The error type of rules that JSON Schema cannot express; the OpenAPI document omits them.
 CONFLICT = "conflicting_fields"
 
 NOT_JSON = Problem("The body is not valid JSON.", None)
@@ -22,7 +22,8 @@ NOT_AN_OBJECT = Problem("The body must be a JSON object, sent with 'Content-Type
 
 
 def explain(errors: Sequence[Mapping[str, Any]]) -> Problem:
-    """The first of pydantic's errors; a location begins with where the value stood, such as ``body`` or ``query``."""
+    """Return the first of pydantic's errors. A location begins with the source of the value, such as ``body`` or
+    ``query``."""
     first = errors[0]
     kind = str(first["type"])
     if kind == "json_invalid":
@@ -44,10 +45,10 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> Problem:
 
 
 def param_of(location: Sequence[str | int]) -> str | None:
-    """The field an error is about, as ``messages[0].content``; None when it is the whole body.
+    """Return the field of an error, such as ``messages[0].content``; None for the whole body.
 
-    Leaves out tags of a union's branches, which stand in brackets here, and stops at the names that pydantic gives to
-    branches without a tag: neither means anything to a client.
+    Tags of union branches, which have brackets here, are left out. The path ends before pydantic's names of branches
+    without a tag. Neither means anything to a client.
     """
     param = ""
     for part in location[1:]:
@@ -58,7 +59,7 @@ def param_of(location: Sequence[str | int]) -> str | None:
         elif part.isidentifier() and part not in ("str", "int"):
             param += f".{part}" if param else part
         else:
-            # The key of a mapping or an unknown field that is no identifier; either is the client's own text.
+            # The key of a mapping, or an unknown field that is no identifier; both are the client's own text.
             param = param or part[:64]
             break
     return param[:256] or None

@@ -1,4 +1,4 @@
-"""JSON of many megabytes, made and sent in pieces: encoding one value holds the GIL until it is done."""
+"""JSON of many megabytes, encoded and sent in pieces: encoding one value holds the GIL until it is done."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
@@ -6,14 +6,16 @@ from itertools import islice
 import msgspec
 from fastapi.responses import Response, StreamingResponse
 
-_ITEMS = 2**16  # the most of an array in one piece
-_CHARACTERS = 2**20  # the most of a string in one piece
-_WHOLE_BYTES = 2**20  # an answer up to here is sent at once
+_ITEMS = 2**16  # the maximum items of an array in one piece
+_CHARACTERS = 2**20  # the maximum characters of a string in one piece
+_WHOLE_BYTES = 2**20  # an answer up to this size is sent at once
 
 
 def json_pieces(fields: dict[str, object]) -> list[bytes]:
-    """The JSON object of `fields`, in pieces; what may be long are strings, lists, and iterators, which become arrays
-    without ever being a list."""
+    """Return the JSON object of `fields` in pieces.
+
+    Long values may be strings, lists and iterators; an iterator becomes an array without being stored as a list.
+    """
     pieces: list[bytes] = []
     for name, value in fields.items():
         pieces.append((b"," if pieces else b"{") + msgspec.json.encode(name) + b":")
@@ -22,7 +24,7 @@ def json_pieces(fields: dict[str, object]) -> list[bytes]:
 
 
 def pieces_response(pieces: list[bytes]) -> Response:
-    """A 200 with the JSON body that `pieces` make together."""
+    """Return a 200 whose JSON body is the concatenation of `pieces`."""
     size = sum(map(len, pieces))
     if size <= _WHOLE_BYTES:
         return Response(b"".join(pieces), media_type="application/json")
@@ -45,7 +47,7 @@ def _slices(value: Sequence[object], size: int) -> Iterator[Sequence[object]]:
 
 
 def _inside(parts: Iterator[object], begin: bytes, separator: bytes, end: bytes) -> Iterator[bytes]:
-    """The parts of a string or an array, each without the quotes or brackets that encoding puts around it."""
+    """Yield the parts of a string or an array, without the quotes or brackets of each part's encoding."""
     yield begin
     for number, part in enumerate(parts):
         yield (separator if number else b"") + msgspec.json.encode(part)[1:-1]

@@ -1,8 +1,8 @@
 """The names of routes in the log.
 
-The router names the route of a request that reaches it. A request that is refused before that, or that a gateway passes
-on, is named by this table: the path itself is the client's text and has no bound on its variety. A gateway has no
-application whose routes it could look at, and making one for their names alone would take it a second and 40 MB.
+The router names the route of a request that reaches it. This table names requests that are refused earlier, or that a
+gateway passes on: the path itself is the client's text with unbounded variety. A gateway has no application with routes
+to look up; building one for the names alone would take a second and 40 MB.
 """
 
 import functools

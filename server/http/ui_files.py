@@ -1,4 +1,4 @@
-"""The files of the page of GET /ui, and what browsers are told of them."""
+"""The files of the page at GET /ui, and their response headers."""
 
 import functools
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _KINDS = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Only files from here, nothing inline, no frame around it, and no text that becomes markup or code: what a model writes
-# is somebody else's. https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/
+# Only files from here, nothing inline, no frame around the page, and no text that becomes markup or code: a model's
+# output is untrusted. https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -38,7 +38,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # a newer version of the server has other files under the same names
+    "Cache-Control": "no-cache",  # a newer server version has other files with the same names
 }
 
 
@@ -52,7 +52,7 @@ class UiFile:
 
 @functools.cache
 def ui_files() -> dict[str, UiFile]:
-    """The files by the path that they are served under; the page itself is `PAGE`."""
+    """Return the files by the path under which they are served; the page itself is `PAGE`."""
     return {
         PAGE if file.name == "index.html" else f"{PAGE}/{file.name}": UiFile(file.read_bytes(), _KINDS[file.suffix])
         for file in sorted(_FOLDER.iterdir())
@@ -61,7 +61,7 @@ def ui_files() -> dict[str, UiFile]:
 
 
 def page_location(root_path: str) -> str:
-    """Return where the page is, seen from the root of a server that a proxy shows under `root_path`.
+    """Return the location of the page, relative to the root of a server that a proxy serves under `root_path`.
 
     Without a known prefix the location is relative: a proxy may remove a prefix that the server does not know.
     """
@@ -69,7 +69,7 @@ def page_location(root_path: str) -> str:
 
 
 def ui_answer(path: str, request: Request) -> Response:
-    """The file that is served under `path`, which is one of `ui_files`."""
+    """Return the file that is served under `path`, one of `ui_files`."""
     # The page names its files relative to its own path, which a proxy may have prefixed: a slash at the end, which is
     # taken off elsewhere, would change what that means. The target is relative, so no Host header is in it.
     if request.scope.get("raw_path", b"").endswith(f"{PAGE}/".encode()):

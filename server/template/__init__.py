@@ -1,2 +1,2 @@
-"""The process that renders a model's chat template. Nothing here imports more than jinja2, the standard library, and
-what confines it."""
+"""The process that renders a model's chat template. It imports only jinja2, the standard library and its
+confinement."""

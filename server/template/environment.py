@@ -1,4 +1,4 @@
-"""The environment that the chat templates of Hugging Face models are written for."""
+"""The Jinja environment that chat templates of Hugging Face models expect."""
 
 import importlib
 import json
@@ -11,7 +11,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# Modules that jinja2, markupsafe and the interpreter import only when needed: for a filter (`wordwrap`, `pprint`,
+# Modules that jinja2, markupsafe and the interpreter import on demand: for a filter (`wordwrap`, `pprint`,
 # `striptags`), `lipsum`, `\N{...}` in a string, numbers of thousands of digits, a warning of the compiler.
 _IMPORTED_LATE = (
     "html",
@@ -28,7 +28,7 @@ _CODECS = ("ascii", "latin-1", "utf-8-sig", "utf-16", "utf-32", "cp1252", "unico
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's words for training; here its body is simply written."""
+    """`{% generation %}` marks the assistant's words for training; here its body is rendered as it is."""
 
     tags = {"generation"}
 
@@ -57,8 +57,8 @@ def _tojson(
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
-    """A new environment."""
-    # Autoescaping is for HTML; a prompt must hold the client's characters as they are.
+    """Return a new environment."""
+    # Autoescaping is for HTML; a prompt must contain the client's characters unchanged.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -72,12 +72,12 @@ def make_environment() -> ImmutableSandboxedEnvironment:
 
 
 def load_everything() -> None:
-    """Read every file that rendering may need, as afterwards none can be opened."""
+    """Read every file that rendering may need, because no file can be opened afterwards."""
     time.localtime()  # the time zone
     for name in _IMPORTED_LATE:
         with suppress(ImportError):
             importlib.import_module(name)
     for name in _CODECS:
         "a".encode(name)
-    with suppress(TemplateError):  # whatever else an error needs
+    with suppress(TemplateError):  # everything else that an error needs
         make_environment().from_string("{{ raise_exception('\\n') }}").render()

@@ -1,4 +1,5 @@
-"""Renders one chat template until its input ends; started by `ChatTemplate`, which bounds what it may take."""
+"""The process that renders one chat template until its input ends; `ChatTemplate` starts it and bounds its
+resources."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +12,17 @@ from numaserve.server.template.environment import load_everything, make_environm
 
 
 class ClientsTemplate:
-    """A template, and the variables in it that a client may set: those that neither it nor the server gives a value."""
+    """A template, and its variables that a client may set: those that neither the template nor the server defines."""
 
     def __init__(self, source: str) -> None:
         environment = make_environment()
         self._template = environment.from_string(source)
-        # A variable of the same name would take the place of what a template calls, such as `raise_exception`.
+        # A variable of the same name would replace a function that templates call, such as `raise_exception`.
         self._free = find_undeclared_variables(environment.parse(source)) - environment.globals.keys()
 
     def render(self, arguments: dict[str, Any], optional: dict[str, Any], max_chars: int) -> str:
-        """The text for the server's `arguments`, and those of the client's `optional` ones that the template knows."""
+        """Return the text for the server's `arguments` and those `optional` arguments of the client that the template
+        uses."""
         known = {name: value for name, value in optional.items() if name in self._free}
         pieces, size = [], 0
         for piece in self._template.generate(known | arguments):
@@ -33,7 +35,7 @@ class ClientsTemplate:
 
 @contextmanager
 def _complaints() -> Iterator[None]:
-    """A context whose errors of a template are told as it means them."""
+    """Return a context that reports the errors of a template as complaints."""
     try:
         yield
     except TemplateSyntaxError as error:

@@ -1,1 +1,2 @@
-"""Text work of requests: tokenizing, detokenizing and chat templates, in threads of its own, admitted and in turns."""
+"""Text work of requests: tokenizing, detokenizing and rendering chat templates, in separate threads, with fair
+admission."""

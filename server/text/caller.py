@@ -1,6 +1,6 @@
-"""Whose request is being served, for those that divide their work among callers.
+"""The caller of the current request, for components that divide their work fairly among callers.
 
-A variable of the task's context: to hand it down through all that texts pass would name it in some dozen places.
+It is a context variable of the task: passing it as an argument would add it to some dozen signatures.
 """
 
 from contextvars import ContextVar

@@ -1,20 +1,20 @@
-"""Waiting for one of a few things, by turns of those who wait."""
+"""A semaphore that serves waiting callers round-robin."""
 
 import asyncio
 from collections import deque
 
 
 class FairSemaphore:
-    """Gives out `count` permits; for one event loop.
+    """Hands out `count` permits; for one event loop.
 
-    Those who wait are told apart by whose they are: these take turns, and what waits for one of them is first come,
-    first served. So a thousand waiting for one are, for another, as one. (A semaphore would be first come, first served
-    for all.)
+    Callers are served round-robin, and the tasks of one caller in order of arrival. A thousand waiting tasks of one
+    caller therefore delay another caller no more than one task would. A plain semaphore would serve all tasks in order
+    of arrival.
     """
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in order of turns
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in round-robin order
 
     async def acquire(self, whose: str) -> None:
         """Wait for a permit."""
@@ -31,19 +31,19 @@ class FairSemaphore:
                 own.remove(permit)
                 if not own:
                     self._waiting.pop(whose, None)
-            else:  # it came too late
+            else:  # the permit was granted too late
                 self.release()
             raise
 
     def release(self) -> None:
-        """Give a permit back, to whoever's turn it is."""
+        """Return a permit; it goes to the next waiting caller."""
         for whose, own in self._waiting.items():
             permit = next((each for each in own if not each.done()), None)
             if permit is not None:
                 own.remove(permit)
                 del self._waiting[whose]
                 if own:
-                    self._waiting[whose] = own  # behind the others
+                    self._waiting[whose] = own  # after the other callers
                 permit.set_result(None)
                 return
         self._free += 1

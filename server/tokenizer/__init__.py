@@ -10,28 +10,28 @@ from numaserve.server.tokenizer.types import TokenizerError
 
 @while_loading
 def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
-    """The tokenizer of the model at `path`: a Hugging Face folder or a .gguf file.
+    """Return the tokenizer of the model at `path`: a Hugging Face folder or a .gguf file.
 
-    `chat_template` is used instead of the model's own; an empty one leaves the tokenizer without any.
+    `chat_template` replaces the model's own; an empty one leaves the tokenizer without any.
 
-    Raises `TokenizerError`, whose message tells the operator what to do.
+    Raises `TokenizerError`, whose message states what the operator has to do.
     """
     if path.is_dir():
         return load_folder(path, chat_template)
     if path.suffix == ".gguf":
-        from numaserve.server.tokenizer.gguf import load_gguf  # noqa: PLC0415 numpy, for a folder in vain
+        from numaserve.server.tokenizer.gguf import load_gguf  # noqa: PLC0415 imports numpy, which folders do not need
 
         return load_gguf(path, chat_template)
     raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; specify the path of one of these")
 
 
 def own_chat_template(path: Path) -> str | None:
-    """Return the chat template of the model at `path`, which is a folder or a .gguf file; None where it has none.
+    """Return the chat template of the model at `path`, a folder or a .gguf file; None if it has none.
 
     The vocabulary is not built. Raises `TokenizerError` as `load_tokenizer` does.
     """
     if path.is_dir():
         return folder_chat_template(path)
-    from numaserve.server.tokenizer.gguf import gguf_chat_template  # noqa: PLC0415 numpy, for a folder in vain
+    from numaserve.server.tokenizer.gguf import gguf_chat_template  # noqa: PLC0415 numpy, which folders do not need
 
     return gguf_chat_template(path)

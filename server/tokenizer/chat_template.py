@@ -1,7 +1,7 @@
-"""Chat templates, rendered in a child process that cannot run for ever, fill the memory or open a file.
+"""Chat templates, rendered in a child process with bounded time and memory and without access to files.
 
 A chat template is a program that came with the model. Jinja's sandbox keeps it from reaching the interpreter, but
-bounds neither its time nor its memory; hence the child.
+bounds neither its time nor its memory; hence the child process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_CHARS = 4_000_000  # several times the text that fits the longest context
 
 
 class ChatTemplate:
-    """One template and the process that renders it. Safe to use from several threads; they take turns."""
+    """One template and the process that renders it. Thread-safe; renderings run one at a time."""
 
     def __init__(
         self, source: str, *, cpu_seconds: float = CPU_SECONDS, seconds: float = SECONDS, max_chars: int = MAX_CHARS
@@ -33,18 +33,19 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, source: str | None) -> ChatTemplate | None:
-        """Return the template with this source; None without one. Its process starts at once, beside the caller."""
+        """Return the template with this source; None without a source. Its process starts in parallel with the
+        caller."""
         return cls(source) if source else None
 
     def render(self, arguments: Mapping[str, object] | None, optional: Mapping[str, object] | None = None) -> str:
-        """The text for `arguments`, and for those of the `optional` ones that the template knows and `arguments` leaves
-        out; None only compiles the template.
+        """Return the text for `arguments` and those `optional` arguments that the template uses and `arguments` lacks.
 
-        Raises `ChatTemplateError` when the template does not compile, refuses them or goes past a limit,
-        `ChatTemplateUnavailable` when its process does not answer in time.
+        If `arguments` is None, the template is only compiled. Raises `ChatTemplateError` if the template does not
+        compile, refuses the arguments or exceeds a limit, and `ChatTemplateUnavailable` if its process does not answer
+        in time.
         """
         try:
-            # Not the standard library's, which holds the GIL ten times as long for many messages.
+            # The standard library's encoder holds the GIL ten times as long for many messages.
             given = None if arguments is None else {"arguments": arguments, "optional": optional or {}}
             piece = msgspec.json.encode(given)
         except (TypeError, ValueError, RecursionError) as error:
@@ -57,6 +58,5 @@ class ChatTemplate:
             raise ChatTemplateUnavailable(str(error)) from error
 
     def close(self) -> None:
-        """End the child process, in the middle of a rendering too; also done when the object goes away or the
-        interpreter exits."""
+        """End the child process, even during a rendering; garbage collection and interpreter exit do the same."""
         self._worker.close()

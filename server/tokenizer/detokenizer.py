@@ -1,4 +1,4 @@
-"""Text of a sequence that grows token by token."""
+"""The text of a sequence that grows token by token."""
 
 import codecs
 
@@ -6,14 +6,14 @@ from numaserve.server.tokenizer.types import TokenizerProtocol
 
 
 class IncrementalDetokenizer:
-    """Turns generated tokens into text, byte-exactly, in constant time per token.
+    """Converts generated tokens to text, byte-exactly, in constant time per token.
 
-    Bytes of an unfinished character are held back; bytes that cannot become a character are U+FFFD, by the rule of
+    Bytes of an unfinished character are held back. Bytes that cannot become a character are U+FFFD, by the rule of
     `tokenizers` and of Unicode (one per maximal ill-formed part). A leading space is kept: the text continues a prompt,
-    and only a whole text's first space is an artefact of sentencepiece.
+    and only the first space of a whole text is an artefact of sentencepiece.
 
-    It joins the tokens' bytes. Decoding a window of tokens and cutting off what was shown before, as others do, costs
-    more and goes wrong where a window starts inside a character.
+    The detokenizer joins the bytes of tokens. Decoding a window of tokens and cutting off the earlier text, as other
+    servers do, costs more and fails where a window starts inside a character.
     """
 
     def __init__(
@@ -22,17 +22,17 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         shown_tokens: frozenset[int] = frozenset(),
     ) -> None:
-        """`shown_tokens` are spelled out even where special tokens are skipped."""
+        """Start an empty text. `shown_tokens` are spelled out even if special tokens are skipped."""
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_token_ids - shown_tokens if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The text that is certain now that `token_id` has come; may be empty."""
+        """Return the text that `token_id` makes certain; it may be empty."""
         if token_id in self._skipped:
             return ""
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 
     def flush(self) -> str:
-        """The end of the text: an unfinished character becomes U+FFFD."""
+        """Return the end of the text: an unfinished character becomes U+FFFD."""
         return self._decoder.decode(b"", final=True)

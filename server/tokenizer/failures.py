@@ -1,10 +1,11 @@
-"""Errors of the tokenizer library, as errors of ours.
+"""Errors of the tokenizer library, converted to errors of this server.
 
-The library is written in Rust, and much of what it cannot do is a panic there: an expression of tokenizer.json that
-backtracks past a limit on some text, an index that a file got wrong. Python sees a panic as `PanicException`, which is
-no `Exception`: it passes every handler of the server. Its class cannot be imported, only recognised by its module.
+The library is written in Rust, and many of its failures are panics: a regular expression of tokenizer.json that exceeds
+the backtracking limit on some text, or an index that is wrong in a file. Python receives a panic as `PanicException`,
+which is no `Exception` and passes every handler of the server. Its class cannot be imported, only recognised by its
+module.
 
-Before Python hears of a panic the library has written it to standard error, and no call of the library prevents that.
+The library writes a panic to standard error before Python receives it, and no call of the library prevents that.
 """
 
 import functools
@@ -14,25 +15,25 @@ from typing import ParamSpec, TypeVar
 from numaserve.server.tokenizer.types import TokenizationError, TokenizerError
 from numaserve.workers.interface.errors import OperatorError
 
-_MAX_REASON = 200  # characters; a panic may quote the text that it happened on
+_MAX_REASON = 200  # characters; a panic may quote the text that caused it
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether the library gave up on `error`."""
+    """Return whether `error` is a panic of the library."""
     return type(error).__module__ == "pyo3_runtime"
 
 
 def while_serving(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, raising `TokenizationError` where the library fails."""
+    """Return `function`, changed to raise `TokenizationError` if the library fails."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            # The library's own errors are plain `Exception`; those of a narrower type are mistakes of its caller.
+            # The library's own errors are plain `Exception`; narrower types are mistakes of the caller.
             if type(error) is Exception or is_panic(error):
                 message = f"the model's tokenizer fails on this input: {error}"
                 raise TokenizationError(message[:_MAX_REASON]) from error
@@ -42,8 +43,10 @@ def while_serving(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def while_loading(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, whose first argument is the path of the model, raising `TokenizerError` for whatever an unsound file
-    leads to."""
+    """Return `function`, changed to raise `TokenizerError` for any failure caused by an unsound file.
+
+    The first argument of `function` is the path of the model.
+    """
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

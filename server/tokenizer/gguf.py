@@ -1,4 +1,4 @@
-"""A tokenizer from the metadata of a GGUF file."""
+"""The tokenizer of a GGUF file, built from the file's metadata."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +14,8 @@ from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 from tokenizers import decoders, models, processors
 
-# Control tokens that end a turn. Files name one end-of-sequence id, often that of the base model; llama.cpp stops at
-# these as well.
+# Control tokens that end a turn. Files name one end-of-sequence id, often that of the base model; llama.cpp also stops
+# at these tokens.
 _END_OF_TURN = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>")
 _T = TypeVar("_T")
 
@@ -58,9 +58,9 @@ class _Metadata:
 
 
 def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
-    """The tokenizer that the GGUF file at `path` carries; raises `TokenizerError` when it cannot be built.
+    """Return the tokenizer in the GGUF file at `path`. Raises `TokenizerError` if it cannot be built.
 
-    `chat_template` is used instead of the file's own.
+    `chat_template` replaces the file's own.
     """
     metadata = _Metadata(path)
     model = metadata.scalar(Keys.Tokenizer.MODEL, str)
@@ -93,7 +93,7 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
 
 
 def gguf_chat_template(path: Path) -> str | None:
-    """Return the chat template in the GGUF file at `path`; None where it has none. Raises `TokenizerError`."""
+    """Return the chat template in the GGUF file at `path`; None if it has none. Raises `TokenizerError`."""
     return _Metadata(path).chat_template()
 
 
@@ -108,7 +108,7 @@ def _of_type(metadata: _Metadata, kind: TokenType) -> list[int]:
 
 
 def _byte_level(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
-    """Byte-level BPE with the file's merges, and whether it adds a first token when the file does not say."""
+    """Return byte-level BPE with the file's merges, and whether it adds a BOS token by default."""
     way = pre_tokenization(metadata.scalar(Keys.Tokenizer.PRE, str) or "default")
     merges = [cast(tuple[str, str], tuple(merge.split(" ", 1))) for merge in _merges_of(metadata)]
     vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
@@ -129,7 +129,7 @@ def _merges_of(metadata: _Metadata) -> list[str]:
 
 
 def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
-    """Sentencepiece BPE: merges follow from the scores, and what no token spells falls back to byte tokens."""
+    """Return sentencepiece BPE: merges follow from the scores, and text without a token falls back to byte tokens."""
     gemma = metadata.architecture.startswith("gemma")
     tokens = [SPACE * len(token) if gemma and token.isspace() and " " in token else token for token in metadata.tokens]
     # Gemma's scores do not follow its merge order; the order of its tokens does.
@@ -146,7 +146,7 @@ def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, metadata: _Metadata, tokens: Sequence[str]) -> None:
-    # A respelled token (see Gemma above) is reached through merges; its first spelling is not in the vocabulary.
+    # A respelled token (see Gemma above) is reached by merges; its original spelling is not in the vocabulary.
     defined = [tokens[i] for i in _of_type(metadata, TokenType.USER_DEFINED) if tokens[i] == metadata.tokens[i]]
     add_tokens(backend, [tokens[i] for i in _of_type(metadata, TokenType.CONTROL)], defined)
 

@@ -1,7 +1,7 @@
 """The metadata of a GGUF file, read without its tensors.
 
-`gguf.GGUFReader` makes several numpy views for every element of an array, in its constructor: 2 s for the vocabulary of
-a small model, 10 s for that of a large one. This reads the same in a few hundredths of a second.
+The constructor of `gguf.GGUFReader` makes several numpy views per element of an array: 2 s for the vocabulary of a
+small model, 10 s for that of a large one. This reader takes a few hundredths of a second.
 """
 
 import mmap
@@ -33,7 +33,8 @@ _FORMATS = {
 
 
 def read_metadata(path: Path) -> dict[str, Value]:
-    """All keys and values of the file at `path`; raises `TokenizerError` when it is not a sound little-endian GGUF."""
+    """Return all keys and values of the file at `path`. Raises `TokenizerError` unless it is a sound little-endian
+    GGUF."""
     try:
         with open_file(path) as file, map_file(file) as data:
             return _Reader(data).metadata()
@@ -42,7 +43,7 @@ def read_metadata(path: Path) -> dict[str, Value]:
 
 
 class _Reader:
-    """A cursor over the file. Lengths and counts are the file's claims: nothing is allocated on their word."""
+    """A cursor over the file. Lengths and counts are claims of the file and never determine an allocation."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data

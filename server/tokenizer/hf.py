@@ -1,4 +1,4 @@
-"""A tokenizer from a model folder in Hugging Face's layout."""
+"""The tokenizer of a model folder in Hugging Face's layout."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,9 @@ from tokenizers import AddedToken, processors
 
 
 def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
-    """The tokenizer of the model in `folder`; raises `TokenizerError` when there is none or it cannot be used.
+    """Return the tokenizer of the model in `folder`. Raises `TokenizerError` if there is none or it cannot be used.
 
-    `chat_template` is used instead of the model's own.
-
-    Reads data only: `auto_map` and other code that a folder may offer is not looked at.
+    `chat_template` replaces the model's own. Only data is read: `auto_map` and other code in the folder is ignored.
     """
     config = _read_json(folder / "tokenizer_config.json")
     # First: its process starts while the vocabulary is built.
@@ -37,7 +35,7 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
 
 
 def _backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """The tokenizer, and what tokenizer_config.json need not say of it."""
+    """Return the tokenizer and the defaults for tokenizer_config.json."""
     path = folder / "tokenizer.json"
     if not is_there(path):
         return _converted(folder)
@@ -61,12 +59,12 @@ def _converted(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in the file at `path`, empty when there is no file."""
+    """Return the object in the file at `path`; an empty one if there is no file."""
     return read_json(path) if is_there(path) else {}
 
 
 def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any], folder: Path) -> None:
-    """Add the tokens that tokenizer_config.json lists beyond those of tokenizer.json, as transformers does."""
+    """Add the tokens that tokenizer_config.json lists in addition to tokenizer.json, as transformers does."""
     known = backend.get_added_tokens_decoder()
     listed: dict[str, dict[str, Any]] = config.get("added_tokens_decoder") or {}
     for token_id, fields in sorted((int(key), value) for key, value in listed.items()):
@@ -85,7 +83,7 @@ def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]
 
 
 def _content(token: object) -> str | None:
-    """Text of a token, which is written as a string or as an object."""
+    """Return the text of a token, which is written as a string or as an object."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
@@ -96,7 +94,7 @@ def _token_id(backend: tokenizers.Tokenizer, token: object) -> int | None:
 
 
 def _set_bos(backend: tokenizers.Tokenizer, bos: int | None, wanted: bool | None) -> None:
-    """Follow `add_bos_token` where tokenizer.json says otherwise; None leaves tokenizer.json's way."""
+    """Apply `add_bos_token` if tokenizer.json differs; None keeps the behaviour of tokenizer.json."""
     if wanted is None or bos is None or (backend.encode("").ids[:1] == [bos]) == wanted:
         return
     text = backend.id_to_token(bos)
@@ -105,7 +103,7 @@ def _set_bos(backend: tokenizers.Tokenizer, bos: int | None, wanted: bool | None
 
 
 def _end_ids(folder: Path, eos: int | None) -> frozenset[int]:
-    """All ids that end a generation: the tokenizer's and those of the model's and of the generation's configuration."""
+    """Return all ids that end a generation: those of the tokenizer, the model and the generation configuration."""
     ids = set() if eos is None else {eos}
     for name in ("config.json", "generation_config.json"):
         value = _read_json(folder / name).get("eos_token_id")
@@ -114,12 +112,12 @@ def _end_ids(folder: Path, eos: int | None) -> frozenset[int]:
 
 
 def folder_chat_template(folder: Path) -> str | None:
-    """Return the chat template of the model in `folder`; None where it has none. Raises `TokenizerError`."""
+    """Return the chat template of the model in `folder`; None if it has none. Raises `TokenizerError`."""
     return _template_in(folder, _read_json(folder / "tokenizer_config.json"))
 
 
 def _template_in(folder: Path, config: dict[str, Any]) -> str | None:
-    """The model's template: that of a file of its own, or of the configuration. Raises `TokenizerError`."""
+    """Return the model's template, from a file of its own or from the configuration. Raises `TokenizerError`."""
     path = folder / "chat_template.jinja"
     if is_there(path):
         return read_text(path, TEMPLATE_BYTES)

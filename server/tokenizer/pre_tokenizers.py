@@ -1,4 +1,4 @@
-"""Pre-tokenizations: the cuts of a byte-level vocabulary's text before merging, by their names in GGUF files."""
+"""Pre-tokenizations: the splits of a byte-level vocabulary's text before merging, by their names in GGUF files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numaserve.server.tokenizer.types import TokenizerError
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-# The expressions are those of the models' own tokenizer.json.
+# The expressions are those in the models' own tokenizer.json.
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,9 +28,9 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
-# GPT-2's, as some files spell it out.
+# GPT-2's expression, as some files spell it out.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# Expressions that take a time in proportion to the text, but for runs of spaces.
+# Expressions that take time proportional to the length of the text, except for runs of spaces.
 KNOWN_EXPRESSIONS = frozenset(
     {_GPT2, _LLAMA3, _QWEN2, _TEKKEN, _GPT4O, *_DEEPSEEK3, r"\p{N}", r"\p{N}{1,3}", r"\s", r"\s+", " {2,}"}
 )
@@ -38,11 +38,11 @@ KNOWN_EXPRESSIONS = frozenset(
 
 @dataclass(frozen=True)
 class PreTokenization:
-    """The meaning of a name in `tokenizer.ggml.pre`, besides the vocabulary."""
+    """The properties that a name in `tokenizer.ggml.pre` implies, in addition to the vocabulary."""
 
     build: Callable[[], pre_tokenizers.PreTokenizer]
     whole_words: bool = False  # a word that is a token is never built by merges (tokenizers: ignore_merges)
-    adds_bos: bool = False  # when the file does not say
+    adds_bos: bool = False  # unless the file says otherwise
     normalizer: normalizers.Normalizer | None = None
 
 
@@ -91,7 +91,7 @@ _BY_NAME = {
 
 
 def pre_tokenization(name: str) -> PreTokenization:
-    """The pre-tokenization called `name`; raises `TokenizerError` for one that is not known."""
+    """Return the pre-tokenization called `name`. Raises `TokenizerError` for an unknown name."""
     if name not in _BY_NAME:
         raise TokenizerError(
             f"the pre-tokenizer {name[:100]!r} of this GGUF file is not supported; "

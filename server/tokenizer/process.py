@@ -1,5 +1,4 @@
-"""Tokenizes texts, and joins tokens, until its input ends; started by `ConfinedTokenizer`, which bounds what it may
-take."""
+"""The process that tokenizes and detokenizes until its input ends; `ConfinedTokenizer` starts it and bounds it."""
 
 import os
 from typing import Any
@@ -13,7 +12,7 @@ from numaserve.server.tokenizer.types import TokenizationError
 
 
 def _work(config: dict[str, Any]) -> Work:
-    # The library would start a thread for each core, which this process must not.
+    # The library would start one thread per core, which this process is not allowed to.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     backend = tokenizers.Tokenizer.from_str(config["definition"])
 

@@ -1,4 +1,4 @@
-"""Sentencepiece BPE: a tokenizer of pieces and their scores, whatever file they come from."""
+"""Sentencepiece BPE: a tokenizer from pieces and their scores, for any file format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ SPACE = "\u2581"
 
 
 class PieceType(IntEnum):
-    """The type of a piece, as sentencepiece and GGUF number it."""
+    """The type of a piece, numbered as in sentencepiece and GGUF."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -24,7 +24,7 @@ class PieceType(IntEnum):
 
 @dataclass(frozen=True)
 class Pieces:
-    """A vocabulary: by id the text, the score and the type of a piece."""
+    """A vocabulary: the text, the score and the type of each piece, by id."""
 
     texts: Sequence[str]
     scores: Sequence[float]
@@ -32,14 +32,14 @@ class Pieces:
     unknown: int | None
 
     def of_type(self, kind: int) -> list[int]:
-        """The ids of this type."""
+        """Return the ids of this type."""
         return [token_id for token_id, value in enumerate(self.types) if value == kind]
 
 
 def build(pieces: Pieces, *, prefixed: bool, at_every_fragment: bool = False) -> tokenizers.Tokenizer:
-    """The tokenizer: merges follow from the scores, and what no piece spells falls back to byte tokens.
+    """Return the tokenizer: merges follow from the scores, and text without a piece falls back to byte tokens.
 
-    `prefixed` puts a space before the text, or `at_every_fragment`, after each special token too (Phi-3).
+    `prefixed` puts a space before the text; with `at_every_fragment`, also after each special token (Phi-3).
     """
     vocabulary = {text: token_id for token_id, text in enumerate(pieces.texts)}
     backend = tokenizers.Tokenizer(
@@ -69,9 +69,9 @@ def mark_spaces(backend: tokenizers.Tokenizer, *, prefixed: bool, at_every_fragm
 
 
 def merges_from_scores(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to build a token of two others, best score first.
+    """Return every way to build a token from two others, best score first.
 
-    Ties are ordered as by transformers' converters, whose order the models' tokenizer.json files have.
+    Ties are ordered as in transformers' converters, whose order the models' tokenizer.json files have.
     """
     merges = []
     for token, token_id in vocabulary.items():
@@ -84,6 +84,6 @@ def merges_from_scores(vocabulary: dict[str, int], scores: Sequence[float]) -> l
 
 
 def add_tokens(backend: tokenizers.Tokenizer, special: Sequence[str], defined: Sequence[str]) -> None:
-    """Make control and user-defined tokens match whole wherever they are written; only control tokens are special."""
+    """Make control and user-defined tokens match as a whole anywhere in a text; only control tokens are special."""
     backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
     backend.add_tokens([AddedToken(text, normalized=False, special=False) for text in defined])

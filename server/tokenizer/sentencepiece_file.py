@@ -1,8 +1,7 @@
-"""A tokenizer from a sentencepiece model, the `tokenizer.model` of a folder that has no tokenizer.json.
+"""The tokenizer of a sentencepiece model, the `tokenizer.model` of a folder without a tokenizer.json.
 
-The file is a protocol buffer; its fields are those of sentencepiece_model.proto,
-https://github.com/google/sentencepiece. The few that are needed are read here: the library for it would be one more
-dependency of every server.
+The file is a protocol buffer with the fields of sentencepiece_model.proto, https://github.com/google/sentencepiece.
+This module parses the few fields that are needed: the library would be another dependency of every server.
 """
 
 import struct
@@ -17,7 +16,7 @@ from numaserve.workers.interface.files import TOKENIZER_BYTES, read_file
 from tokenizers import normalizers
 
 _BPE = 2
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # of the wire format
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _LENGTHS = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES = 10
 
@@ -35,17 +34,17 @@ class SentencepieceModel:
     unknown: int = 0
     bos: int = 1
     eos: int = 2
-    characters: bytes = b""  # a table of what each is normalized to
+    characters: bytes = b""  # a table of the normalization of each character
     prefixed: bool = True
     single_spaces: bool = True
 
     def text_of(self, token_id: int) -> str | None:
-        """The text of a special token's id, which is negative where there is none."""
+        """Return the text of a special token's id; None for a negative id, which means that there is none."""
         return self.texts[token_id] if 0 <= token_id < len(self.texts) else None
 
 
 def read_model(path: Path) -> SentencepieceModel:
-    """The model in the file at `path`. Raises `TokenizerError` for a file that is none, or not BPE."""
+    """Return the model in the file at `path`. Raises `TokenizerError` if it is not a sentencepiece model or not BPE."""
     model = SentencepieceModel()
     try:
         for number, value in _fields(_bytes(read_file(path, TOKENIZER_BYTES))):
@@ -70,7 +69,7 @@ def read_model(path: Path) -> SentencepieceModel:
 
 
 def backend_of(model: SentencepieceModel) -> tokenizers.Tokenizer:
-    """The tokenizer that the file describes."""
+    """Return the tokenizer that the file describes."""
     unknown = model.unknown if model.text_of(model.unknown) is not None else None
     pieces = Pieces(model.texts, model.scores, model.types, unknown)
     backend = build(pieces, prefixed=model.prefixed)
@@ -129,7 +128,7 @@ def _read_normalizer(model: SentencepieceModel, message: bytes) -> None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, _Value]]:
-    """The fields of a message, by their numbers. https://protobuf.dev/programming-guides/encoding/"""
+    """Yield the fields of a message with their numbers. https://protobuf.dev/programming-guides/encoding/"""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

@@ -1,7 +1,7 @@
-"""The steps of tokenizers, as their files describe them, and which of them take a bounded time for any text.
+"""The steps of tokenizers, as described by their files, and the steps with bounded time for any text.
 
-A file may list any number of steps: 40 replacements that each double a letter make a terabyte of one character, and an
-expression may try all ways to cut a text. The library can be stopped by nothing but the end of its process.
+A file may list any number of steps: 40 replacements that each double a letter make a terabyte of one character, and a
+regular expression may try all ways to split a text. Only the end of its process stops the library.
 """
 
 import json
@@ -14,10 +14,10 @@ from numaserve.server.tokenizer.pre_tokenizers import KNOWN_EXPRESSIONS
 
 _Step = dict[str, Any]
 
-# Growth of a text by its replacements. Sentencepiece's are a space before it and U+2581 for each space: 4 times 3.
+# Growth of a text by its replacements. Sentencepiece adds a space before it and writes U+2581 for each space: 4 x 3.
 _MOST_GROWTH = 16
-_MOST_TOKENS_AROUND = 16  # that a post-processor adds
-# At most once each: some make more characters of one.
+_MOST_TOKENS_AROUND = 16  # tokens that a post-processor adds
+# Each at most once: some expand one character to several.
 _NORMALIZERS = frozenset(
     {"NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase", "StripAccents", "Strip", "BertNormalizer", "ByteLevel"}
     | {"Precompiled"}
@@ -32,7 +32,7 @@ _MODELS = frozenset({"BPE", "Unigram", "WordLevel"})
 
 
 def all_are_bounded(backend: tokenizers.Tokenizer) -> bool:
-    """Whether each step is of a kind that takes time and memory in proportion to the text, and in bounded number."""
+    """Return whether the number of steps is bounded, and each step takes time and memory proportional to the text."""
     return (
         type(backend.model).__name__ in _MODELS
         and _are_bounded(backend.normalizer, "normalizers", _NORMALIZERS, _replaces)
@@ -43,7 +43,8 @@ def all_are_bounded(backend: tokenizers.Tokenizer) -> bool:
 
 
 def _are_bounded(part: Any, list_name: str, known: frozenset[str], others: Callable[[Sequence[_Step]], bool]) -> bool:
-    """Whether the steps of a part are of the `known` kinds, each at most once, or bounded by what `others` says."""
+    """Return whether all steps of a part are of `known` kinds, each at most once, or are bounded according to
+    `others`."""
     if part is None:
         return True
     # The pickle state of a part is its JSON.
@@ -59,7 +60,7 @@ def _flat(step: _Step, list_name: str) -> list[_Step]:
 
 
 def _replaces(steps: Sequence[_Step]) -> bool:
-    """Whether the steps prepend and replace texts, and let none grow without bound."""
+    """Return whether the steps only prepend and replace texts, with bounded growth."""
     return math.prod(map(_growth, steps)) <= _MOST_GROWTH
 
 
@@ -75,7 +76,7 @@ def _growth(step: _Step) -> float:
 
 
 def _splits(steps: Sequence[_Step]) -> bool:
-    """Whether the steps split a text by texts, or by expressions that are known."""
+    """Return whether the steps split a text only at texts or by known expressions."""
     return all(step["type"] == "Split" and _is_known(step["pattern"]) for step in steps)
 
 
@@ -84,7 +85,7 @@ def _is_known(pattern: dict[str, str]) -> bool:
 
 
 def _surrounds(steps: Sequence[_Step]) -> bool:
-    """Whether the steps put some tokens around a text, which they write once."""
+    """Return whether the steps only put some tokens around a text, which they write once."""
     if not steps:
         return True
     if len(steps) > 1 or steps[0]["type"] != "TemplateProcessing":

@@ -2,10 +2,10 @@
 
 
 class StopMatcher:
-    """Finds the first stop string in a text that comes in pieces, and never lets a part of one out.
+    """Finds the first stop string in a text that arrives in pieces, and never emits a part of one.
 
-    The first is the one that is complete first; of two that end together, the longer. So the outcome depends on
-    the text alone, not on where it was cut into pieces.
+    The first stop string is the one that is complete first; of two that end together, the longer. The result depends on
+    the text alone, not on how it was split into pieces.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -13,10 +13,11 @@ class StopMatcher:
             raise ValueError("a stop string cannot be empty")
         self._stops = stops
         self._longest_part = max(map(len, stops), default=1) - 1
-        self._held = ""  # end of the text so far that may be the start of a stop string
+        self._held = ""  # the end of the text so far that may begin a stop string
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Take the next piece. Returns the text that no stop string can begin in, and the stop string if one came.
+        """Take the next piece. Return the text in which no stop string can begin, and the stop string if one is
+        complete.
 
         After a match the rest of the text is dropped.
         """
@@ -31,12 +32,12 @@ class StopMatcher:
         return text[:cut], None
 
     def flush(self) -> str:
-        """Take the end of the text. Returns what was held back, which is no stop string."""
+        """Take the end of the text. Return the text that was held back, which is no stop string."""
         held, self._held = self._held, ""
         return held
 
     def _part_at_end(self, text: str) -> int:
-        """Length of the longest end of `text` that is the start of a stop string."""
+        """Return the length of the longest suffix of `text` that begins a stop string."""
         for length in range(min(self._longest_part, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length

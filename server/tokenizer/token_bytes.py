@@ -9,16 +9,17 @@ from typing import Any, TypeAlias
 from numaserve.server.tokenizer.types import TokenizerError
 from tokenizers import Tokenizer
 
-TokenSpelling: TypeAlias = Callable[[str], bytes]  # vocabulary entry -> the bytes it stands for
+TokenSpelling: TypeAlias = Callable[[str], bytes]  # vocabulary entry -> its bytes
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @cache
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet, in which byte-level vocabularies are written: each of 256 characters stands for one byte.
+    """Return GPT-2's alphabet of byte-level vocabularies: 256 characters, each of which stands for one byte.
 
-    Printable Latin-1 characters stand for themselves; the other bytes, in order, are U+0100 and the ones after it.
+    Printable Latin-1 characters stand for themselves; the other bytes, in order, are U+0100 and the following
+    characters.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = (byte for byte in range(256) if byte not in printable)
@@ -26,7 +27,8 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def byte_level_bytes(token: str) -> bytes:
-    """Bytes of an entry of a byte-level vocabulary; an entry with a character outside the alphabet is plain text."""
+    """Return the bytes of an entry of a byte-level vocabulary; an entry with a character outside the alphabet is plain
+    text."""
     alphabet = byte_alphabet()
     try:
         return bytes(alphabet[character] for character in token)
@@ -35,14 +37,14 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 def sentencepiece_bytes(token: str) -> bytes:
-    """Bytes of an entry of a sentencepiece vocabulary: `<0xNN>` is a byte and U+2581 is a space."""
+    """Return the bytes of an entry of a sentencepiece vocabulary: `<0xNN>` is a byte and U+2581 is a space."""
     byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace("\u2581", " ").encode()
 
 
 def spelling_of(backend: Tokenizer) -> TokenSpelling:
-    """The spelling that the tokenizer's decoder undoes; raises `TokenizerError` for a decoder of another kind."""
-    # The decoder's pickle state is its JSON. That of the whole tokenizer would hold the vocabulary too: half a second.
+    """Return the spelling that the tokenizer's decoder inverts. Raises `TokenizerError` for an unknown decoder."""
+    # The decoder's pickle state is its JSON. The state of the whole tokenizer includes the vocabulary: half a second.
     state: Any = backend.decoder.__getstate__() if backend.decoder is not None else '{"type": null}'
     decoder = json.loads(state)
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]

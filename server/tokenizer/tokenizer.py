@@ -1,4 +1,4 @@
-"""The tokenizer that the front end uses, whatever file it was read from."""
+"""The tokenizer of the server, independent of the file format it was loaded from."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ _PLAIN_TEXT = "a b"
 
 
 class Tokenizer:
-    """A `tokenizers.Tokenizer`, used so that it does not hold the interpreter lock, and its chat template.
+    """A `tokenizers.Tokenizer`, called so that it releases the interpreter lock, and its chat template.
 
-    Implements `TokenizerProtocol`. Nothing changes after construction, so threads need no lock, except for
-    rendering, which `ChatTemplate` serialises. A tokenizer with steps that nothing bounds works in another process.
+    Implements `TokenizerProtocol`. Nothing changes after construction, so threads need no lock; `ChatTemplate`
+    serialises renderings. A tokenizer with unbounded steps runs in another process.
     """
 
     def __init__(
@@ -31,24 +31,24 @@ class Tokenizer:
         chat_template: ChatTemplate | None,
         vocab_size: int | None = None,
     ) -> None:
-        """`eos_token_id` is the one that templates know as `eos_token`; `vocab_size` defaults to the highest id + 1."""
-        # Texts come one by one, from threads whose number is chosen; the library would start one for each core besides.
+        """Wrap `backend`. Templates know `eos_token_id` as `eos_token`; `vocab_size` defaults to the highest id + 1."""
+        # Texts come one by one from a fixed number of threads; the library would start one thread per core in addition.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        # A tokenizer.json may carry the cut and the padding of the model's training.
+        # A tokenizer.json may still contain the truncation and padding of the model's training.
         backend.no_truncation()
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._bytes_of = spelling_of(backend)
         self._confined = None if all_are_bounded(backend) else ConfinedTokenizer(backend.to_str())
-        self.decode(self.encode(_PLAIN_TEXT))  # a file that fails on every text is refused now
+        self.decode(self.encode(_PLAIN_TEXT))  # refuse a file now that fails on every text
         self.vocab_size = vocab_size or 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=0)
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.chat_template = "" if chat_template is None else chat_template.source
-        # HF gives `documents` as None, and templates ask `is not none`. A token that the model lacks is left undefined,
-        # as None would be written out.
+        # Hugging Face passes `documents` as None, and templates test `is not none`. A token that the model lacks stays
+        # undefined, because None would be rendered as text.
         self._template_constants: dict[str, object] = {"documents": None}
         if bos_token_id is not None:
             self._template_constants["bos_token"] = self.token_text(bos_token_id)
@@ -57,32 +57,34 @@ class Tokenizer:
         self._chat_template = chat_template
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError` where
-        the library fails on it or takes more than it may, and `TokenizerUnavailable`."""
+        """Return the token ids of `text`; special tokens written out in `text` are recognised.
+
+        Raises `TokenizationError` if the library fails or exceeds its limits, and `TokenizerUnavailable`.
+        """
         if self._confined is not None:
             return self._confined.encode(text, add_special_tokens=add_special_tokens)
         return encode(self._backend, text, add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; ids outside the vocabulary add nothing. Raises as `encode` does."""
+        """Return the text of `token_ids`; ids outside the vocabulary add nothing. Raises as `encode` does."""
         if self._confined is not None:
             return self._confined.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return decode(self._backend, token_ids, skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
-        """The vocabulary's spelling of the token; empty for an id outside the vocabulary."""
+        """Return the vocabulary's spelling of the token; empty for an id outside the vocabulary."""
         return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes the token adds to a text; empty for an id outside the vocabulary."""
+        """Return the bytes that the token adds to a text; empty for an id outside the vocabulary."""
         return self._bytes_of(self.token_text(token_id))
 
     def definition(self) -> str:
-        """The tokenizer as the text of a tokenizer.json. It takes half a second for a large one, with the GIL held."""
+        """Return the tokenizer as the text of a tokenizer.json. A large one takes half a second and holds the GIL."""
         return self._backend.to_str()
 
     def check_chat_template(self) -> None:
-        """Raise `ChatTemplateError` when the template does not compile; nothing is done where there is none."""
+        """Raise `ChatTemplateError` if the template does not compile; do nothing without a template."""
         if self._chat_template is not None:
             self._chat_template.render(None)
 
@@ -94,11 +96,11 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         arguments: Mapping[str, object] | None = None,
     ) -> str:
-        """The conversation as the model's own template writes it, to be encoded without adding special tokens.
+        """Return the conversation as written by the model's template, to be encoded without adding special tokens.
 
-        `arguments` are values of variables of the template; those that it does not have, and those that the server
-        sets, change nothing. May take as long as the template's time limit: not for an event loop's thread. Raises
-        `ChatTemplateError` when there is no template, and when it refuses the messages or goes past a limit.
+        `arguments` are values of template variables; variables that the template lacks, or that the server sets, have
+        no effect. A call may take up to the template's time limit, so it must not run in the event loop's thread.
+        Raises `ChatTemplateError` if there is no template, the template refuses the messages, or a limit is exceeded.
         """
         if self._chat_template is None:
             raise ChatTemplateError("this model has no chat template; use /v1/completions with your own prompt")
@@ -106,14 +108,14 @@ class Tokenizer:
             {
                 **self._template_constants,
                 "messages": messages,
-                "tools": list(tools) or None,  # templates ask `is not none`
+                "tools": list(tools) or None,  # templates test `is not none`
                 "add_generation_prompt": add_generation_prompt,
             },
             arguments,
         )
 
     def close(self) -> None:
-        """End the processes for texts and templates; work that they have begun fails."""
+        """End the processes for texts and templates; their unfinished work fails."""
         if self._confined is not None:
             self._confined.close()
         if self._chat_template is not None:

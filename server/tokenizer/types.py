@@ -1,4 +1,4 @@
-"""The tokenizer as the rest of the front end sees it."""
+"""The interface of tokenizers to the rest of the server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,20 +7,19 @@ from numaserve.workers.interface.errors import OperatorError
 
 
 class TokenizerError(OperatorError):
-    """A tokenizer that cannot be loaded; the message says to the operator what to change."""
+    """A tokenizer that cannot be loaded; the message states what the operator has to change."""
 
 
 class TokenizationError(TokenizerError):
-    """A text, or tokens, on which the tokenizer fails, and would fail again. Other requests are not affected."""
+    """A text, or tokens, on which the tokenizer fails, also if repeated. Other requests are not affected."""
 
 
 class TextBeyondLimits(TokenizationError):
-    """A text that takes more time or memory to tokenize than it may. The message is meant for the client."""
+    """A text that exceeds the time or memory limit of tokenization. The message is meant for the client."""
 
 
 class TokenizerUnavailable(Exception):
-    """The process that tokenizes does not answer; the next request gets a new one. The message is meant for the
-    client."""
+    """The tokenizer process does not answer; the next request gets a new one. The message is meant for the client."""
 
 
 class ChatTemplateError(ValueError):
@@ -32,28 +31,29 @@ class ChatTemplateUnavailable(Exception):
 
 
 class TokenizerProtocol(Protocol):
-    """A loaded tokenizer with its chat template. Every method may be called from several threads at once."""
+    """A loaded tokenizer with its chat template. Several threads may call any method at once."""
 
     vocab_size: int  # number of token ids; every id is in [0, vocab_size)
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
     special_token_ids: frozenset[int]  # tokens that `skip_special_tokens` leaves out
-    chat_template: str  # its source; empty where the model has none
+    chat_template: str  # its source; empty if the model has none
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError`."""
+        """Return the token ids of `text`; special tokens written out in `text` are recognised. Raises
+        `TokenizationError`."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`. Raises `TokenizationError`."""
+        """Return the text of `token_ids`. Raises `TokenizationError`."""
 
     def token_text(self, token_id: int) -> str:
-        """The vocabulary's spelling of the token, for example `Ġthe`, `▁the`, `<0x0A>` or `<|im_end|>`."""
+        """Return the vocabulary's spelling of the token, for example `Ġthe`, `▁the`, `<0x0A>` or `<|im_end|>`."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes the token adds to a text, which need not be valid UTF-8 on their own."""
+        """Return the bytes that the token adds to a text; they need not be valid UTF-8 on their own."""
 
     def definition(self) -> str:
-        """The tokenizer as the text of a tokenizer.json, whatever it was read from."""
+        """Return the tokenizer as the text of a tokenizer.json, whatever format it was loaded from."""
 
     def render_chat(
         self,
@@ -63,11 +63,12 @@ class TokenizerProtocol(Protocol):
         add_generation_prompt: bool = True,
         arguments: Mapping[str, object] | None = None,
     ) -> str:
-        """The conversation as the model's own template writes it, special tokens too: `encode` shall not add them.
+        """Return the conversation as written by the model's template, special tokens included; `encode` must not add
+        them.
 
-        `arguments` are values of variables that the template has and the server leaves open. Raises
+        `arguments` are values of variables that the template uses and the server leaves open. Raises
         `ChatTemplateError`.
         """
 
     def close(self) -> None:
-        """Release processes and memory; nothing is rendered afterwards."""
+        """Release processes and memory; nothing can be rendered afterwards."""

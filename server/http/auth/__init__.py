@@ -1,1 +1,1 @@
-"""API keys: whose a request is, and the limits of its key."""
+"""API keys: the identification of clients, and the limits of each key."""

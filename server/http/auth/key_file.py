@@ -23,11 +23,11 @@ class ApiKey:
     """A key, and the operator's settings for its owner."""
 
     key: str = field(repr=False)
-    name: str = ""  # for people; empty where the file has none
+    name: str = ""  # for people; empty if the file names none
     weight: float = 1.0  # its share of a full server, relative to the weights of other keys
     limits: KeyLimits = UNLIMITED
-    admin: bool = False  # may have models loaded and unloaded
-    cache_group: str = ""  # keys of one name share what is cached of their requests; empty: the file names none
+    admin: bool = False  # may load and unload models
+    cache_group: str = ""  # keys with the same name share cached prefixes; empty: none named
 
 
 def read_keys(path: Path) -> list[ApiKey]:
@@ -57,17 +57,17 @@ def read_keys(path: Path) -> list[ApiKey]:
 
 
 def is_sendable(key: str) -> bool:
-    """Whether an HTTP header can carry the key."""
+    """Return whether an HTTP header can carry the key."""
     return key.isascii() and key.isprintable() and " " not in key
 
 
 class _Mistake(ValueError):
-    """A mistake in a line."""
+    """A mistake in a line of the file."""
 
 
 class _Setting(NamedTuple):
     field: str
-    read: Callable[[str], str | float | int | None]  # None: it is not of the form
+    read: Callable[[str], str | float | int | None]  # returns None if the value is malformed
     form: str
 
 
@@ -112,7 +112,7 @@ def _parsed(line: str) -> ApiKey:
     for place, word in enumerate(words, start=1):
         name, _, text = word.partition("=")
         setting = _SETTINGS.get(name)
-        if setting is None:  # without the word: it may be a part of a key with a space in it
+        if setting is None:  # the word is not quoted: it may be part of a key with a space in it
             known = ", ".join(f"{each}=" for each in _SETTINGS)
             raise _Mistake(
                 f"word {place} after the key is not a setting; settings are {known}, and a key contains no space"

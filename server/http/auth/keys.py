@@ -1,4 +1,4 @@
-"""API keys: compared in constant time, asked for on every route but the health probes, and held to their limits."""
+"""API keys: compared in constant time, required on every route except `OPEN_PATHS`, with limits per key."""
 
 import hashlib
 import hmac
@@ -12,52 +12,52 @@ from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.quota import Quota
 from numaserve.server.scheduler.client import Client
 
-_API_KEY = b"x-api-key"  # as Anthropic's clients send it
+_API_KEY = b"x-api-key"  # the header of Anthropic's clients
 _AUTHORIZATION = b"authorization"
 _KEY_HEADERS = frozenset({_AUTHORIZATION, _API_KEY})
-_NAME_DIGITS = 16  # more than tell any number of keys apart
+_NAME_DIGITS = 16  # more than enough to distinguish any number of keys
 OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/ping"})
 
 
-# The clients whose requests share cached prefixes where the key file names no cache group.
+# The clients whose requests share cached prefixes if the key file names no cache group.
 PrefixSharing = Literal["everyone", "each_key", "keys_without_group"]
 
 
 class Account(NamedTuple):
-    """What a key stands for."""
+    """The account of a key: its name, weight, quota and cache group."""
 
     name: str
     weight: float
     quota: Quota
     admin: bool = False
-    cache_group: str = ""  # that the key file names
+    cache_group: str = ""  # as named in the key file
 
 
 class Callers(Protocol):
-    """Who sends requests, by their headers."""
+    """The identification of clients by the headers of their requests."""
 
     @property
     def sharing(self) -> PrefixSharing:
         """The clients that share cached prefixes."""
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether the request is served; the others are asked of accepted ones only."""
+        """Return whether the request is served. The other methods are called for accepted requests only."""
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """What tells callers apart: what one of them keeps here is not another's."""
+        """Return an identifier of the owner of stored data; owners have no access to each other's data."""
 
     def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
-        """The account that the request counts for."""
+        """Return the account that the request counts towards."""
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
-        """The client that shares the server with others."""
+        """Return the client that the request is scheduled for."""
 
 
 class ApiKeys:
-    """The keys that are accepted; never printed, never compared byte by byte."""
+    """The accepted keys; never printed, never compared byte by byte."""
 
     def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic, *, one_group: bool = False) -> None:
-        """`one_group` is as for `cache_group_of`."""
+        """Accept these keys. `one_group`: see `cache_group_of`."""
         self._clock = clock
         self._one_group = one_group
         self._accounts: dict[bytes, Account] = {}
@@ -65,7 +65,7 @@ class ApiKeys:
         self.replace(keys)
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
-        """Accept these from the next request on, and no others. What was used with a key that stays, stays used."""
+        """Accept only these keys from the next request on. A key that stays keeps its recorded use."""
         by_digest = {_digest(each.key.encode()): each for each in keys}
         if not by_digest:
             raise ValueError("at least one API key is required")
@@ -90,9 +90,9 @@ class ApiKeys:
         return Counter(account.cache_group for account in self._accounts.values())
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a request presents a known key, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``.
+        """Return whether a request presents a known key, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``.
 
-        A client may send both: then both have to be known. The same header twice is refused.
+        If a client sends both headers, both keys have to be known. A repeated header is refused.
         """
         presented = [(name, value) for name, value in headers if name in _KEY_HEADERS]
         names = [name for name, _ in presented]
@@ -103,20 +103,21 @@ class ApiKeys:
 
     @staticmethod
     def owner(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """What tells the callers of an accepted request apart: who sends the same keys is the same."""
+        """Return an identifier of the owner of an accepted request: the same set of keys gives the same owner."""
         return b"".join(sorted({_digest(_key_in(name, value)) for name, value in headers if name in _KEY_HEADERS}))
 
     def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
-        """The account that a request counts for, which was just accepted."""
+        """Return the account that an accepted request counts towards."""
         return self._accounts[_counted(headers)]
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
-        """The client that a request is of, which was accepted; named by a digest of the key it counts for."""
+        """Return the client of an accepted request, named by a digest of the key that the request counts towards."""
         digest = _counted(headers)
         return self._clients.get(digest) or _gone(digest)
 
     def _is_known(self, key: bytes) -> bool:
-        # Digests have equal lengths and every key is compared, so neither a key's length nor its place shows in time.
+        # Digests have equal lengths and every key is compared: neither a key's length nor its position affects the
+        # time.
         digest = _digest(key)
         matches = [hmac.compare_digest(digest, known) for known in self._accounts]
         return any(matches)
@@ -138,7 +139,7 @@ def sharing_of(*, one_group: bool) -> PrefixSharing:
 
 
 def _gone(digest: bytes) -> Client:
-    """The client of a key that was taken away after its request was accepted: it shares nothing."""
+    """Return a client for a key that was removed after its request was accepted; it shares no cache."""
     name = _name_of(digest)
     return Client(name, cache_group=cache_group_of("", name))
 
@@ -148,15 +149,17 @@ def _name_of(digest: bytes) -> str:
 
 
 def _counted(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The digest of the key that a request counts for: of two keys the one in ``Authorization``. Both together as one
-    caller more would be limits of their own."""
+    """Return the digest of the key that a request counts towards: the ``Authorization`` key if there are two.
+
+    Counting the pair as another client would give it limits of its own.
+    """
     presented = {name: value for name, value in headers if name in _KEY_HEADERS}
     name = _AUTHORIZATION if _AUTHORIZATION in presented else _API_KEY
     return _digest(_key_in(name, presented[name]))
 
 
 def _key_in(name: bytes, value: bytes) -> bytes:
-    """The key in a header; none that is known where its scheme is another."""
+    """Return the key in a header; an unknown key if the authorization scheme is not Bearer."""
     if name == _API_KEY:
         return value.strip()
     scheme, _, key = value.partition(b" ")

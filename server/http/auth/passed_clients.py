@@ -1,6 +1,6 @@
-"""Who sends a request that a gateway passes on: it has checked the key, and says in a header whose it was.
+"""The client of a request that a gateway passes on: the gateway has checked the key and names the client in a header.
 
-The header is believed by a server that only its gateway can reach, and by no other.
+Only a server that no one but its gateway can reach trusts the header.
 """
 
 from collections.abc import Iterable
@@ -15,30 +15,31 @@ PASSED_HEADER = b"x-numaserve-client"
 
 
 class PassedClient(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of the header: name and weight of the client, owner of what is kept, and of the key its name, limits
-    and cache group."""
+    """The header's content: the client's name and weight, the owner of stored data, and the key's name, limits and
+    cache group."""
 
     name: str
     weight: float = 1.0
     owner: str = ""  # hexadecimal
     key: str = ""
     limits: KeyLimits | None = None
-    cache_group: str = ""  # that the key file names
+    cache_group: str = ""  # as named in the key file
 
 
-_NOBODY = PassedClient(EVERYBODY.name)  # whose request the gateway itself sends
+_NOBODY = PassedClient(EVERYBODY.name)  # for requests that the gateway itself sends
 _decoder = msgspec.json.Decoder(PassedClient)
 
 
 class PassedClients:
-    """The clients that a gateway names. Limits hold for each of them in this server."""
+    """The clients that a gateway names. This server applies the limits to each client by itself."""
 
     def __init__(self, clock: Clock, *, one_group: bool = False) -> None:
-        """`one_group` is as for `cache_group_of`: models differ in whether routers read of their caches."""
+        """Serve these clients. `one_group`: see `cache_group_of`; models differ in whether routers observe their
+        caches."""
         self._clock = clock
         self._one_group = one_group
         self._unlimited = Quota(clock)
-        self._quotas: dict[str, Quota] = {}  # of clients with limits, who are as many as there are keys
+        self._quotas: dict[str, Quota] = {}  # of clients with limits; at most one per key
 
     @property
     def sharing(self) -> PrefixSharing:
@@ -46,29 +47,29 @@ class PassedClients:
         return sharing_of(one_group=self._one_group)
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Every request is served: the gateway has checked it."""
+        """Return True: the gateway has checked the request."""
         return True
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """What tells the callers apart, as the gateway's keys do."""
+        """Return the owner of stored data, as the gateway's keys identify it."""
         return bytes.fromhex(_passed(headers).owner)
 
     def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
-        """The account of the key that was presented to the gateway."""
+        """Return the account of the key that was presented to the gateway."""
         passed = _passed(headers)
         return Account(passed.key, passed.weight, self._quota(passed), cache_group=passed.cache_group)
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
-        """The client."""
+        """Return the client that the gateway names."""
         passed = _passed(headers)
-        if not passed.owner:  # nobody has a key
+        if not passed.owner:  # the gateway requires no keys
             return Client(passed.name, passed.weight)
         group = cache_group_of(passed.cache_group, passed.name, one_group=self._one_group)
         return Client(passed.name, passed.weight, group)
 
     def _quota(self, passed: PassedClient) -> Quota:
         if passed.limits is None:
-            # What had limits that were taken away keeps no books any more.
+            # Once a client's limits are removed, its use is no longer counted.
             self._quotas.pop(passed.name, None)
             return self._unlimited
         quota = self._quotas.get(passed.name)
@@ -80,7 +81,7 @@ class PassedClients:
 
 
 def passed_header(client: Client, owner: bytes = b"", account: Account | None = None) -> bytes:
-    """The header's value."""
+    """Return the header's value."""
     limits = UNLIMITED if account is None else account.quota.limits
     return msgspec.json.encode(
         PassedClient(

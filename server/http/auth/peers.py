@@ -1,17 +1,17 @@
-"""Whose a request is where there are no keys: whoever is at its address."""
+"""Clients without keys, identified by their network address."""
 
 import ipaddress
 from collections.abc import Sequence
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
 
-_SITE_BITS = 64  # of an IPv6 address: whoever has one has all that begin like it
+_SITE_BITS = 64  # of an IPv6 address: a subscriber usually controls all addresses with the same prefix
 
 
 def client_at(peer: Sequence[object] | None) -> Client:
-    """The client at a peer of ASGI, which begins with an address; all whose address is not told are one.
+    """Return the client at an ASGI peer, whose first item is the address; peers without an address are one client.
 
-    The address is the connection's own. What ``X-Forwarded-For`` says is not looked at: anybody can write it.
+    The address is the connection's own. ``X-Forwarded-For`` is ignored, because anyone can write it.
     """
     try:
         address = ipaddress.ip_address(str(peer[0])) if peer else None

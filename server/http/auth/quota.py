@@ -9,32 +9,32 @@ from dataclasses import dataclass
 from numaserve.server.engine.clock import Clock
 
 _MINUTE_S = 60.0
-_ROUNDING = 1e-6  # of sums of fractions: a client that returns after Retry-After is not refused again
-_RETRY_S = 1  # where a request has to end first, which nobody knows the time of
+_ROUNDING = 1e-6  # for sums of fractions: a client that returns after Retry-After is not refused again
+_RETRY_S = 1  # if another request has to end first, at an unknown time
 
 
 def _rate_headers(unit: str) -> tuple[str, ...]:
     return tuple(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset"))
 
 
-# OpenAI's. "reset" is the time until all of the limit is there again, as in "1m30s" or "12ms".
+# OpenAI's header names. "reset" is the time until the whole limit is available again, such as "1m30s" or "12ms".
 RATE_HEADERS = _rate_headers("requests") + _rate_headers("tokens")
 
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """The most that may be used with a key; None: no limit."""
+    """The maximum use of a key; None: no limit."""
 
     requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None  # of prompts and outputs, as answers' `usage` counts them
-    concurrent: int | None = None  # requests that run or wait
+    tokens_per_minute: int | None = None  # prompt and output tokens, counted as in the `usage` of answers
+    concurrent: int | None = None  # running and waiting requests
 
 
 UNLIMITED = KeyLimits()
 
 
 class OverLimit(Exception):
-    """A request is one too many; the message is meant for the client. `retry_after` is in whole seconds."""
+    """A request exceeds a limit; the message is meant for the client. `retry_after` is in whole seconds."""
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
@@ -42,10 +42,10 @@ class OverLimit(Exception):
 
 
 class Bucket:
-    """The rest of a limit per minute: it refills evenly up to one minute's worth, and can be overdrawn.
+    """The remainder of a limit per minute: it refills evenly up to one minute's worth, and can be overdrawn.
 
-    A count that is reset each minute would allow twice as much around the reset, and let all who wait come back
-    at one moment; a list of the last minute's uses would be as long as the limit is high.
+    Rejected: a count that is reset each minute allows twice the limit around the reset, and lets all waiting clients
+    return at one moment. A list of the last minute's uses is as long as the limit is high.
     """
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
@@ -54,49 +54,50 @@ class Bucket:
         self._level, self._at = float(per_minute), clock()
 
     def resize(self, per_minute: int) -> None:
-        """Change the limit; what was used stays used."""
+        """Change the limit; past use still counts."""
         self._level, self._at = self.left + (per_minute - self.per_minute), self._clock()
         self.per_minute = per_minute
 
     @property
     def left(self) -> float:
-        """The amount that is left; below 0 when overdrawn."""
+        """The remaining amount; negative if overdrawn."""
         earned = (self._clock() - self._at) * self.per_minute / _MINUTE_S
         return min(float(self.per_minute), self._level + earned)
 
     def spend(self, amount: int) -> None:
-        """Note a use."""
+        """Subtract an amount."""
         self._level, self._at = self.left - amount, self._clock()
 
     def seconds_until(self, level: float) -> float:
-        """Return the seconds until `level` is left, if nothing more is used; 0 when it is."""
+        """Return the seconds until `level` is available if nothing more is used; 0 if it is available now."""
         missing = level - self.left
         return missing * _MINUTE_S / self.per_minute if missing > _ROUNDING else 0.0
 
 
 class Use:
-    """A request that counts towards limits. `used` returns its tokens until now."""
+    """A request that counts towards limits. `used` returns its tokens so far."""
 
     def __init__(self, used: Callable[[], int]) -> None:
         self._used = used
         self._told = 0
 
     def new_tokens(self) -> int:
-        """The tokens since this was last asked."""
+        """Return the tokens since the last call."""
         before, self._told = self._told, self._used()
         return self._told - before
 
 
 class Quota:
-    """The rest of a key's limits.
+    """The remainder of a key's limits.
 
-    A request is admitted while at least one request and one token are left, and its tokens are then spent as they come:
-    those of the prompt when they are counted, those of the output as they are generated. What it overdraws has to be
-    earned before the next one is admitted. Taking `max_tokens` off at first was rejected: clients ask for far more than
-    models say, and would wait for tokens that nobody generates; and a request larger than a minute's tokens would never
-    be served. How far a key may overdraw is bounded by what may run at once.
+    A request is admitted while at least one request and one token remain. Its tokens are then spent as they occur:
+    prompt tokens when they are counted, output tokens as they are generated. An overdraft has to be earned back before
+    the next request is admitted. The running requests bound the overdraft of a key.
 
-    Outputs are looked at when there is something to decide, never as their tokens come: streams cost the same.
+    Rejected: charging `max_tokens` at admission. Clients ask for far more tokens than models generate and would wait
+    for unused tokens, and a request larger than a minute's tokens would never be served.
+
+    Output tokens are read only when a decision needs them, so a stream costs the same with and without limits.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -107,7 +108,7 @@ class Quota:
         self._tokens: Bucket | None = None
 
     def change(self, limits: KeyLimits) -> None:
-        """Hold to these limits from now on; what was used stays used."""
+        """Apply these limits from now on; past use still counts."""
         used = self._newly_used()
         if self._tokens is not None:
             self._tokens.spend(used)
@@ -116,9 +117,9 @@ class Quota:
         self._tokens = self._resized(self._tokens, limits.tokens_per_minute)
 
     def enter(self, used: Callable[[], int]) -> Use:
-        """Admit a request, to be ended with `leave`; `used` returns its tokens until now and never decreases.
+        """Admit a request, to be ended with `leave`; `used` returns its tokens so far and never decreases.
 
-        Raises `OverLimit`, and then nothing has been spent.
+        Raises `OverLimit`; then nothing has been spent.
         """
         self._settle()
         self._check()
@@ -129,23 +130,23 @@ class Quota:
         return use
 
     def leave(self, use: Use) -> None:
-        """Note the end of a request."""
+        """Record the end of a request."""
         self._running.discard(use)
         if self._tokens is not None:
             self._tokens.spend(use.new_tokens())
 
     @property
     def limits(self) -> KeyLimits:
-        """The limits that hold now."""
+        """The current limits."""
         return self._limits
 
     @property
     def has_rates(self) -> bool:
-        """Whether there are limits a minute."""
+        """Whether there is a limit per minute."""
         return self._requests is not None or self._tokens is not None
 
     def headers(self) -> dict[str, str]:
-        """Return the rest of the limits as response headers; none for what has no limit."""
+        """Return the remainder of the limits as response headers; none without a limit."""
         self._settle()
         headers: dict[str, str] = {}
         for unit, bucket in (("requests", self._requests), ("tokens", self._tokens)):
@@ -192,7 +193,7 @@ def _values(bucket: Bucket) -> tuple[str, str, str]:
 
 
 def duration(seconds: float) -> str:
-    """A time as OpenAI writes it: "12ms", "1.5s" or "6m0s", rounded up to milliseconds."""
+    """Return a time in OpenAI's notation, "12ms", "1.5s" or "6m0s", rounded up to milliseconds."""
     milliseconds = math.ceil(seconds * 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms"

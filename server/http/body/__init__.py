@@ -1,1 +1,1 @@
-"""Request bodies: bounded before they are decoded, checked, and decoded beside the event loop where they are long."""
+"""Request bodies: bounded, decoded and validated; long bodies are decoded outside the event loop."""

@@ -1,6 +1,6 @@
-"""The decoding of a body: bytes to a checked request, in this process or in another.
+"""Decoding a body: from bytes to a validated request, in this process or in another.
 
-The other process checks a body and sends plain data, which this one puts together without checking it again.
+The other process validates a body and sends plain data; this process builds the request without validating it again.
 """
 
 import json
@@ -13,13 +13,13 @@ from numaserve.server.http.fields.types import Strict
 from numaserve.server.http.fields.unknown_fields import UnknownFields
 from pydantic import ValidationError
 
-_EXACT = 2**53  # beyond it a float is not the number that was written
+_EXACT = 2**53  # larger floats may differ from the number in the text
 
 Body = TypeVar("Body", bound=Strict)
 
 
 class BodyProblem(Exception):
-    """A body cannot be served; `problem` says why."""
+    """A body that cannot be served; `problem` says why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -27,7 +27,7 @@ class BodyProblem(Exception):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A checked body as data, or what is wrong with it."""
+    """A validated body as data, or the problem with it."""
 
     fields: dict[str, Any] = {}
     ignored_names: list[str] = []
@@ -36,7 +36,7 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 def decode(model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
-    """The request in `data`. Raises `BodyProblem`."""
+    """Return the request in `data`. Raises `BodyProblem`."""
     try:
         values = json.loads(data, parse_float=_number)
     except (ValueError, RecursionError):
@@ -44,25 +44,26 @@ def decode(model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
     try:
         return model.model_validate(values, context=unknown)
     except ValidationError as error:
-        # Neither links nor what was sent: of a long body either would take seconds.
+        # Without links and input: for a long body either takes seconds.
         errors = error.errors(include_url=False, include_input=False)
         raise BodyProblem(explain([{**errors[0], "loc": ("body", *errors[0]["loc"])}])) from None
 
 
 def _number(text: str) -> float:
-    """A number with a point or an exponent. To JSON Schema 16.0 is an integer, and some languages write them so."""
+    """Return a number with a point or an exponent. In JSON Schema 16.0 is an integer, and some languages write integers
+    so."""
     value = float(text)
     return int(value) if value.is_integer() and abs(value) <= _EXACT else value
 
 
 def to_data(body: Strict) -> dict[str, Any]:
-    """The fields that were set, without the classes of their values."""
+    """Return the fields that were set, without the classes of their values."""
     values = ((name, getattr(body, name)) for name in body.model_fields_set)
     return {name: to_data(value) if isinstance(value, Strict) else value for name, value in values}
 
 
 def from_data(model: type[Body], data: dict[str, Any]) -> Body:
-    """The inverse of `to_data`, for data that was checked."""
+    """Return the request for validated data; the inverse of `to_data`."""
     values = {name: _typed(_class_of(model, name), value) for name, value in data.items()}
     return model.model_construct(set(data), **values)
 
@@ -75,7 +76,7 @@ def _typed(kind: type[Strict] | type[msgspec.Struct] | None, value: Any) -> Any:
 
 @cache
 def _class_of(model: type[Strict], name: str) -> type[Strict] | type[msgspec.Struct] | None:
-    """The class of a field's value, where it is one of ours."""
+    """Return the class of a field's value if it is a class of this server."""
     annotation = model.model_fields[name].annotation
     for alternative in (annotation, *get_args(annotation)):
         kind = get_args(alternative)[0] if get_origin(alternative) is Annotated else alternative

@@ -1,4 +1,4 @@
-"""The one field of a body that a gateway looks at."""
+"""The only field of a body that a gateway reads."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from pydantic import model_validator
 
 
 class NamesModel(Strict):
-    """A body of any route: the model that it names. Its other fields are for that model's server."""
+    """A body of any route: the model that it names. The other fields are for that model's server."""
 
     model: str | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _note_unknown_fields(cls, values: Any) -> Any:
-        """Not to be noted: they are known to others."""
+        """Skip the record of unknown fields, because the model's server knows them."""
         return values

@@ -1,5 +1,7 @@
-"""Data in pieces: a JSON decoder holds the interpreter's lock until it is done, and prompts of millions of token ids,
-which long contexts have room for, would stop every stream for a tenth of a second.
+"""Data in pieces, so that no decoding holds the interpreter's lock for long.
+
+A JSON decoder holds the lock until it is done. For prompts of millions of token ids, which long contexts allow, it
+would stop every stream for a tenth of a second.
 """
 
 from collections.abc import Iterable, Iterator
@@ -7,33 +9,33 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-MOST_WEIGHT = 1 << 14  # of a piece, which takes about a millisecond: each value weighs 1, and a text more if it is long
-CHARACTERS = 64  # that weigh 1
+MOST_WEIGHT = 1 << 14  # of a piece, about a millisecond of work: each value weighs 1, a long text more
+CHARACTERS = 64  # of a text that together weigh 1
 _HEAVY = frozenset({dict, list, str})
 _Container: TypeAlias = dict[str, Any] | list[Any]
 
 
 class Piece(msgspec.Struct, array_like=True):
-    """Some items of the object or list to which `path` leads, by names and places from the whole."""
+    """Some items of the object or list at `path`, a sequence of keys and indices from the whole."""
 
     path: list[str | int]
     items: dict[str, Any] | list[Any]
 
 
 class Pieces:
-    """The pieces of `whole`, in an order in which `put_together` takes them. A text is never cut."""
+    """The pieces of `whole`, in an order that `put_together` accepts. A text is never split."""
 
     def __init__(self, whole: dict[str, Any]) -> None:
-        """`whole` is made of objects, lists and what JSON has in them."""
+        """Measure `whole`, which consists of JSON objects, lists and scalars."""
         self._whole = whole
         found: list[_Container] = [whole]
-        heavy: list[list[Any]] = []  # what may weigh more than 1, of each that was found
-        for each in found:  # which grows with it
+        heavy: list[list[Any]] = []  # for each container, its items that may weigh more than 1
+        for each in found:  # the loop appends to it
             items = each.values() if isinstance(each, dict) else each
             heavy.append([item for item in items if type(item) in _HEAVY])
             found += [item for item in heavy[-1] if type(item) is not str]
-        self.containers = len(found)  # objects and lists, the whole among them
-        self._weights: dict[int, int] = {}  # of each object and list with what is in it, by its identity
+        self.containers = len(found)  # objects and lists, the whole included
+        self._weights: dict[int, int] = {}  # by the identity of each container, with its content
         for each, items in zip(reversed(found), reversed(heavy), strict=True):
             self._weights[id(each)] = 1 + len(each) - len(items) + sum(map(self._weight, items))
 
@@ -70,7 +72,7 @@ class Pieces:
 
 
 def put_together(pieces: Iterable[Piece]) -> dict[str, Any]:
-    """What was cut into `pieces`."""
+    """Return the whole that was split into `pieces`."""
     whole: dict[str, Any] = {}
     for piece in pieces:
         target: Any = whole

@@ -1,7 +1,8 @@
-"""Decodes long bodies in another process: a JSON decoder holds the interpreter's lock from beginning to end, so that in
-a thread it would stop every stream of the server as well.
+"""Decoding of long bodies in another process.
 
-The process is started for the first long body: usual ones are decoded in the event loop in well under a millisecond.
+A JSON decoder holds the interpreter's lock from beginning to end, so even in a thread it would stop every stream of the
+server. The process is started for the first long body: ordinary bodies are decoded in the event loop in well under a
+millisecond.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ from numaserve.server.http.errors import ApiError
 from numaserve.server.http.fields.types import Strict
 
 _MAX_WAITING = 64
-_DEADLINE_S = 20.0  # of one body; the longest takes under a second of processor time
+_DEADLINE_S = 20.0  # for one body; the longest takes under a second of processor time
 _COMMAND = command_of("numaserve.server.app.decode_main")
 
 
 class DecodingProcess:
-    """One process and the thread that talks to it, for one body after the other."""
+    """A process, and the thread that exchanges data with it, for one body after another."""
 
     def __init__(self, deadline_s: float = _DEADLINE_S) -> None:
         self._deadline_s = deadline_s
@@ -33,10 +34,10 @@ class DecodingProcess:
         self._closed = False
 
     async def decode(self, model: type[Strict], data: bytes, *, refuse_unknown: bool) -> Decoded:
-        """Decode `data`. Raises `QueueFull`, `ApiError` when the process is stuck or dies of the body, and `NotReady`
-        once this is closed.
+        """Decode `data`.
 
-        When the caller is cancelled, a body that waits is dropped; one that is being decoded is decoded for nobody.
+        Raises `QueueFull`, `ApiError` if the process hangs or dies on the body, and `NotReady` once this is closed. If
+        the caller is cancelled, a waiting body is dropped; for a body in progress, the result is discarded.
         """
         self._check_open()
         if self._waiting >= _MAX_WAITING:
@@ -59,7 +60,7 @@ class DecodingProcess:
         return answer
 
     def close(self) -> None:
-        """End the process, and with it the body that is being decoded; those that wait are not. May be called twice."""
+        """End the process and the body in progress; waiting bodies are not served. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -73,9 +74,9 @@ class DecodingProcess:
             raise NotReady("The server is shutting down.")
 
     def _ask(self, head: bytes, data: bytes) -> Decoded | None:
-        """The answer, or None when there is none. Raises `NotReady`."""
+        """Return the answer; None if there is none. Raises `NotReady`."""
         try:
-            # A process that was killed between two bodies is no fault of this one, which hence gets a second process.
+            # If the process was killed between two bodies, this body is not at fault, so it gets a second process.
             return self._ask_once(head, data) or self._ask_once(head, data)
         except TooLate:
             return None
@@ -84,7 +85,7 @@ class DecodingProcess:
         self._check_open()
         process, patience = self._running(), Patience(self._deadline_s)
         try:
-            self._check_open()  # again: `close` may not have seen a new process
+            self._check_open()  # again: `close` may have missed a new process
             process.send(head, patience)
             process.send(data, patience)
             return msgspec.convert(put_together(_received(process, patience)), Decoded)
@@ -106,6 +107,6 @@ class DecodingProcess:
 
 
 def _received(process: ChildProcess, patience: Patience) -> Iterator[Piece]:
-    """The pieces of an answer. Between two of them other threads have their turn."""
+    """Yield the pieces of an answer. Other threads can run between two pieces."""
     while length := int.from_bytes(process.receive(8, patience), "little"):
         yield msgspec.json.decode(process.receive(length, patience), type=Piece)

@@ -1,4 +1,4 @@
-"""Routes whose bodies are bounded by what they need and decoded where that holds nobody up."""
+"""Routes with bounded bodies, which are decoded without blocking other requests."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,11 +16,11 @@ from numaserve.server.http.fields.unknown_fields import IgnoredFieldsLog, Unknow
 from numaserve.server.http.limits import ApiLimits
 from starlette.types import Scope
 
-# Up to here decoding takes a few milliseconds, whatever the body is; passing it to the process takes about one.
+# Up to this size decoding any body takes a few milliseconds; passing it to the process takes about one.
 INLINE_BYTES = 1 << 17
 INLINE_VALUES = 1 << 12
 
-_PAGES = frozenset({"origin", "sec-fetch-site"})  # headers that browsers send, and that pages cannot leave out
+_PAGES = frozenset({"origin", "sec-fetch-site"})  # headers that browsers send and that pages cannot suppress
 
 _BEYOND_NEED = "The request body has more than {}, the limit for this model's context length. Shorten the request."
 
@@ -39,7 +39,10 @@ class Bodies:
         self._process.close()
 
     async def decode(self, model: type[Body], request: Request) -> Body:
-        """The body of `request`, whose record gets the unknown fields. Raises `ApiError` and `QueueFull`."""
+        """Return the body of `request`; its unknown fields are added to the request's record.
+
+        Raises `ApiError` and `QueueFull`.
+        """
         data = await request.body()
         need = BodyNeed.of(model.most_tokens(self._limits), self._limits)
         if len(data) > need.max_bytes:
@@ -67,11 +70,11 @@ class Bodies:
 
 
 def body_route(bodies: Bodies, *, any_content_type: bool = False) -> type[APIRoute]:
-    """The class of routes that take their bodies from `bodies`.
+    """Return the class of routes whose bodies are decoded by `bodies`.
 
-    FastAPI then finds an instance of the body's class where it expects decoded JSON, and takes it as it is. With
-    `any_content_type` a body is JSON whatever its header says, but not that of a page in a browser: pages may send
-    other types to foreign servers unasked (https://fetch.spec.whatwg.org/#simple-header).
+    FastAPI accepts an instance of the body's class in place of decoded JSON. With `any_content_type` a body is JSON
+    whatever its header says, except from a page in a browser: pages may send other types to foreign servers without a
+    preflight (https://fetch.spec.whatwg.org/#simple-header).
     """
 
     class BodyRoute(APIRoute):

@@ -1,1 +1,1 @@
-"""Building blocks of request bodies: types with ranges, and fields that are not known."""
+"""Building blocks of request bodies: types with ranges, and the treatment of unknown fields."""

@@ -1,7 +1,7 @@
-"""JSON that came inside of a body, as data or as text: what is taken can be written again, by whatever writes it.
+"""JSON inside a body, as data or as text: every accepted value can be written as JSON again.
 
-Python reads more than that: NaN and infinities, half of a UTF-16 pair, and values so deep that nothing recursive
-writes them.
+Python's parser accepts more: NaN and infinities, half of a UTF-16 pair, and values nested too deeply for recursive
+encoders.
 """
 
 import json
@@ -15,7 +15,7 @@ MAX_DEPTH = Limits.max_depth
 
 
 def data(value: dict[str, Any]) -> dict[str, Any]:
-    """`value`. Raises `ValueError` where it cannot be written, or nests more deeply than `MAX_DEPTH`."""
+    """Return `value`. Raises `ValueError` if it cannot be written as JSON, or is nested deeper than `MAX_DEPTH`."""
     if any(depth > MAX_DEPTH for depth, _ in enumerate(levels(value))):
         raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep")
     json_text(value)
@@ -23,9 +23,9 @@ def data(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_text(value: dict[str, Any] | list[Any]) -> str:
-    """The JSON text of `value`. Raises `ValueError` where it has none."""
+    """Return the JSON text of `value`. Raises `ValueError` if it has none."""
     try:
-        # Not msgspec's, which writes null for NaN.
+        # msgspec writes null for NaN.
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except UnicodeEncodeError:
@@ -38,7 +38,8 @@ def json_text(value: dict[str, Any] | list[Any]) -> str:
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """The object that `text` says, an empty one for no text. Raises `ValueError` where it says none, and as `data`."""
+    """Return the object in `text`; an empty one for an empty text. Raises `ValueError` for other text, and as
+    `data`."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -49,11 +50,10 @@ def object_of(text: str) -> dict[str, Any]:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call in a conversation; text that is no object, such as that of a call which a limit has cut
-    off, becomes `{"arguments": text}`.
+    """Return the arguments of a call in a conversation; text that is no object becomes `{"arguments": text}`.
 
-    An object in any case: many templates iterate over it. Refusing such text was rejected, as the model wrote it, and
-    clients send what it wrote.
+    Such text occurs if a limit has cut off the call. The result is always an object, because many templates iterate
+    over it. Refusing such text was rejected: the model wrote it, and clients send it back.
     """
     try:
         return object_of(text)
@@ -62,9 +62,10 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 
 def raw_object(text: str, otherwise: str) -> msgspec.Raw:
-    """The object that a model has written, as it is; what is none, as an object with the text under `otherwise`."""
+    """Return an object that a model has written, unchanged; other text becomes an object with the text under
+    `otherwise`."""
     try:
         msgspec.json.decode(text or "{}", type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
         return msgspec.Raw(msgspec.json.encode({otherwise: text}))
-    return msgspec.Raw((text or "{}").encode())  # as it is: numbers may have more digits than Python's encoder writes
+    return msgspec.Raw((text or "{}").encode())  # unchanged: numbers may have more digits than Python's encoder writes

@@ -1,11 +1,11 @@
-"""The input other than text that clients send, of which no served model takes any, and how it is refused.
+"""Input other than text, which no served model accepts, and the messages that refuse it.
 
-Each surface answers in its own form of errors; the words are the same for all.
+Each surface has its own form of errors; the words are the same for all.
 """
 
 from collections.abc import Mapping
 
-# By the type of a part, or the field of an object, that carries it on any surface.
+# By the type of a part, or by the field of an object, that carries the input on any surface.
 MEDIA: Mapping[str, str] = {
     **dict.fromkeys(("image", "image_url", "input_image", "image_embeds"), "images"),
     **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),

@@ -1,4 +1,4 @@
-"""Values of a body that may be of several kinds: what tells which one was sent.
+"""Values of a body that may be of several kinds, and the tags that distinguish the kinds.
 
 Tags of kinds have brackets, so that `param_of` leaves them out.
 """
@@ -11,22 +11,22 @@ from pydantic import BaseModel, BeforeValidator
 
 
 def kind_of(value: Any, default: str | None = None) -> Any:
-    """Return what an object says in `type`, or a checked one has there; None for what is no object."""
+    """Return the `type` of an object or of a validated body; None for any other value."""
     return value.get("type", default) if isinstance(value, Mapping) else getattr(value, "type", None)
 
 
 def only_types(
     kinds: Sequence[str], unserved: Mapping[str, str] = MEDIA, default: str | None = None
 ) -> BeforeValidator:
-    """Refuses objects of other types than `kinds`, in words: pydantic's own repeat what was sent.
+    """Return a validator that refuses objects of types other than `kinds`; pydantic's own messages repeat the input.
 
-    `unserved` are types of other input than text, with the name of that input; without a type an object has the
+    `unserved` maps types of input other than text to the names of that input. An object without a type has the
     `default`.
     """
     supported = ", ".join(map(repr, kinds))
 
     def check(value: object) -> object:
-        # First what nearly each part of a long content is: the other checks take several times as long.
+        # The most frequent case first: the other checks take several times as long.
         if (type(value) is dict and value.get("type", default) in kinds) or isinstance(value, BaseModel):
             return value
         kind = kind_of(value, default)
@@ -38,7 +38,7 @@ def only_types(
 
 
 def tag_of(default: str | None = None) -> Callable[[Any], str]:
-    """What finds the tag of an object that says in `type` what it is."""
+    """Return a function that returns the tag of an object by its `type`."""
 
     def tag(value: Any) -> str:
         return f"[{kind_of(value, default)}]"
@@ -47,17 +47,17 @@ def tag_of(default: str | None = None) -> Callable[[Any], str]:
 
 
 def text_or_list(value: object) -> str:
-    """The tag of a text or of a list: of errors that are about the kind of content that was sent."""
+    """Return the tag of a text or of a list, for errors about the kind of content."""
     return "[list]" if isinstance(value, list) else "[text]"
 
 
 def word_or_type(value: object) -> str:
-    """The tag of a word, or of an object that says in `type` what it is; a function unless it is another one."""
+    """Return the tag of a word or of an object by its `type`; an unknown type counts as a function."""
     if not isinstance(value, Mapping):
         return "[word]"
     return "[allowed_tools]" if kind_of(value) == "allowed_tools" else "[function]"
 
 
 def word_or_object(value: object) -> str:
-    """The tag of a word or of an object, such as a choice of tools."""
+    """Return the tag of a word or of an object, such as a choice of tools."""
     return "[object]" if isinstance(value, dict) else "[word]"

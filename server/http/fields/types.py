@@ -1,7 +1,7 @@
-"""Building blocks of request fields: types with ranges, and the handling of unsupported fields.
+"""Building blocks of request fields: types with ranges, and the treatment of unsupported fields.
 
-A field is (a) served, (b) without effect on the result and accepted, (c) known but not supported: only its neutral
-values are accepted, or (d) unknown: ignored, which the answer says, or refused. null stands for the default everywhere.
+A field is (a) served, (b) accepted and without effect on the result, (c) known but not supported: only its neutral
+values are accepted, or (d) unknown: ignored, as the answer reports, or refused. null means the default everywhere.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ MAX_INT = 2**31 - 1
 MAX_N = 128
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
-MAX_RESUMED = 16384  # tokens; they are detokenized in the event loop
-MAX_RESUMED_STOPS = 1 << 22  # such tokens, times stop strings, times characters of the longest: tenths of a second
+MAX_RESUMED = 16384  # tokens; the event loop detokenizes them
+MAX_RESUMED_STOPS = 1 << 22  # resumed tokens x stop strings x characters of the longest: tenths of a second
 MAX_LOGIT_BIAS = 1024
 MAX_METADATA = 1024
 MAX_PRIORITY = 1000
 
 
 class Strict(BaseModel):
-    """A model without NaN and infinity, and without strings or booleans where numbers belong.
+    """A model without NaN and infinity, and without strings or booleans in place of numbers.
 
-    Unknown fields are recorded in the `UnknownFields` in the validation context; without one they are refused.
+    Unknown fields are recorded in the `UnknownFields` in the validation context; without that they are refused.
     """
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """The tokens of text, or ids, that a body of this class may need to carry."""
+        """Return the maximum number of text tokens, or token ids, that a body of this class may need to carry."""
         return limits.context_length
 
-    # What stands below a field is its description: in the OpenAPI document, and in the documentation's tables.
+    # The string below a field is its description, in the OpenAPI document and in the tables of the documentation.
     model_config = ConfigDict(
         extra="ignore", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
     )
@@ -67,9 +67,9 @@ class Strict(BaseModel):
 
 
 class neutral:
-    """Accepts null and `values`, the values of an unsupported field that have no effect; refuses anything else.
+    """Accepts null and `values`, the values of an unsupported field that have no effect; refuses all others.
 
-    `media` is the name of the input other than text that the field carries.
+    `media` names the input other than text that the field carries.
     """
 
     def __init__(self, *values: object, media: str | None = None) -> None:
@@ -95,7 +95,7 @@ class neutral:
 
 
 class made_of:
-    """A value that `make` makes of what a client sends, which `source` is the type of; it may be sent on as data."""
+    """A value that `make` builds from a client's value of the type `source`; the result may be passed on as data."""
 
     def __init__(self, source: Any, make: Callable[[Any], object]) -> None:
         self._source = source
@@ -123,15 +123,15 @@ def _alone_or_drafters(names: list[SpeculativeName]) -> list[SpeculativeName]:
 
 
 def _no_float_overflow(value: object) -> object:
-    # An integer of hundreds of digits is valid JSON, and turning it into a float raises OverflowError.
+    # An integer of hundreds of digits is valid JSON, and converting it to a float raises OverflowError.
     if isinstance(value, int) and abs(value) > 2**63:
         raise ValueError("the number is too large")
     return value
 
 
 def whole_characters(value: str) -> str:
-    """`value`. Raises `ValueError` where it is not made of whole characters."""
-    # JSON can spell half of a UTF-16 pair; no tokenizer and no UTF-8 answer can carry it.
+    """Return `value`. Raises `ValueError` if it contains a part of a character."""
+    # JSON can spell half of a UTF-16 pair; neither a tokenizer nor a UTF-8 answer can carry it.
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -142,7 +142,7 @@ def whole_characters(value: str) -> str:
 Neutral = Any
 Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="No effect; any value is accepted.")]
 Text = Annotated[str, AfterValidator(whole_characters)]
-# After a number's bounds; before them it would hide the bounds from the OpenAPI document.
+# Placed after a number's bounds; before them it would hide the bounds from the OpenAPI document.
 no_overflow = BeforeValidator(_no_float_overflow)
 StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
 StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
@@ -158,7 +158,7 @@ LogitBias = Annotated[
     dict[Annotated[str, StringConstraints(pattern=_ID_PATTERN)], Annotated[float, Field(ge=-100, le=100), no_overflow]],
     Field(max_length=MAX_LOGIT_BIAS, json_schema_extra={"propertyNames": {"pattern": _ID_PATTERN}}),
 ]
-Data = Annotated[dict[str, Any], AfterValidator(data)]  # that can be written as JSON again
+Data = Annotated[dict[str, Any], AfterValidator(data)]  # can be written as JSON again
 ShortText = Annotated[Text, StringConstraints(max_length=1024)]
 TemplateArguments = Annotated[
     dict[

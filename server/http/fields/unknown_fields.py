@@ -1,7 +1,7 @@
-"""Fields that this server does not know: ignored and named in the answer, or refused.
+"""Unknown fields: ignored and named in the answer, or refused.
 
-Clients and the routers before them add fields of their own to every request; refusing those turns whole products away.
-A field that is ignored in silence is worse where it is a known one misspelt: that is still an error.
+Clients and routers add fields of their own to every request; refusing those would exclude whole products. Silently
+ignoring a misspelt known field would be worse, so that is still an error.
 """
 
 import difflib
@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pydantic_core import PydanticCustomError
 
 HEADER = "X-Numaserve-Ignored"
-MAX_NAMES = 16  # of one answer's header
+MAX_NAMES = 16  # in the header of one answer
 MAX_NAME_CHARACTERS = 64
 _MAX_LOGGED = 256
-# A misspelt name is looked for among so many unknown ones of one object: each look-up takes some tens of microseconds.
+# The number of unknown names of an object that are compared with known ones: each comparison takes tens of
+# microseconds.
 _MAX_LOOKED_UP = 32
-# `max_token`, `temprature` and `top_logprob` are above it, `reasoning` for `reasoning_effort` is below.
+# `max_token`, `temprature` and `top_logprob` are above it; `reasoning` for `reasoning_effort` is below.
 _SIMILARITY = 0.85
 _TOKEN = re.compile(r"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*")  # RFC 9651, 3.3.4
 
@@ -30,11 +31,11 @@ class UnknownFields:
     """The unknown fields of one request. With `refused` the first one is an error."""
 
     refused: bool = False
-    names: list[str] = field(default_factory=list)  # the first `MAX_NAMES` that a header can carry, each once
+    names: list[str] = field(default_factory=list)  # the first `MAX_NAMES` that a header can carry, without duplicates
     count: int = 0
 
     def note(self, unknown: Collection[str], known: Iterable[str]) -> None:
-        """Take in the unknown fields of one object. Raises `PydanticCustomError` for one that is refused."""
+        """Record the unknown fields of one object. Raises `PydanticCustomError` for a refused one."""
         for index, name in enumerate(unknown):
             if index == _MAX_LOOKED_UP:
                 break
@@ -45,8 +46,7 @@ class UnknownFields:
         self.count += len(unknown)
 
     def note_type(self, field: str, kind: str, known: Iterable[str]) -> None:
-        """Take in the type of an object of `field` that is left out. Raises `PydanticCustomError` for one that is
-        refused."""
+        """Record the type of an object of `field` that is left out. Raises `PydanticCustomError` if it is refused."""
         meant = _meant(kind, known) if self.count < _MAX_LOOKED_UP else None
         if self.refused or meant is not None:
             raise PydanticCustomError("unknown_field", "unknown type", {"name": "type", "meant": meant})
@@ -58,12 +58,12 @@ class UnknownFields:
             self.names.append(name)
 
     def header(self) -> str:
-        """The header's value, an RFC 9651 list: how many fields were ignored, then the names of some of them."""
+        """Return the header's value, an RFC 9651 list: the number of ignored fields, then some of their names."""
         return ", ".join((str(self.count), *(name if _TOKEN.fullmatch(name) else _quoted(name) for name in self.names)))
 
 
 class IgnoredFieldsLog:
-    """Says once for each name that it is ignored, up to a bound: names are the clients' and have no end."""
+    """Logs each ignored name once, up to a bound: names are chosen by clients and unlimited."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -80,7 +80,7 @@ class IgnoredFieldsLog:
 
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
-    """The known field that `name` is probably a misspelling of."""
+    """Return the known field that `name` probably misspells; None if there is none."""
     if len(name) > MAX_NAME_CHARACTERS:
         return None
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_SIMILARITY)

@@ -1,1 +1,1 @@
-"""Grammars: what a client says an answer must look like, compiled to masks of tokens by llguidance."""
+"""Grammars: clients' constraints on answers, compiled to masks of tokens by llguidance."""

@@ -1,4 +1,4 @@
-"""What llguidance says of a grammar that it refuses, in words for the client that name the keyword at fault."""
+"""llguidance's reasons for refusing a grammar, reworded for the client with the keyword at fault."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _MAX_CHARS = 300
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*?\])")
 _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
 _SPECIAL_TOKEN = re.compile(r'unknown special token: "(.*?)"')
-# What a complaint about a schema has in it, by the keyword that it is about.
+# Patterns of complaints about a schema, with the keyword at fault.
 _KEYWORDS = (
     (re.compile(r"regex parse error|lookarounds not supported"), "pattern"),
     (re.compile(r"retrieving it failed|^Pointer |circular references|Anchor"), "$ref"),
@@ -21,7 +21,7 @@ _KEYWORDS = (
     (re.compile(r"x-guidance|JsonCompileOptions|expected one of `item_separator`"), "x-guidance"),
     (re.compile(r"[Ii]nvalid type|^type must"), "type"),
 )
-# llguidance proposes options of its own there.
+# llguidance's own message suggests options of llguidance.
 _IN_OTHER_WORDS = {
     "oneOf": "the server cannot prove that at most one alternative matches; use anyOf",
     "$ref": "a reference must point into the schema itself, and circular references must not add keywords",
@@ -30,7 +30,7 @@ _TOO_FAR = (
     "the constraint has too many repetitions, or too many alternatives with a common prefix; lower the limits of the "
     "repetitions, or remove them"
 )
-# What is said of a complaint that has this in it.
+# Messages for complaints that contain these texts.
 _SAID = {
     "NoExtension": "no text can match the constraint",
     "too many states": _TOO_FAR,
@@ -39,8 +39,8 @@ _SAID = {
 
 
 def refusal(complaint: str) -> UnsupportedGrammar:
-    """The error for what llguidance complained about."""
-    # A complaint may go on with pieces of the grammar, with the parser's state or with Rust's stack.
+    """Return the error for a complaint of llguidance."""
+    # A complaint may continue with parts of the grammar, the parser's state or a Rust backtrace.
     text = re.split(r"\n\s*\d+ \| |\n<|\n⟦|; following special tokens", complaint)[0].strip()
     if found := _UNIMPLEMENTED.search(text):
         names: list[str] = json.loads(found[1])

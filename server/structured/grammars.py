@@ -1,4 +1,4 @@
-"""The compiling of constraints: off the event loop, bounded, once for equal ones of a scope."""
+"""Compilation of constraints: off the event loop, bounded, and once for equal constraints of a scope."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from numaserve.server.structured.vocabulary import DefinedTokenizer, Vocabulary
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.executor import Executor
 
-_LARGEST_AHEAD = 16 * 1024  # characters of a grammar that is compiled once more for each sequence, to look ahead
-_SLOW_S = 0.01  # of a mask, of processor time: a matcher with such masks works in a process from the beginning
-_LEAST_BYTES = 64 * 1024  # of a compiled grammar, however small it is
+_LARGEST_AHEAD = 16 * 1024  # characters of a grammar that is compiled again for each sequence, to look ahead
+_SLOW_S = 0.01  # CPU time of one mask; a slower matcher runs in a separate process from the beginning
+_LEAST_BYTES = 64 * 1024  # the minimum size that is charged for a compiled grammar
 
 
 class Loaded(NamedTuple):
-    """The tokenizer in llguidance's form, and the processes that have it too, once they are needed."""
+    """The tokenizer in llguidance's form, and the processes that load it too when they are first needed."""
 
     vocabulary: Vocabulary
     tokenizer: LLTokenizer
@@ -39,16 +39,17 @@ class Loaded(NamedTuple):
 
 
 class Grammars:
-    """Compiles constraints, each first in a process for trial, and keeps the compiled ones. For one event loop.
+    """Compiles constraints, each first in a sandbox, and caches the compiled grammars. For one event loop.
 
-    Only requests of one scope share a compilation, as they share cached prefixes: one that takes no time would show
-    that another client has sent the same schema.
+    Only requests of one scope share a compilation, as they share cached prefixes: a compilation that takes no time
+    would reveal that another client has sent the same schema.
 
-    Nothing is loaded before the first constraint comes, or `prepare` is called.
+    Nothing is loaded before the first constraint, or a call of `prepare`.
     """
 
     def __init__(self, tokenizer: DefinedTokenizer, model_vocab_size: int, limits: Limits | None = None) -> None:
-        """`model_vocab_size` is the number of logits, whatever the tokenizer has."""
+        """Load nothing yet. `model_vocab_size` is the number of logits, which may differ from the tokenizer's
+        vocabulary."""
         self._limits = limits or Limits()
         self._tokenizer = tokenizer
         self._model_vocab_size = model_vocab_size
@@ -64,10 +65,10 @@ class Grammars:
         self._closed = threading.Event()
 
     async def compile(self, constraint: Constraint, scope: CacheScope) -> MatcherFactory:
-        """Return what makes matchers for `constraint`, compiled for a request of `scope`.
+        """Return the factory of matchers for `constraint`, compiled for a request of `scope`.
 
-        Raises `UnsupportedGrammar` and `GrammarTooSlow`, whose messages are for the client, `QueueFull` where as many
-        compile or wait as may, and `NotReady` once this is closed.
+        Raises `UnsupportedGrammar` and `GrammarTooSlow`, whose messages are for the client, `QueueFull` if the maximum
+        number of compilations is running or waiting, and `NotReady` once this is closed.
         """
         scoped = scope, constraint
         if (kept := self._kept.get(scoped)) is not None:
@@ -79,12 +80,12 @@ class Grammars:
         try:
             return await shared.result()
         finally:
-            # Those that come from now on shall not wait for what has ended or was given up.
+            # Later requests must not wait for a compilation that has ended or was cancelled.
             if not shared.is_wanted and self._in_work.get(scoped) is shared:
                 del self._in_work[scoped]
 
     def prepare(self) -> Loaded:
-        """Load the tokenizer, once, which holds the GIL for some tenths of a second; in any thread."""
+        """Load the tokenizer, once; any thread may call this. It holds the GIL for some tenths of a second."""
         with self._loading:
             if self._loaded is None:
                 vocabulary = Vocabulary.of(self._tokenizer, self._model_vocab_size)
@@ -92,7 +93,7 @@ class Grammars:
             return self._loaded
 
     def close(self) -> None:
-        """Compile nothing more and end the processes; what runs here is not waited for."""
+        """Compile nothing more and end the processes; compilations in threads of this process are not waited for."""
         self._closed.set()
         self._executor.close()
         if self._loaded is not None:
@@ -110,7 +111,7 @@ class Grammars:
         return factory
 
     def _compile(self, constraint: Constraint) -> tuple[MatcherFactory, int]:
-        """What makes matchers, and about how many bytes it takes; in a thread."""
+        """Return the factory of matchers and its approximate size in bytes; runs in a thread."""
         vocabulary, tokenizer, processes = self.prepare()
         with self._trial(vocabulary) as trial:
             answer = trial.run(constraint)
@@ -118,8 +119,8 @@ class Grammars:
         if answer.mask_seconds > _SLOW_S:
             return partial(move, ()), _LEAST_BYTES + len(answer.grammar) + len(constraint.text)
         matcher = new_matcher(tokenizer, answer.grammar)
-        matcher.compute_bitmask()  # each copy has the states that this makes
-        if matcher.is_error():  # not seen in the trial
+        matcher.compute_bitmask()  # computes states that all copies then share
+        if matcher.is_error():  # not detected in the sandbox
             raise UnsupportedGrammar("compiling it fails")
         nbytes = _LEAST_BYTES + answer.memory_bytes + len(answer.grammar) + len(constraint.text)
         ahead = partial(new_matcher, tokenizer, answer.grammar) if len(answer.grammar) <= _LARGEST_AHEAD else None
@@ -127,24 +128,24 @@ class Grammars:
 
     @contextmanager
     def _trial(self, vocabulary: Vocabulary) -> Iterator[Trial]:
-        """A process for trial that no other thread uses."""
+        """Return a context with a sandbox process that no other thread uses."""
         try:
             trial = self._idle.pop()  # the one used last: a second is started only when two are needed at once
         except IndexError:
             trial = Trial(vocabulary, self._limits)
             self._trials.append(trial)
-        if self._closed.is_set():  # asked after the append: `close` may not have seen the new one
+        if self._closed.is_set():  # checked after the append: `close` may have missed the new one
             raise NotReady("The server is shutting down.")
         try:
             yield trial
         finally:
             self._idle.append(trial)
-            if self._closed.is_set():  # asked after the append: `close` may not have seen it among the idle
+            if self._closed.is_set():  # checked after the append: `close` may have missed it among the idle ones
                 trial.stop()
 
 
 class _Shared:
-    """A compilation that several requests may wait for; it is given up with the last of them."""
+    """A compilation that several requests may wait for; it is cancelled when the last of them leaves."""
 
     def __init__(self, task: asyncio.Task[MatcherFactory]) -> None:
         self._task = task
@@ -152,7 +153,7 @@ class _Shared:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody waits for it."""
+        """Whether a request waits for it."""
         return self._waiting > 0
 
     async def result(self) -> MatcherFactory:

@@ -1,6 +1,6 @@
-"""JSON schemas as llguidance gets them: with bounds where a model that has lost its way would go on for ever.
+"""JSON schemas for llguidance, with bounds where a model could otherwise generate without end.
 
-Neither bound lets through what the schema does not.
+Neither bound admits text that the schema forbids.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,21}"}
 # Seconds may have a fraction of any length, and the numbers of a duration any number of digits.
 _LONGEST = {"time": 24, "date-time": 35, "duration": 32}
-# The lexer has some five states for each character of a text with a `maxLength`, and 50,000 in all.
+# The lexer has about five states per character of a text with a `maxLength`, and 50,000 in all.
 _LONGEST_TEXT = 10_000
-_VALUES = frozenset({"const", "enum", "default", "examples", "example"})  # what is below them is no schema
+_VALUES = frozenset({"const", "enum", "default", "examples", "example"})  # their values are not schemas
 _OPTIONS_KEY = "x-guidance"
 
 
 def best_effort(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`, where keywords that cannot be enforced are left out instead of refused."""
+    """Return `schema` with an option that skips keywords that cannot be enforced instead of refusing them."""
     return _with_options({"lenient": True}, schema)
 
 
 def with_bounds(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema` as it is compiled: with all bounds that it does not set itself."""
+    """Return `schema` as it is compiled: with the bounds that it does not set itself."""
     return _with_options({**JSON_OPTIONS}, _bounded(schema))
 
 
@@ -36,8 +36,8 @@ def _with_options(options: dict[str, Any], schema: dict[str, Any]) -> dict[str, 
 
 
 def _bounded(schema: Any) -> Any:
-    """`schema`, with a `maxLength` beside each of the formats that have no longest text, and none beyond what an answer
-    can be held to."""
+    """Return `schema` with a `maxLength` for each format without a maximum length, and no `maxLength` above
+    `_LONGEST_TEXT`."""
     if isinstance(schema, list):
         return [_bounded(item) for item in schema]
     if not isinstance(schema, dict):

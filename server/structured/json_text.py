@@ -1,4 +1,4 @@
-"""JSON that a client wrote, read within limits."""
+"""JSON from clients, parsed within limits."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from numaserve.server.structured.types import Limits, UnsupportedGrammar
 
 
 def read_json(text: str, limits: Limits) -> Any:
-    """The value that `text` says. Raises `UnsupportedGrammar` where it says none, or one too deep or too large."""
+    """Return the value in `text`. Raises `UnsupportedGrammar` if it is not JSON, too deep or too large."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -16,13 +16,13 @@ def read_json(text: str, limits: Limits) -> Any:
     except ValueError as error:
         raise UnsupportedGrammar(f"it is not JSON: {error}") from None
     _measure(value, limits)
-    if "\\ud" in text.lower():  # an escape can say half of a character where the text itself cannot
+    if "\\ud" in text.lower():  # an escape can spell a lone surrogate, which the text itself cannot contain
         utf8(json.dumps(value, ensure_ascii=False))
     return value
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of `text`. Raises `UnsupportedGrammar` where a part of it is no character."""
+    """Return the bytes of `text`. Raises `UnsupportedGrammar` if it contains a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -30,7 +30,8 @@ def utf8(text: str) -> bytes:
 
 
 def levels(value: object) -> Iterator[list[object]]:
-    """The values of JSON, level by level from `value` itself: a deep one would exhaust the stack of what recurs."""
+    """Yield the values of JSON level by level, starting with `value`: recursion on a deep value would exhaust the
+    stack."""
     level = [value]
     while level:
         yield level
@@ -41,7 +42,7 @@ def levels(value: object) -> Iterator[list[object]]:
 
 
 def _measure(value: object, limits: Limits) -> None:
-    """Refuse what is too deep or too much."""
+    """Raise `UnsupportedGrammar` for a value that is too deep or too large."""
     values = 0
     for depth, level in enumerate(levels(value)):
         if depth > limits.max_depth:

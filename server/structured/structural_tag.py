@@ -1,7 +1,7 @@
-"""Structural tags: text in which some parts follow grammars, in vLLM's first form and in xgrammar's newer one.
+"""Structural tags: text with parts that follow grammars, in vLLM's older form and in xgrammar's newer one.
 
-The first: `{"structures": [{"begin", "schema", "end"}, ...], "triggers": [...]}`. The newer:
-`{"type": "structural_tag", "format": {"type": ..., ...}}`, where a format holds others.
+The older form: `{"structures": [{"begin", "schema", "end"}, ...], "triggers": [...]}`. The newer form: `{"type":
+"structural_tag", "format": {"type": ..., ...}}`, where formats are nested.
 """
 
 import json
@@ -18,10 +18,10 @@ _ANY = r"/(.|\n)*/"
 
 
 def structural_tag_grammar(text: str, special: Mapping[str, int], limits: Limits) -> str:
-    """llguidance's grammar for the structural tag whose JSON is `text`.
+    """Return llguidance's grammar for the structural tag with the JSON `text`.
 
-    `special` are ids of special tokens by spelling. Raises `UnsupportedGrammar`, for what llguidance cannot express
-    too.
+    `special` maps the spelling of special tokens to their ids. Raises `UnsupportedGrammar`, also for tags that
+    llguidance cannot express.
     """
     tag = read_json(text, limits)
     if not isinstance(tag, dict):
@@ -41,7 +41,7 @@ def structural_tag_grammar(text: str, special: Mapping[str, int], limits: Limits
 
 
 class _Writer:
-    """Writes a grammar in Lark's form, rule by rule."""
+    """Writes a grammar in Lark's syntax, rule by rule."""
 
     def __init__(self, special: Mapping[str, int]) -> None:
         self._special = {spelling: token_id for spelling, token_id in special.items() if spelling}
@@ -61,12 +61,12 @@ class _Writer:
         }
 
     def grammar(self, form: dict[str, Any]) -> str:
-        """The whole grammar, whose answer is what `form` says."""
+        """Return the whole grammar of the format `form`."""
         body = self._write(form, True)
         return LLMatcher.grammar_from_lark("\n".join([f"start: {body}", *self._rules]))
 
     def _write(self, form: dict[str, Any], last: bool) -> str:
-        """The right side of a rule; `last` tells whether nothing comes after it."""
+        """Return the right side of a rule; `last`: nothing follows it."""
         kind = form.get("type")
         write = self._forms.get(kind) if isinstance(kind, str) else None
         if write is None:
@@ -82,14 +82,16 @@ class _Writer:
         return name
 
     def _literal(self, text: str) -> str:
-        """`text`, in which special tokens are those tokens: no plain text matches them."""
+        """Return the literal for `text`; special tokens in it match only as tokens, never as plain text."""
         parts = self._splitter.split(text) if self._splitter else [text]
         written = [f"<[{self._special[part]}]>" if part in self._special else _quoted(part) for part in parts if part]
         return " ".join(written) or '""'
 
     def _until(self, terminal: str, end: str) -> str:
-        """`terminal`, as little as there can be of it, and `end`; text in `end` belongs to one lexeme with it, as the
-        lexeme would otherwise go on over the end."""
+        """Return the shortest match of `terminal`, followed by `end`.
+
+        The text at the beginning of `end` is in the same lexeme; otherwise the lexeme would continue past the end.
+        """
         first, rest = self._first(end)
         if first in self._special:
             return f"{self._rule(terminal)} {self._literal(end)}"
@@ -97,7 +99,7 @@ class _Writer:
         return f"{head} {self._literal(rest)}" if rest else head
 
     def _first(self, text: str) -> tuple[str, str]:
-        """The first part of `text`, a special token or what is before one, and the rest."""
+        """Split `text` after its first part: a special token, or the text before one."""
         parts = [part for part in self._splitter.split(text) if part] if self._splitter else [text]
         return parts[0], text[len(parts[0]) :]
 
@@ -134,7 +136,7 @@ class _Writer:
         return f"({' | '.join(alternatives)})"
 
     def _tag(self, form: dict[str, Any], last: bool, begun: str = "") -> str:
-        """A tag, of whose begin `begun` has been written."""
+        """Return the rule of a tag, without the part `begun` of its begin, which has already been written."""
         begin, end, content = _get(form, "begin", str)[len(begun) :], _end(form), _get(form, "content", dict)
         parts = [self._literal(begin)] if begin else []
         if end and content.get("type") in ("any_text", "regex"):
@@ -157,7 +159,7 @@ class _Writer:
         return f"{branches}{'+' if needed else '*'} {self._rule(_ANY)}"
 
     def _branches(self, triggers: list[str], tags: list[dict[str, Any]]) -> list[str]:
-        """Text up to a trigger and one of the tags that begin with it, for each trigger."""
+        """Return, for each trigger, the text up to it and a choice of the tags that begin with it."""
         branches, left = [], list(tags)
         for trigger in triggers:
             begun = [tag for tag in left if _get(tag, "begin", str).startswith(trigger)]
@@ -185,7 +187,7 @@ def _pattern(form: dict[str, Any]) -> str:
 
 
 def _end(form: dict[str, Any]) -> str:
-    """A tag's end. The newer form also allows several, of which any ends it."""
+    """Return a tag's end. The newer form also allows several ends, any of which ends the tag."""
     end = form.get("end")
     if isinstance(end, list) and len(end) == 1:
         end = end[0]
@@ -202,7 +204,7 @@ def _get(form: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _each(form: dict[str, Any], name: str, kind: type) -> Any:
-    """A list of at least one `kind`."""
+    """Return a list with at least one item, all of the type `kind`."""
     values = _get(form, name, list)
     if not values or not all(isinstance(value, kind) for value in values):
         _refuse(name, "is empty or has an element of the wrong type")

@@ -1,4 +1,4 @@
-"""Constraints of what comes after a thought: the thought itself is free, and may be closed when it grows too long."""
+"""Constraints that apply after a thought: the thought is free, and can be closed when it grows too long."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from numaserve.server.structured.types import MatcherFactory
 
 @dataclass(frozen=True)
 class Thought:
-    """How a model's thought begins and ends."""
+    """The marks of a model's thought, and its limit."""
 
     end: str  # the text that ends it, with special tokens spelled out
-    token_bytes: Callable[[int], bytes]  # the tokenizer's, for special tokens too
-    begin: int | None = None  # the token that begins it; None where the prompt has begun it
-    max_tokens: int | None = None  # after so many it is closed
-    closing: tuple[int, ...] = ()  # the tokens that close it, whose text holds `end`
+    token_bytes: Callable[[int], bytes]  # the tokenizer's method, for special tokens too
+    begin: int | None = None  # the token that begins it; None if the prompt has begun it
+    max_tokens: int | None = None  # the limit after which it is closed
+    closing: tuple[int, ...] = ()  # the tokens that close it; their text contains `end`
 
 
 def after_thought(answer: MatcherFactory | None, thought: Thought) -> MatcherFactory:
-    """Matchers that let the thought go free and then hold the answer to `answer`, if there is one.
+    """Return a factory of matchers that leave the thought free and then apply `answer`, if there is one.
 
-    Where the prompt has not begun the thought, the model chooses at the first token whether it thinks.
+    If the prompt has not begun the thought, the model's first token decides whether it thinks.
     """
     return partial(_make, answer, thought)
 
 
 def closing_thought(thought: Thought) -> MatcherFactory:
-    """Matchers that close the thought after its `max_tokens`, and let the answer go free."""
+    """Return a factory of matchers that close the thought after its `max_tokens` and leave the answer free."""
     return after_thought(None, thought)
 
 
@@ -47,7 +47,7 @@ class _AfterThought:
         self._answer = answer
         self._thought = thought
         self._end = thought.end.encode()
-        self._tail = b""  # the end of the thought so far, as long as it can begin the marker
+        self._tail = b""  # the end of the thought so far, at most the length that can begin the marker
         self._left = thought.max_tokens
         self._closing = list(thought.closing)
         self._may_begin = thought.begin is not None
@@ -55,16 +55,16 @@ class _AfterThought:
 
     @property
     def is_confined(self) -> bool:
-        """Whether the work on the answer is done in another process."""
+        """Whether another process does the work on the answer."""
         return self._answer is not None and self._answer.is_confined
 
     def confine(self) -> None:
-        """Have the work on the answer done in another process."""
+        """Move the work on the answer to another process."""
         if self._answer is not None:
             self._answer.confine()
 
     def accept(self, token: int) -> None:
-        """Take in the sampled token. Raises `ConstraintFailed`."""
+        """Accept the sampled token. Raises `ConstraintFailed`."""
         if self._may_begin:
             self._may_begin = False
             if token == self._thought.begin:
@@ -76,7 +76,7 @@ class _AfterThought:
             self._answer.accept(token)
 
     def write_mask(self, address: int, nbytes: int) -> MaskState:
-        """Write the bits of the next position, or say that it is free. Raises `ConstraintFailed`."""
+        """Write the mask of the next position, or return that any token is allowed. Raises `ConstraintFailed`."""
         if self._is_thinking:
             if self._left == 0 and self._closing:
                 ctypes.memset(address, 0, nbytes)
@@ -91,19 +91,19 @@ class _AfterThought:
         return state
 
     def fork(self) -> _AfterThought:
-        """One at the same place, which goes its own way."""
+        """Return an independent matcher at the same position."""
         copied = copy(self)
         copied._answer = None if self._answer is None else self._answer.fork()
         copied._closing = self._closing.copy()
         return copied
 
     def would_accept(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens the answer may go on with; all, as long as it has not begun."""
+        """Return the number of these tokens that the answer may continue with; all of them before the answer begins."""
         begun = self._answer if not (self._is_thinking or self._may_begin) else None
         return len(tokens) if begun is None else begun.would_accept(tokens)
 
     def forced(self) -> Sequence[int]:
-        """The tokens that close the thought, or what the answer has to go on with."""
+        """Return the tokens that close the thought, or the forced tokens of the answer."""
         if self._is_thinking:
             return self._closing if self._left == 0 else ()
         return () if self._answer is None or self._may_begin else self._answer.forced()
@@ -119,7 +119,8 @@ class _AfterThought:
             self._tail = before[-max(1, len(self._end) - 1) :]
             return
         self._is_thinking = False
-        # The token may go on after the marker. Space there is part of neither; an answer's text cannot be taken back.
+        # The token may continue after the marker. White space there is ignored; text of the answer cannot be taken
+        # back.
         if self._answer is not None and after.strip():
             raise ConstraintFailed(
                 "The token that ends the reasoning also contains text of the response. This text cannot be constrained."

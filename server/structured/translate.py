@@ -1,4 +1,4 @@
-"""From constraints to the grammars of llguidance."""
+"""The translation of constraints to grammars of llguidance."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,10 +13,10 @@ from numaserve.server.structured.types import Constraint, Limits, UnsupportedGra
 
 
 def to_llguidance(constraint: Constraint, special: Mapping[str, int], limits: Limits) -> str:
-    """The grammar of `constraint`; `special` are ids of special tokens by spelling.
+    """Return the grammar of `constraint`; `special` maps the spelling of special tokens to their ids.
 
-    Raises `UnsupportedGrammar`. What takes long or is deep can make this take long or exhaust the stack: it is not for
-    the server's own process.
+    Raises `UnsupportedGrammar`. A slow or deep constraint can make this slow or exhaust the stack: never call it in the
+    server's own process.
     """
     match constraint.kind:
         case "json_object":
@@ -34,7 +34,8 @@ def to_llguidance(constraint: Constraint, special: Mapping[str, int], limits: Li
 
 
 def grammars_of_far_patterns(constraint: Constraint, limits: Limits) -> Iterator[str]:
-    """The grammars of single patterns of a JSON schema, which a trial of the whole may not come to."""
+    """Yield grammars of single patterns of a JSON schema that the simulated answer to the whole schema may not
+    reach."""
     if constraint.kind == "json_schema":
         for pattern in far_patterns(read_json(constraint.text, limits)):
             yield _json_schema(json.dumps({"type": "string", "pattern": pattern}), limits)
@@ -56,7 +57,7 @@ def _choice(text: str, limits: Limits) -> str:
     choices = read_json(text, limits)
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise UnsupportedGrammar("a choice must be a list of at least one string")
-    # One terminal, as the parser takes no more than 2,000 alternatives of a rule. A terminal cannot be empty.
+    # One terminal, because the parser allows at most 2,000 alternatives per rule. A terminal cannot be empty.
     alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices) if choice)
     start = "start: ONE" + (" | " if "" in choices else "") if alternatives else 'start: ""'
     return LLMatcher.grammar_from_lark(f"{start}\nONE: {alternatives}" if alternatives else start)
@@ -67,5 +68,5 @@ def _lark(text: str) -> str:
         return LLMatcher.grammar_from_lark(any_to_lark(text))
     except RecursionError:
         raise UnsupportedGrammar("the grammar is nested too deeply") from None
-    except Exception as error:  # the converter from GBNF raises what comes
+    except Exception as error:  # the converter from GBNF raises any exception
         raise UnsupportedGrammar(f"the grammar is neither a Lark grammar nor GBNF: {error}"[:500]) from None

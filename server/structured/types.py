@@ -1,4 +1,4 @@
-"""Constraints, what may be spent on them, and why one is refused."""
+"""Constraints, the limits of their compilation, and the errors that refuse them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ import msgspec
 from numaserve.server.engine.masks.matcher import TokenMatcher
 
 ConstraintKind: TypeAlias = Literal["json_object", "json_schema", "regex", "choice", "lark", "structural_tag"]
-MatcherFactory: TypeAlias = Callable[[], TokenMatcher]  # a fresh matcher at each call, which is cheap
+MatcherFactory: TypeAlias = Callable[[], TokenMatcher]  # returns a new matcher at each call, at little cost
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """What an answer must match. Equal ones of a scope are compiled once.
+    """The constraint that an answer must match. Equal constraints of a scope are compiled once.
 
     `text` is a JSON schema (`json_schema`), a regular expression that the whole answer matches (`regex`), a JSON array
-    of strings (`choice`), a grammar in Lark's form or in GBNF (`lark`), a structural tag's JSON (`structural_tag`), and
-    empty for `json_object`.
+    of strings (`choice`), a grammar in Lark or GBNF syntax (`lark`), the JSON of a structural tag (`structural_tag`),
+    and empty for `json_object`.
     """
 
     kind: ConstraintKind
@@ -25,22 +25,23 @@ class Constraint(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Limits:
-    """What compiling may take. A constraint that needs more is refused."""
+    """The limits of a compilation. A constraint that needs more is refused."""
 
     max_bytes: int = 512 * 1024  # of a constraint's UTF-8
     max_depth: int = 100  # of nested JSON
     max_values: int = 50_000  # of JSON: keys, strings, numbers, arrays and objects
-    cpu_seconds: float = 2.0  # of one compilation; usual ones take some milliseconds
-    mask_seconds: float = 0.25  # CPU time of one of the first masks; usual ones take some tens of microseconds
-    seconds: float = 10.0  # wall time of one compilation; several times as much, for a machine whose cores are all busy
-    memory_bytes: int = 512 * 2**20  # of one compilation, beyond the tokenizer's
-    threads: int = 2  # compilations at once
-    queue: int = 64  # compilations at work or waiting
-    cache_bytes: int = 256 * 2**20  # of compiled grammars that are kept, by what compiling them took
+    cpu_seconds: float = 2.0  # of one compilation; typically some milliseconds
+    mask_seconds: float = 0.25  # CPU time of one of the first masks; typically some tens of microseconds
+    seconds: float = 10.0  # wall time of one compilation; several times the CPU time, because all cores may be busy
+    memory_bytes: int = 512 * 2**20  # of one compilation, in addition to the tokenizer's
+    threads: int = 2  # concurrent compilations
+    queue: int = 64  # running and waiting compilations
+    cache_bytes: int = 256 * 2**20  # of cached grammars, counted by the memory that compiling them took
 
 
 class UnsupportedGrammar(ValueError):
-    """A constraint that cannot be served; the message is for the client. `keyword` is the schema's at fault, if any."""
+    """A constraint that cannot be served; the message is for the client. `keyword` is the schema's keyword at fault, if
+    any."""
 
     def __init__(self, message: str, keyword: str | None = None) -> None:
         super().__init__(message)
@@ -48,4 +49,4 @@ class UnsupportedGrammar(ValueError):
 
 
 class GrammarTooSlow(UnsupportedGrammar):
-    """A constraint whose compilation takes longer than it may."""
+    """A constraint whose compilation exceeds a time limit."""

@@ -1,4 +1,4 @@
-"""The server's tokenizer as llguidance needs it."""
+"""The server's tokenizer in the form that llguidance needs."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from llguidance import LLTokenizer
 
 
 class DefinedTokenizer(Protocol):
-    """What is asked of a tokenizer here."""
+    """The interface that masks need of a tokenizer."""
 
     vocab_size: int
     eos_token_ids: frozenset[int]
     special_token_ids: frozenset[int]
 
     def definition(self) -> str:
-        """The tokenizer as the text of a tokenizer.json."""
+        """Return the tokenizer as the text of a tokenizer.json."""
 
     def token_text(self, token_id: int) -> str:
-        """The vocabulary's spelling of the token."""
+        """Return the vocabulary's spelling of the token."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """The tokens that masks are about."""
+    """The tokens that masks cover."""
 
     definition: str  # the text of a tokenizer.json
-    size: int  # bits of a mask: token ids of the tokenizer or of the model, whichever has more
-    eos: tuple[int, ...]  # every one is allowed where the grammar may end
+    size: int  # bits of a mask: the token ids of the tokenizer or of the model, whichever has more
+    eos: tuple[int, ...]  # all of them are allowed where the grammar may end
     special: dict[str, int]  # ids by spelling; the grammar's plain text never matches these
 
     @classmethod
     def of(cls, tokenizer: DefinedTokenizer, model_vocab_size: int) -> Vocabulary:
-        """The vocabulary of `tokenizer` for a model with `model_vocab_size` logits.
+        """Return the vocabulary of `tokenizer` for a model with `model_vocab_size` logits.
 
-        A model may have more logits than there are tokens, which then no grammar allows, or fewer.
+        A model may have more logits than there are tokens, and no grammar allows the additional ones, or fewer.
         """
         size = max(tokenizer.vocab_size, model_vocab_size)
         return cls(
@@ -45,5 +45,5 @@ class Vocabulary(msgspec.Struct, frozen=True):
         )
 
     def load(self) -> LLTokenizer:
-        """llguidance's tokenizer. It takes some tenths of a second, in which the GIL is held."""
+        """Return llguidance's tokenizer. It takes some tenths of a second and holds the GIL."""
         return LLTokenizer(self.definition, n_vocab=self.size, eos_token=list(self.eos))

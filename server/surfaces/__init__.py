@@ -1,1 +1,1 @@
-"""The HTTP APIs: one folder for each."""
+"""The HTTP APIs, one folder each."""

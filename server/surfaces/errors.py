@@ -1,4 +1,4 @@
-"""The surfaces' errors: each answers in its own shape, errors of the middleware too."""
+"""Errors in the format of each surface, including errors of the middleware."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,8 @@ from numaserve.server.surfaces.ollama import errors as ollama
 from numaserve.server.surfaces.openai import errors as openai
 from starlette.types import Scope
 
-# From an error and the request's id to a body. The longest prefix of a path counts; all others speak as OpenAI does.
+# From an error and the request's id to a body. The longest matching prefix of the path decides; the default is
+# OpenAI's.
 _BODIES: dict[str, Callable[[ApiError, str], object]] = {
     "/": openai.error_body,
     "/v1/messages": anthropic.error_body,
@@ -20,13 +21,13 @@ _BODIES: dict[str, Callable[[ApiError, str], object]] = {
 
 
 def error_of(scope: Scope, error: ApiError) -> Response:
-    """The answer to the request of `scope`, which failed."""
+    """Return the answer to the failed request of `scope`."""
     record: RequestRecord = scope["state"]["record"]
     return error_response(error, scope["path"], record.request_id)
 
 
 def error_response(error: ApiError, path: str, request_id: str = "") -> Response:
-    """The answer to a request of `path` that failed."""
+    """Return the answer to a failed request of `path`."""
     body = max((prefix for prefix in _BODIES if path.startswith(prefix)), key=len, default="/")
     content = msgspec.json.encode(_BODIES[body](error, request_id))
     return Response(content, error.status_code, error.headers, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Streams of events, and a sign of life while there is nothing to send."""
+"""Streams of events, with keep-alive messages while there is nothing to send."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import ApiError, from_engine, internal_error
 from starlette.types import Message, Receive, Scope, Send
 
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx must not hold events back
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx must not buffer events
 _logger = logging.getLogger("numaserve.api")
 
 
 @dataclass(frozen=True)
 class Framing:
-    """How a surface writes a stream."""
+    """The format of a surface's streams."""
 
     media_type: str
     event: Callable[[object], bytes]
-    error: Callable[[ApiError], bytes]  # an error behind the beginning
-    ping: bytes  # a sign of life; empty where there is none
+    error: Callable[[ApiError], bytes]  # an error after the stream has begun
+    ping: bytes  # a keep-alive message; empty if there is none
     end: bytes = b""
 
 
 def named_event(payload: object) -> bytes:
-    """A server-sent event under the name that is the payload's `type`."""
+    """Return a server-sent event named by the payload's `type`."""
     name = payload["type"] if isinstance(payload, dict) else ""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(payload))
 
 
 class EventStream(StreamingResponse):
-    """Sends `payloads` as events, then the framing's end. However it ends, `generation` is closed, which aborts it in
-    the engine: leaving that to the garbage collector would keep generating for a client that has left.
+    """Sends `payloads` as events, then the framing's end.
 
-    The status line leaves with the first event: what goes wrong before is an answer of its own. While there is nothing
-    to send for `ping_seconds`, the status line and a comment leave: proxies and clients close what looks dead. 0 sends
-    no comments.
+    However it ends, `generation` is closed, which aborts it in the engine. Leaving that to the garbage collector would
+    continue to generate for a client that has left.
+
+    The status line is sent with the first event: an earlier failure is an answer of its own. If there is nothing to
+    send for `ping_seconds`, the status line and a comment are sent, because proxies and clients close connections that
+    look dead. 0 sends no comments.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class EventStream(StreamingResponse):
         self._ping_seconds = ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it all, or stop where the client leaves. Raises what goes wrong before anything was sent."""
+        """Send all events, or stop when the client leaves. Raises failures that occur before anything was sent."""
         head: Message = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         writer = _Writer(send, head, self._framing.ping, self._ping_seconds)
         try:
@@ -81,17 +83,17 @@ class EventStream(StreamingResponse):
         except Exception:
             if not writer.started:
                 raise
-            # The status line is gone: the error has to be an event.
+            # The status line has been sent: the error has to be an event.
             _logger.exception("a stream failed")
             await writer.write(self._framing.error(internal_error()))
         await writer.write(self._framing.end, more=False)
 
 
 class _Writer:
-    """Sends pieces of a body, and comments where none comes for a while.
+    """Sends pieces of a body, and comments while there are none.
 
-    One timer looks when something was last sent. A timer for each piece, or waiting for each with a time-out, would
-    cost every token of every stream.
+    One timer checks the time of the last piece. A timer for each piece, or waiting for each with a timeout, would add
+    cost to every token of every stream.
     """
 
     def __init__(self, send: Send, head: Message, ping: bytes, ping_seconds: float) -> None:
@@ -107,7 +109,7 @@ class _Writer:
         self._timer = self._loop.call_later(ping_seconds, self._look) if ping and ping_seconds else None
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send `data`, which is the end of the body unless there is `more`."""
+        """Send `data`; without `more` it is the end of the body."""
         async with self._turn:
             if not self.started:
                 self.started = True

@@ -1,4 +1,4 @@
-"""Served names as listings have them: in OpenAI's shape, or in Anthropic's for its clients, which send a version."""
+"""Lists of served names in OpenAI's format, or in Anthropic's for its clients, which send a version."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ _VERSION = "anthropic-version"
 
 
 def models_answer(request: Request, models: Sequence[Mapping[str, Any]]) -> Response:
-    """The list of `models`, each of which is as OpenAI has it."""
+    """Return the list of `models`, each given in OpenAI's format."""
     if _VERSION not in request.headers:
         return json_response({"object": "list", "data": models})
     data = [_of_anthropic(model) for model in models]
@@ -19,7 +19,7 @@ def models_answer(request: Request, models: Sequence[Mapping[str, Any]]) -> Resp
 
 
 def model_answer(request: Request, model: Mapping[str, Any]) -> Response:
-    """One model."""
+    """Return one model."""
     return json_response(_of_anthropic(model) if _VERSION in request.headers else model)
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, with the errors that are really answered and the keys that are really asked for."""
+"""The OpenAPI document: FastAPI's, corrected to list the errors and the API keys that the server actually uses."""
 
 import functools
 from collections.abc import Sequence
@@ -28,20 +28,20 @@ _REASONS = {
     503: "The server is loading, restarting or shutting down.",
     504: "The request exceeded its time limit.",
 }
-# Statuses that any route may answer, and those that any route with a body may.
+# Statuses that any route may return, and those that any route with a body may return.
 _ALWAYS = (401, 403, 431, 500)
 _WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
 
 
 def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: its own errors and those that every route has, in the format of `model`."""
-    # By reference, and not as FastAPI's `model`, which it compiles again for each status of each route.
+    """Return the `responses` of a route: its own errors and those of every route, in the format of `model`."""
+    # By reference: FastAPI compiles a `model` again for each status of each route.
     content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
     return {status: {"description": _REASONS[status], "content": content} for status in (*statuses, *_ALWAYS)}
 
 
 def body_errors(model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
-    """The errors of a route that takes a body."""
+    """Return the errors of a route that takes a body."""
     return errors(*_WITH_BODY, model=model)
 
 
@@ -49,10 +49,10 @@ BODY_ERRORS = body_errors()
 
 
 def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool) -> None:
-    """Make `app` answer GET /openapi.json with the true document, which is written once; `models` are of its errors.
+    """Make `app` answer GET /openapi.json with the corrected document, encoded once; `models` are the models of errors.
 
-    FastAPI's own route would write it again for each request, which takes several times its memory and milliseconds of
-    the event loop.
+    FastAPI's own route would encode the document for each request, which takes several times its memory and
+    milliseconds of the event loop.
     """
     generate = app.openapi
 
@@ -61,7 +61,7 @@ def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool)
             app.openapi_schema = _mended(generate(), models, has_keys=has_keys)
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way
+    app.openapi = openapi  # FastAPI's documented way
     document = functools.cache(lambda: msgspec.json.encode(app.openapi()))
 
     @app.get("/openapi.json", include_in_schema=False)
@@ -72,7 +72,7 @@ def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool)
 def _mended(schema: dict[str, Any], models: Sequence[type[BaseModel]], *, has_keys: bool) -> dict[str, Any]:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
-            # FastAPI's own, which is never answered: what it stands for is a 400 here.
+            # FastAPI adds a 422, which is never returned: the server returns a 400 instead.
             operation["responses"].pop("422", None)
             if has_keys and (method != "get" or path not in OPEN_PATHS):
                 operation["security"] = [{_SCHEME: []}]

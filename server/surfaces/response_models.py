@@ -1,6 +1,6 @@
-"""The shapes of answers, for the OpenAPI document; answers are written as plain data and are not checked against these.
+"""The formats of answers for the OpenAPI document; answers are written as plain data and not validated against them.
 
-OpenAI's reference for /v1, vLLM's for /tokenize and /detokenize.
+They follow OpenAI's reference for /v1, and vLLM's for /tokenize and /detokenize.
 """
 
 from typing import Any, Literal
@@ -195,5 +195,5 @@ class Detokenized(BaseModel):
     prompt: str
 
 
-# Each event's data is a chunk: an answer with `delta` for `message`, or `text` so far; the last one is [DONE].
+# The data of each event is a chunk: an answer with `delta` for `message`, or with the new `text`; the last is [DONE].
 EVENT_STREAM: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}

@@ -1,7 +1,7 @@
 """The formats of the server's reports on itself, for the OpenAPI document; the server does not validate against them.
 
-OpenAI's and Anthropic's references for /v1/models, SGLang's for /v1/loads and /model_info, vLLM's for /load and
-/tokenizer_info.
+They follow OpenAI's and Anthropic's references for /v1/models, SGLang's for /v1/loads and /model_info, and vLLM's for
+/load and /tokenizer_info.
 """
 
 from typing import Any, Literal

@@ -14,33 +14,33 @@ from numaserve.server.surfaces.event_stream import EventStream, Framing
 
 
 def json_response(body: object) -> Response:
-    """A 200 with a JSON body."""
+    """Return a 200 with a JSON body."""
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 def utc_text(seconds: float) -> str:
-    """A time, in seconds since 1970, as RFC 3339 has it."""
+    """Return a time, in seconds since 1970, in the format of RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 class Answer(Protocol):
-    """A generation in the shape of one endpoint."""
+    """A generation in the format of one endpoint."""
 
     @property
     def framing(self) -> Framing:
-        """How its events are written."""
+        """The format of the answer's events."""
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole answer."""
+        """Return the whole answer."""
 
     def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
-        """The payloads of the answer's events."""
+        """Yield the payloads of the answer's events."""
 
 
 async def respond(
     request: Request, answer: Answer, generation: Generation, *, stream: bool, ping_seconds: float
 ) -> Response:
-    """The answer, as events or whole. The generation ends with it, or when the client leaves."""
+    """Return the answer, as events or whole. The generation is closed at the end, or when the client leaves."""
     if stream:
         return EventStream(answer.framing, _news(answer.stream(generation), generation), generation, ping_seconds)
     try:
@@ -50,7 +50,7 @@ async def respond(
 
 
 async def _news(payloads: AsyncGenerator[object, None], generation: Generation) -> AsyncGenerator[object, None]:
-    """The payloads without those that a client has had from another server."""
+    """Yield the payloads without those that a client has received from another server."""
     async with aclosing(payloads):
         async for payload in payloads:
             if not generation.replaying:

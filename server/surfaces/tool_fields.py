@@ -1,4 +1,4 @@
-"""What bodies of all surfaces have of tools."""
+"""The fields for tools that the bodies of all surfaces share."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ T = TypeVar("T")
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Which tools an answer calls, whichever words a surface has for it."""
+    """The choice of the tools that an answer may call, independent of the surface."""
 
     mode: Literal["auto", "none", "required"] = "auto"
-    names: tuple[str, ...] = ()  # the tools that may be called; all where it is empty
-    one: bool = False  # one call, and no more
+    names: tuple[str, ...] = ()  # the tools that may be called; empty: all
+    one: bool = False  # at most one call
 
     @classmethod
     def named(cls, name: str) -> Choice:
-        """The choice of one call of this tool."""
+        """Return the choice of exactly one call of this tool."""
         return cls("required", (name,), one=True)
 
     def check(self, tools: Sequence[Mapping[str, Any]], param: str) -> None:
-        """Raise `PydanticCustomError` where `tools`, which are data of a `Tool`, do not have what the choice needs."""
+        """Raise `PydanticCustomError` if `tools`, each the data of a `Tool`, lack a tool that the choice needs."""
         if self.mode == "required" and not tools:
             raise conflict(param, f"'{param}' requires a tool call, but the request has no tools")
         if not {tool["name"] for tool in tools}.issuperset(self.names):
@@ -44,7 +44,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def tool_use(tools: Sequence[Mapping[str, Any]], choice: Choice | None, *, parallel: bool = True) -> ToolUse | None:
-    """Return the use of tools that checked fields ask for; None without tools."""
+    """Return the use of tools that validated fields ask for; None without tools."""
     if not tools:
         return None
     choice = choice or Choice()
@@ -52,16 +52,17 @@ def tool_use(tools: Sequence[Mapping[str, Any]], choice: Choice | None, *, paral
 
 
 MAX_TOOLS = 256
-# OpenAI's and Anthropic's rule, and the dots, slashes and colons that names of MCP servers bring.
+# OpenAI's and Anthropic's rule, plus the dots, slashes and colons in names of MCP servers.
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
 class left_out_unless:
-    """A tool whose `type` is one of `served`, or begins with one of `prefixes`; any other tool becomes None, and the
-    answer names its type. `default` is the type of a tool that has none.
+    """Drops tools of other types: a tool whose `type` is neither in `served` nor begins with one of `prefixes` becomes
+    None.
 
-    Refusing a request for a tool that the server does not have was rejected: clients send their vendor's tools in every
-    request, and work without them. A type that is nearly a served one is an error all the same.
+    The answer names the dropped types. `default` is the type of a tool without one. Refusing such requests was
+    rejected: clients send their vendor's tools in every request, and work without them. A type that is almost a served
+    one is still an error.
     """
 
     def __init__(self, *served: str, prefixes: tuple[str, ...] = (), default: str | None = None) -> None:
@@ -91,19 +92,19 @@ class left_out_unless:
 
 
 def kept(tools: Sequence[T | None]) -> list[T]:
-    """The tools that were not left out."""
+    """Return the tools that were not dropped."""
     return [tool for tool in tools if tool is not None]
 
 
 def tool_data(
     name: str, description: str | None, parameters: dict[str, Any] | None, strict: bool | None
 ) -> dict[str, Any]:
-    """The data of a `Tool`: a long body is checked in another process."""
+    """Return the data of a `Tool`, since long bodies are validated in another process."""
     return {"name": name, "description": description or "", "parameters": parameters, "strict": strict is True}
 
 
 def distinct(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tools as data, no two of which have the same name. Raises `PydanticCustomError`."""
+    """Return `tools`, given as data. Raises `PydanticCustomError` if two have the same name."""
     names = {tool["name"] for tool in tools}
     if len(names) != len(tools):
         raise conflict("name", "two tools have the same name; give each tool its own name")

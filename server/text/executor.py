@@ -29,7 +29,7 @@ class Executor:
     """
 
     def __init__(self, name: str, *, threads: int, max_requests: int, waiting: str = "texts") -> None:
-        """Create an idle executor. `name` prefixes the threads' names; `waiting` names the waiting work in the error for
+        """Create an idle executor. `name` prefixes the threads' names; `waiting` names the waiting work in errors for
         clients."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting = waiting

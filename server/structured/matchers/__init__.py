@@ -1,1 +1,1 @@
-"""Matchers: one sequence's walk through a grammar, in this process or in another."""
+"""Matchers: the position of one sequence in a grammar, in this process or in another."""

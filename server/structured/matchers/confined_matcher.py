@@ -1,8 +1,8 @@
-"""Matchers in processes that may be killed: for grammars that take long at each token.
+"""Matchers in processes that can be killed, for grammars that take long at each token.
 
-llguidance bounds what a mask takes by counts (see `parser_limits`), which an ambiguous grammar gets around: items are
-counted, and not what is compared for each. A thread that computes one cannot be stopped, and takes a core from the
-workers; and a token is accepted with the GIL held. A process has a limit of processor time, and the idle priority.
+llguidance bounds the cost of a mask by counts (see `parser_limits`), which an ambiguous grammar evades: items are
+counted, but not the comparisons for each item. A thread that computes a mask cannot be stopped, takes a core from the
+workers, and holds the GIL while it accepts a token. A process has a limit of processor time, and idle priority.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ from numaserve.server.structured.vocabulary import Vocabulary
 
 _MODULE = "numaserve.server.structured.matchers.process"
 _PROCESSES = 2
-_MEMORY_BYTES = 1536 * 2**20  # the tokenizer's, too
-_CPU_SECONDS = 2.0  # for a token, or for all of an answer where a process is new
-_MAKE_CPU_SECONDS = 10.0  # for the tokenizer
-_SECONDS = 60.0  # wall time: the idle priority may have to wait long; requests have a shorter patience
+_MEMORY_BYTES = 1536 * 2**20  # includes the tokenizer's memory
+_CPU_SECONDS = 2.0  # for a token, or for the whole answer so far if the process is new
+_MAKE_CPU_SECONDS = 10.0  # to load the tokenizer
+_SECONDS = 60.0  # wall time: a process of idle priority may wait long; requests have a shorter timeout
 
 
 class MatcherProcesses:
-    """The processes, started when they are first needed. For several threads."""
+    """The matcher processes, started when they are first needed. Thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._config = {"vocabulary": msgspec.to_builtins(vocabulary)}
@@ -38,7 +38,7 @@ class MatcherProcesses:
         self._closed = False
 
     def new_id(self) -> int:
-        """Return the id of a matcher that is new."""
+        """Return an unused id for a matcher."""
         return next(self._ids)
 
     def mask(self, piece: Piece, whole: Piece) -> bytes:
@@ -84,27 +84,27 @@ class MatcherProcesses:
 
 
 class ConfinedMatcher:
-    """Implements `TokenMatcher`; each mask is computed elsewhere, while the thread that wants it sleeps."""
+    """Implements `TokenMatcher`; another process computes each mask, while the calling thread sleeps."""
 
     is_confined = True
 
     def __init__(self, processes: MatcherProcesses, grammar: str, tokens: Iterable[int]) -> None:
-        """`tokens` are those of the answer until now."""
+        """Add a matcher of `grammar` to the processes. `tokens` are the answer so far."""
         self._processes = processes
         self._grammar = grammar
         self._tokens = list(tokens)
-        self._known = 0  # of these, those that the process has
+        self._known = 0  # number of tokens that the process has accepted
         self._id = processes.new_id()
 
     def confine(self) -> None:
-        """Do nothing: it is confined."""
+        """Do nothing: the matcher is already confined."""
 
     def accept(self, token: int) -> None:
-        """Take in the sampled token; whether it is allowed shows with the next mask."""
+        """Record the sampled token; the next mask fails if the grammar does not allow it."""
         self._tokens.append(token)
 
     def write_mask(self, address: int, nbytes: int) -> MaskState:
-        """Write the bits of the next position to the `nbytes` bytes at `address`. Raises `ConstraintFailed`."""
+        """Write the mask of the next position to the `nbytes` bytes at `address`. Raises `ConstraintFailed`."""
         piece = Piece(self._id, self._tokens[self._known :], self._known)
         mask = self._processes.mask(piece, Piece(self._id, self._tokens, grammar=self._grammar))
         self._known = len(self._tokens)
@@ -113,13 +113,13 @@ class ConfinedMatcher:
         return MaskState.MASK
 
     def fork(self) -> NoReturn:
-        """Raise `ConstraintFailed`: nothing looks ahead here."""
+        """Raise `ConstraintFailed`: a confined matcher cannot look ahead."""
         raise ConstraintFailed("Draft tokens are not supported for a constraint that is slow to compute.")
 
     def would_accept(self, tokens: Sequence[int]) -> int:
-        """Raise `ConstraintFailed`: nothing looks ahead here."""
+        """Raise `ConstraintFailed`: a confined matcher cannot look ahead."""
         raise ConstraintFailed("Draft tokens are not supported for a constraint that is slow to compute.")
 
     def forced(self) -> Sequence[int]:
-        """Raise `ConstraintFailed`: nothing looks ahead here."""
+        """Raise `ConstraintFailed`: a confined matcher cannot look ahead."""
         raise ConstraintFailed("Draft tokens are not supported for a constraint that is slow to compute.")

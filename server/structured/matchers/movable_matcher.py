@@ -1,4 +1,4 @@
-"""A sequence's walk through a grammar, here or, where that takes long, in a process of its own."""
+"""The position of a sequence in a grammar, in this process, or in another if masks take long."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ class MovableMatcher:
     """Implements `TokenMatcher`."""
 
     def __init__(self, local: GrammarMatcher, move: Callable[[list[int]], ConfinedMatcher]) -> None:
-        """`move` makes a confined matcher that has accepted these tokens."""
+        """Start in this process. `move` creates a confined matcher that has accepted the given tokens."""
         self._matcher: GrammarMatcher | ConfinedMatcher = local
         self._move = move
         self._tokens: list[int] = []
 
     @property
     def is_confined(self) -> bool:
-        """Whether its work is done in another process."""
+        """Whether another process does the work."""
         return self._matcher.is_confined
 
     def confine(self) -> None:
-        """Have all further work done in another process."""
+        """Move all further work to another process."""
         if not self._matcher.is_confined:
             self._matcher = self._move(self._tokens)
             self._tokens = []
 
     def accept(self, token: int) -> None:
-        """Take in the sampled token. Raises `ConstraintFailed`."""
+        """Accept the sampled token. Raises `ConstraintFailed`."""
         self._matcher.accept(token)
         if not self._matcher.is_confined:
             self._tokens.append(token)
 
     def write_mask(self, address: int, nbytes: int) -> MaskState:
-        """Write the bits of the next position to the `nbytes` bytes at `address`. Raises `ConstraintFailed`."""
+        """Write the mask of the next position to the `nbytes` bytes at `address`. Raises `ConstraintFailed`."""
         return self._matcher.write_mask(address, nbytes)
 
     def fork(self) -> GrammarMatcher:
-        """Return one at the same place, which goes its own way. Raises `ConstraintFailed`."""
+        """Return an independent matcher at the same position. Raises `ConstraintFailed`."""
         return self._matcher.fork()
 
     def would_accept(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens may come next, one after the other. Raises `ConstraintFailed`."""
+        """Return the number of these tokens that may follow in sequence. Raises `ConstraintFailed`."""
         return self._matcher.would_accept(tokens)
 
     def forced(self) -> Sequence[int]:
-        """Return tokens of the text that alone may come next. Raises `ConstraintFailed`."""
+        """Return the tokens of the only text that may come next. Raises `ConstraintFailed`."""
         return self._matcher.forced()

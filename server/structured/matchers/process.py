@@ -1,4 +1,4 @@
-"""Computes masks in a process of its own. Started by `MatcherProcesses`."""
+"""The process that computes masks. Started by `MatcherProcesses`."""
 
 import ctypes
 from base64 import b85encode
@@ -13,21 +13,21 @@ from numaserve.server.structured.matchers.matcher import GrammarMatcher, mask_by
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.vocabulary import Vocabulary
 
-UNKNOWN = ""  # the answer where the process does not have the matcher, or not at that place
-_MOST_MATCHERS = 32  # the one that was used longest ago goes; it is made again when it is wanted
+UNKNOWN = ""  # the answer if the process lacks the matcher, or has it at another position
+_MOST_MATCHERS = 32  # the least recently used one is evicted; it is rebuilt when needed
 
 
 class Piece(msgspec.Struct, omit_defaults=True):
-    """Work on one matcher: the tokens to accept before the next mask is made."""
+    """Work on one matcher: the tokens to accept before the next mask is computed."""
 
     id: int
     tokens: list[int]
-    known: int = 0  # tokens that the matcher has accepted before
-    grammar: str = ""  # in llguidance's form; empty for a matcher that was begun before
+    known: int = 0  # number of tokens that the matcher has accepted before
+    grammar: str = ""  # in llguidance's form; empty for a known matcher
 
 
 class Matchers:
-    """The matchers of this process, by their ids."""
+    """The matchers of this process, by id."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -35,7 +35,7 @@ class Matchers:
         self._held: OrderedDict[int, tuple[GrammarMatcher, int]] = OrderedDict()
 
     def mask(self, piece: Piece) -> str:
-        """Return the mask of a matcher in base 85, or `UNKNOWN`. Raises `Complaint` where the answer cannot go on."""
+        """Return the mask of a matcher in base 85, or `UNKNOWN`. Raises `Complaint` if the answer cannot continue."""
         matcher, known = self._held.pop(piece.id, (None, 0))
         if piece.grammar:
             compiled = new_matcher(self._tokenizer, piece.grammar)

@@ -1,1 +1,1 @@
-"""Compilation for trial, in a process that a grammar may crash, hang or fill."""
+"""Sandboxed compiles: compilation in a process that a grammar may crash, hang or fill."""

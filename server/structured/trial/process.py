@@ -1,8 +1,8 @@
-"""Compiles grammars for trial, each in a fork that may crash, hang or fill its memory. Started by `Trial`.
+"""The process of sandboxed compiles, each in a fork that may crash, hang or fill its memory. Started by `Trial`.
 
-The process loads the tokenizer once and reads lines of JSON: first the settings, then one constraint a line. A fork for
-each does the work: its memory is gone with it, and the tokenizer is there already for the next one, whatever became of
-the last. The fork confines itself before it looks at the constraint; this process never looks at one.
+The process loads the tokenizer once and reads lines of JSON: first the settings, then one constraint per line. A fork
+compiles each constraint. Its memory is freed with it, and the next fork finds the tokenizer loaded, however the last
+one ended. The fork confines itself before it parses the constraint; this process never parses one.
 """
 
 import ctypes
@@ -25,12 +25,12 @@ from numaserve.server.structured.translate import grammars_of_far_patterns, to_l
 from numaserve.server.structured.trial.answer import HEAD, NOT_CONFINED, Answer, Settings
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, UnsupportedGrammar
 
-# Less than a thread of the server has: a grammar that exhausts the stack does it here.
+# Smaller than a server thread's stack: a grammar that exhausts the stack does so here.
 _STACK_BYTES = 2**20
 _PR_SET_PDEATHSIG = 1
-_TOKENS = 4  # of an answer that is begun for trial
+_TOKENS = 4  # tokens of a simulated answer
 _PAGE = resource.getpagesize()
-# Of a signal: whether the stack or the memory was exhausted cannot be told, as the one grows into the other.
+# A signal does not show whether the stack or the memory was exhausted, because one grows into the other.
 _TOO_LARGE = "the constraint is nested too deeply, has too many parts, or needs too much memory"
 
 
@@ -55,7 +55,8 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
 
 
 def _answer_for_trial(tokenizer: LLTokenizer, grammar: str, constraint: Constraint) -> float:
-    """Begin an answer, and go on with it where the constraint counts far. Return the seconds of its slowest first mask.
+    """Begin an answer, continue it if the constraint has large counts, and return the CPU seconds of the slowest first
+    mask.
 
     Raises `UnsupportedGrammar`.
     """
@@ -73,9 +74,9 @@ def _answer_for_trial(tokenizer: LLTokenizer, grammar: str, constraint: Constrai
 
 
 def _take_some_tokens(matcher: LLMatcher) -> tuple[list[int], float]:
-    """Begin an answer, since only masks show that a grammar is too large for them.
+    """Begin an answer, because only masks show that a grammar is too large for them.
 
-    Return its tokens, and the seconds of processor time of the slowest mask.
+    Return its tokens, and the CPU seconds of the slowest mask.
     """
     tokens: list[int] = []
     slowest = 0.0
@@ -95,13 +96,13 @@ def _take_some_tokens(matcher: LLMatcher) -> tuple[list[int], float]:
 
 
 def _become_a_trial(settings: Settings, memory_bytes: int, parent: int) -> None:
-    """Give up everything but computing, for as long as may be, and end with the process that asked."""
+    """Give up every right except computing, set the time limits, and die with the parent process."""
     limits = settings.limits
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):  # the next constraints, answers, and what Rust says when it panics
+    for descriptor in (0, 1, 2):  # the constraints, the answers, and Rust's panic messages
         os.dup2(nowhere, descriptor)
     resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, _STACK_BYTES))
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_seconds)
@@ -110,7 +111,7 @@ def _become_a_trial(settings: Settings, memory_bytes: int, parent: int) -> None:
 
 
 def _in_a_fork(work: Callable[[], Answer], become: Callable[[], None]) -> tuple[Answer, int]:
-    """The answer of `work`, called in a fork after `become`, and the most memory that the fork has had, in bytes."""
+    """Return the answer of `work`, called in a fork after `become`, and the fork's peak memory in bytes."""
     source, sink = os.pipe()
     child = os.fork()
     if child == 0:
@@ -140,14 +141,14 @@ def _answer(status: int, data: bytes) -> Answer:
 
 
 def main() -> None:
-    """Serve trials until the input ends."""
+    """Serve sandboxed compiles until the input ends."""
     ignore_ends_of_the_group()
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     first = source.readline()
     if not first:
-        return  # the server ended before it asked for anything
+        return  # the server ended before it sent the settings
     settings = msgspec.json.decode(first, type=Settings)
     tokenizer = settings.vocabulary.load()
     own_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE

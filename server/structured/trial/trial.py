@@ -1,8 +1,8 @@
-"""Compilation for trial, in a process that a grammar may crash, hang or fill.
+"""Sandboxed compiles, in a process that a grammar may crash, hang or fill.
 
-llguidance bounds most of what a grammar can take, but not all: a chain of 30,000 references exhausts the stack, which
-ends the process, and four large `multipleOf` together hold a thread for minutes. So each grammar is compiled first
-where that harms nobody, with the same limits, and here only when it has gone well there.
+llguidance bounds most of the cost of a grammar, but not all. A chain of 30,000 references exhausts the stack, which
+ends the process, and four large `multipleOf` together hold a thread for minutes. So each grammar is first compiled in a
+sandbox with the same limits, and in the server only after that has succeeded.
 """
 
 from typing import NoReturn
@@ -17,11 +17,11 @@ from numaserve.server.structured.vocabulary import Vocabulary
 
 _COMMAND = command_of("numaserve.server.structured.trial.process")
 _START_SECONDS = 30.0  # to load the tokenizer, on a machine whose cores are all busy
-_SPARE_SECONDS = 1.0  # in which the process says that its fork was too slow
+_SPARE_SECONDS = 1.0  # for the process to report that its fork was too slow
 
 
 class Trial:
-    """One process of trials, started when it is first needed. For one thread at a time, but for `close`."""
+    """One sandbox process, started when it is first needed. For one thread at a time, except for `close`."""
 
     def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
         self._settings = msgspec.json.encode(Settings(vocabulary, limits)) + b"\n"
@@ -30,12 +30,12 @@ class Trial:
         self._closed = False
 
     def run(self, constraint: Constraint) -> Answer:
-        """The grammar of `constraint`, and what memory compiling it took.
+        """Return the grammar of `constraint` and the memory that compiling it took.
 
-        Raises `UnsupportedGrammar`, `GrammarTooSlow`, and `NotReady` where the process does not do its part.
+        Raises `UnsupportedGrammar`, `GrammarTooSlow`, and `NotReady` if the process fails.
         """
         line = msgspec.json.encode(constraint) + b"\n"
-        # A process that was killed between trials is no fault of this one.
+        # If the process was killed between two compiles, this constraint is not at fault.
         answer = self._ask(line) or self._ask(line)
         if answer is None:
             raise NotReady("The process that compiles grammars was killed twice. Try again.")
@@ -48,7 +48,7 @@ class Trial:
         return answer
 
     def close(self) -> None:
-        """End the process, in the middle of a trial too; from any thread."""
+        """End the process, even during a compile; any thread may call this."""
         self._closed = True
         if (process := self._process) is not None:
             process.kill()
@@ -60,14 +60,14 @@ class Trial:
             self._process.stop()
 
     def _ask(self, line: bytes) -> Answer | None:
-        """The answer, or None where the process has died."""
+        """Return the answer; None if the process has died."""
         seconds = self._limits.seconds + _SPARE_SECONDS
         unsent = b""
         if self._process is None or self._process.is_stopped:
             self._process = ChildProcess(_COMMAND, in_background=True)
             unsent, seconds = self._settings, seconds + _START_SECONDS
         process = self._process
-        if self._closed:  # asked after the start: `close` may not have seen the new process
+        if self._closed:  # checked after the start: `close` may have missed the new process
             process.stop()
             raise NotReady("The server is shutting down.")
         patience = Patience(seconds)

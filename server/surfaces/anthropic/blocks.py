@@ -1,4 +1,4 @@
-"""The blocks that messages are made of, as Anthropic's clients send them."""
+"""The content blocks of messages, as Anthropic's clients send them."""
 
 from __future__ import annotations
 

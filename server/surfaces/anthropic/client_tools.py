@@ -1,6 +1,6 @@
-"""Anthropic's tools that the client runs. A request has only their types; descriptions and schemas are here.
+"""Anthropic's tools that the client runs. Requests contain only their types; descriptions and schemas are here.
 
-Their inputs are in Anthropic's documentation of the bash, text editor and memory tools.
+Anthropic's documentation of the bash, text editor and memory tools defines their inputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _RANGE: _Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2,
 
 
 def _commands(*names: str, **inputs: _Schema) -> _Schema:
-    """The schema of a tool that has commands, of whose inputs each command takes some."""
+    """Return the schema of a tool with commands, each of which uses some of the inputs."""
     properties = {"command": {"type": "string", "enum": list(names)}, **inputs}
     return {"type": "object", "properties": properties, "required": ["command"]}
 
@@ -28,7 +28,7 @@ _MEMORY = _commands(
     *("view", "create", "str_replace", "insert", "delete", "rename"),
     **(_EDITS | _INSERTED | {"old_path": _TEXT, "new_path": _TEXT}),
 )
-# Description and schema, by the beginning of the type; the date of a version follows it.
+# Description and schema by the beginning of the type, which continues with the date of a version.
 _TOOLS = {
     "bash_": ("Runs a command in a shell that stays open between calls; `restart` begins a new one.", _BASH),
     "text_editor_": ("Views, creates and edits text files.", _EDITOR),

@@ -1,4 +1,4 @@
-"""Messages of blocks, as a conversation that chat templates know."""
+"""The conversion of messages with blocks to the conversation that chat templates take."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class InputMessage(Strict):
 
 
 def _conversation(messages: list[InputMessage]) -> Conversation:
-    """The conversation; neighbours of one role are one turn, as Anthropic takes them."""
+    """Return the conversation; neighbouring messages of one role are one turn, as in Anthropic's API."""
     names = {block.id: block.name for message in messages for block in message.blocks if block.type == "tool_use"}
     turns = (turn for message in messages for turn in _turns(message, names))
     return conversation_from(join_neighbours(turns, {"user", "assistant", "system"}))

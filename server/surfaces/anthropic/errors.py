@@ -15,10 +15,11 @@ _KINDS = {
 
 
 def error_body(error: ApiError, request_id: str = "") -> dict[str, object]:
-    """The JSON object clients get, also as an event in the middle of a stream, where no id is known."""
+    """Return the JSON object for clients; it is also sent as an event in the middle of a stream, where no id is
+    known."""
     message, overflow = error.message, error.overflow
     if overflow is not None:
-        # Anthropic's words, by which clients know that they have to shorten the conversation.
+        # Anthropic's wording: clients recognize it and shorten the conversation.
         message = f"prompt is too long: {overflow.tokens} tokens > {overflow.maximum} maximum"
     kind = _KINDS.get(error.status_code, "api_error" if error.status_code >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id or None}

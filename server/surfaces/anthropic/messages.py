@@ -24,7 +24,7 @@ from numaserve.server.surfaces.streaming import json_response, respond
 
 
 def messages_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
     failures = body_errors(AnthropicError)
 
@@ -58,12 +58,12 @@ class _MessageAnswer:
         self._max_tokens = body.max_tokens
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole answer at once."""
+        """Return the whole answer at once."""
         async with aclosing(self.stream(generation)) as events:
             return json_response(await message_of(events))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Event, None]:
-        """The events: the message's start, its blocks, the reason of its end."""
+        """Yield the events: the start of the message, its blocks, and the reason for its end."""
         blocks, begun = BlockEvents(), False
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:

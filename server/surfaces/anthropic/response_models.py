@@ -1,4 +1,4 @@
-"""The shapes of Anthropic's answers, for the OpenAPI document, after Anthropic's reference of the Messages API."""
+"""The formats of Anthropic's answers for the OpenAPI document, after Anthropic's reference of the Messages API."""
 
 from typing import Any, Literal
 

@@ -30,7 +30,7 @@ _BILLING = "x-anthropic-billing-header:"
 
 
 def _instructions(content: str | list[TextBlock]) -> str:
-    """The text of `system`, without the billing header that Claude Code puts there."""
+    """Return the text of `system`, without the billing header that Claude Code adds."""
     if isinstance(content, str):
         return content.partition("\n")[2] if content.startswith(_BILLING) else content
     return text_of([block for block in content if not block.text.startswith(_BILLING)])
@@ -101,18 +101,18 @@ class CountTokensRequest(Strict):
 
     @property
     def thinks(self) -> bool:
-        """Whether a thought is asked for."""
+        """Whether the request asks for a thought."""
         return self.thinking is not None and self.thinking.type != "disabled"
 
     def chat(self) -> Chat:
-        """The conversation, to be continued."""
-        # Templates have one of these variables, or none.
+        """Return the conversation to continue."""
+        # Templates use one of these variables, or none.
         arguments: dict[str, object] = {"enable_thinking": self.thinks, "thinking": self.thinks}
         effort = None if self.output_config is None else self.output_config.effort
         return Chat(with_system(self.system, self.messages), arguments | effort_arguments(effort))
 
     def tool_use(self) -> ToolUse | None:
-        """The tools, and which of them the answer calls."""
+        """Return the tools, and the rule for calling them."""
         return tool_use(self.tools or (), None if self.tool_choice is None else self.tool_choice.meant)
 
 
@@ -147,7 +147,7 @@ class MessagesRequest(CountTokensRequest):
             self.chat(),
             Sampling(**given, stop=self.stop_sequences or ()),  # type: ignore[arg-type]
             model=self.model,
-            # A default and no demand: clients ask for what the largest models may write.
+            # A default and no demand: clients ask for the maximum of the largest models.
             default_max_tokens=self.max_tokens,
             tools=self.tool_use(),
             reasoning=self._reasoning(),
@@ -162,5 +162,5 @@ class MessagesRequest(CountTokensRequest):
     def _reasoning(self) -> Reasoning:
         thinking = self.thinking
         if thinking is None or not self.thinks:
-            return Reasoning(include=False)  # of a model that thinks all the same
+            return Reasoning(include=False)  # the model may think even so
         return Reasoning(include=thinking.display != "omitted", max_tokens=thinking.budget_tokens)

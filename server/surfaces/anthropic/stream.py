@@ -1,4 +1,4 @@
-"""The events of an answer, in Anthropic's order, and the message that they make."""
+"""The events of an answer, in Anthropic's order, and the message that they describe."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numaserve.server.surfaces.anthropic.errors import error_body
 from numaserve.server.surfaces.event_stream import Framing, named_event
 
 Event = dict[str, Any]
-# Nothing is signed, but clients leave out thoughts without a signature when they send an answer back.
+# Nothing is signed, but clients drop thoughts without a signature when they send an answer back.
 _SIGNATURE = "unsigned"
-_NO_OBJECT = "INVALID_JSON"  # under which Anthropic's clients find an input that is none
-# Where the deltas of blocks have their pieces.
+_NO_OBJECT = "INVALID_JSON"  # the field under which Anthropic's clients find an input that is not an object
+# The field that holds the text of each type of delta.
 _FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _THINKING = "thinking"
 
@@ -33,10 +33,10 @@ class BlockEvents:
 
     def __init__(self) -> None:
         self._index = -1
-        self._open: object = None  # what the open block is: a kind, or the number of a call
+        self._open: object = None  # the open block: a kind, or the number of a call
 
     def of(self, chunk: Chunk) -> Iterator[Event]:
-        """The events of a piece of the answer."""
+        """Yield the events of a piece of the answer."""
         if chunk.reasoning:
             yield from self._begin(_THINKING, {"type": "thinking", "thinking": "", "signature": ""})
             yield self._delta({"type": "thinking_delta", "thinking": chunk.reasoning})
@@ -44,13 +44,13 @@ class BlockEvents:
             yield from self._begin("text", {"type": "text", "text": ""})
             yield self._delta({"type": "text_delta", "text": chunk.text})
         for call in chunk.tool_calls:
-            # Only the first piece of a call has its id and its name, and only it begins a block.
+            # Only the first piece of a call has its id and its name, and only this piece begins a block.
             yield from self._begin(call.call, {"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
             if call.arguments:
                 yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
 
     def end(self) -> Iterator[Event]:
-        """The end of the block that is open."""
+        """Yield the end of the open block."""
         if self._open is not None:
             if self._open == _THINKING:
                 yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
@@ -93,7 +93,7 @@ async def message_of(events: AsyncIterator[Event]) -> dict[str, Any]:
 
 
 def usage_body(usage: Usage) -> dict[str, object]:
-    """Anthropic's `usage`, whose `input_tokens` are those that did not come from the cache."""
+    """Return Anthropic's `usage`, whose `input_tokens` are those that did not come from the cache."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

@@ -49,7 +49,7 @@ class InputTool(Strict):
     eager_input_streaming: Unused = None
 
     def data(self) -> dict[str, Any]:
-        """The function as the data of a `Tool`."""
+        """Return the function as the data of a `Tool`."""
         return tool_data(self.name, self.description, self.input_schema, self.strict)
 
 
@@ -68,7 +68,7 @@ class ClientTool(Strict):
     strict: Unused = None
 
     def data(self) -> dict[str, Any]:
-        """The function as the data of a `Tool`."""
+        """Return the function as the data of a `Tool`."""
         return tool_data(self.name, *client_tool(self.type), strict=False)
 
 
@@ -90,7 +90,7 @@ class ToolChoice(Strict):
 
     @property
     def meant(self) -> Choice:
-        """The choice in every surface's words."""
+        """The choice in the terms that all surfaces share."""
         one = self.disable_parallel_tool_use is True
         match self.type:
             case "tool":

@@ -21,7 +21,7 @@ from numaserve.server.surfaces.ollama.options import OllamaFields
 from numaserve.server.surfaces.openai.logprobs import TokenNames, chat_entries
 from numaserve.server.surfaces.streaming import json_response, utc_text
 
-# An answer's text, thought and calls in the fields that an endpoint has for them.
+# Places an answer's text, thought and calls in the fields of an endpoint.
 Place = Callable[[str, str, Sequence[WholeCall]], dict[str, object]]
 
 
@@ -33,17 +33,17 @@ def _error_line(error: ApiError) -> bytes:
     return _line(error_body(error))
 
 
-# No sign of life: clients decode every line, an empty one too.
+# No keep-alive messages: clients decode every line, even an empty one.
 LINES = Framing("application/x-ndjson", _line, _error_line, ping=b"")
 
 
 def now() -> str:
-    """The time of day as Ollama writes it."""
+    """Return the current time as Ollama writes it."""
     return utc_text(time.time())
 
 
 class OllamaAnswer:
-    """Writes the chunks of one generation in Ollama's shape. Made when the generation is admitted."""
+    """Writes the chunks of one generation in Ollama's format. Created when the generation is admitted."""
 
     framing = LINES
 
@@ -57,7 +57,7 @@ class OllamaAnswer:
         self._first: float | None = None
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole answer at once."""
+        """Return the whole answer at once."""
         answer = WholeAnswer()
         logprobs: list[msgspec.Raw] = []
         async with aclosing(generation.chunks()) as chunks:
@@ -69,7 +69,7 @@ class OllamaAnswer:
         return json_response(frame | self._end(answer.finish_reason, generation))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
-        """A line for each chunk that says something; a call is whole in its line, and the last line has the counts."""
+        """Yield a line for each chunk with content. Each call is complete in its line; the last line has the counts."""
         calls = WholeAnswer()
         told = 0
         async with aclosing(generation.chunks()) as chunks:
@@ -115,7 +115,7 @@ class OllamaAnswer:
 
 
 def loaded(model: str, place: Place) -> Response:
-    """The answer to a request that only wants the model to be loaded."""
+    """Return the answer to a request that only loads the model."""
     answer = {"model": model, "created_at": now(), **place("", "", ()), "done": True, "done_reason": "load"}
     return json_response(answer)
 

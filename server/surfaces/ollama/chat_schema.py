@@ -32,7 +32,7 @@ class OllamaToolCall(Strict):
     type: Unused = None
 
     def for_template(self) -> dict[str, object]:
-        """The call as templates know it."""
+        """Return the call in the format of templates."""
         return {"type": "function", "function": {"name": self.function.name, "arguments": self.function.arguments}}
 
 
@@ -60,16 +60,16 @@ class OllamaMessage(Strict):
 
     @property
     def needs_tools(self) -> bool:
-        """Whether only a template that knows of tools can write it."""
+        """Whether the message needs a template that supports tools."""
         return self.role == "tool" or bool(self.tool_calls)
 
     def for_template(self) -> dict[str, Any]:
-        """The message as the chat template sees it."""
+        """Return the message in the format of chat templates."""
         message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.tool_calls:
             message["tool_calls"] = [call.for_template() for call in self.tool_calls]
         if self.thinking:
-            message |= {"reasoning_content": self.thinking, "thinking": self.thinking}  # templates have either
+            message |= {"reasoning_content": self.thinking, "thinking": self.thinking}  # templates use one or the other
         if self.tool_name is not None:
             message["name"] = self.tool_name
         return message
@@ -84,7 +84,7 @@ class OllamaChatRequest(OllamaFields):
     """Functions that the model can call."""
 
     def asked(self) -> Asked | None:
-        """The request; None where the client only wants the model to be loaded."""
+        """Return the request; None if the client only wants to load the model."""
         if self.messages is None or not self.messages.messages:
             return None
         options = self.given_options

@@ -1,4 +1,4 @@
-"""POST /api/embed, and /api/embeddings, which is older."""
+"""POST /api/embed, and the older /api/embeddings."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from numaserve.server.surfaces.streaming import json_response
 
 
 def ollama_embed_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
 
     @router.post("/api/embed", response_model=EmbedAnswer, responses=BODY_ERRORS)
@@ -29,7 +29,7 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
         check_model(context, body.model)
         check_embeds(context, body.dimensions)
         ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
-        # A thread does it, as for /v1/embeddings.
+        # In a thread, as for /v1/embeddings.
         return await asyncio.to_thread(_answer, body, ends, began)
 
     @router.post("/api/embeddings", response_model=EmbeddingsAnswer, responses=BODY_ERRORS)

@@ -21,7 +21,7 @@ class OllamaEmbedRequest(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Tokens of many inputs, few of which are as long as they may be."""
+        """Return the tokens of many inputs, few of which have the maximum length."""
         return 16 * limits.context_length
 
     model: ShortText
@@ -37,7 +37,7 @@ class OllamaEmbedRequest(Strict):
     options: Unused = None
 
     def asked(self) -> Asked:
-        """The request for embeddings."""
+        """Return the request for embeddings."""
         texts = Texts(self.input, param="input", truncate=self.truncate is not False)
         return Asked(texts, Sampling(), model=self.model, pool=True)
 
@@ -53,5 +53,5 @@ class OllamaEmbeddingsRequest(Strict):
     options: Unused = None
 
     def asked(self) -> Asked:
-        """The request for embeddings."""
+        """Return the request for embeddings."""
         return Asked(Texts([self.prompt], truncate=True), Sampling(), model=self.model, pool=True)

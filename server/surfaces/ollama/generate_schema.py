@@ -27,7 +27,7 @@ class OllamaGenerateRequest(OllamaFields):
     images: Annotated[Neutral, neutral([], media="images")] = None
 
     def asked(self) -> Asked | None:
-        """The request; None where the client only wants the model to be loaded."""
+        """Return the request; None if the client only wants to load the model."""
         if not self.prompt:
             return None
         options = self.given_options

@@ -18,11 +18,11 @@ from numaserve.server.surfaces.ollama.options import OllamaFields
 from numaserve.server.surfaces.ollama.responses import BODY_ERRORS, LINES_OF_JSON, ChatAnswer, GenerateAnswer
 from numaserve.server.surfaces.streaming import respond
 
-_NO_OBJECT = "arguments"  # where arguments that the model wrote badly are a text, which no function takes
+_NO_OBJECT = "arguments"  # the field that holds invalid arguments as text, which no function accepts
 
 
 def ollama_generation_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
 
     @router.post("/api/chat", response_model=ChatAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})

@@ -29,7 +29,7 @@ _NEVER = "9999-12-31T23:59:59Z"
 
 
 def ollama_models_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
     modified_at = utc_text(context.created)
     details = _details(context)
@@ -90,18 +90,18 @@ def _details(context: ApiContext) -> dict[str, object]:
 
 
 def _size(context: ApiContext) -> int:
-    """Bytes of weights in memory; 0 until they are loaded."""
+    """Return the bytes of weights in memory; 0 until they are loaded."""
     workers = cast(Iterable[dict[str, Any]], context.engine.server_info().get("workers", ()))
     return sum(worker.get("weight_bytes", 0) for worker in workers)
 
 
 def _digest(context: ApiContext, name: str) -> str:
-    # Of the name and the path alone: reading gigabytes of weights for it would help nobody.
+    # Of the name and the path alone: no client benefits from reading gigabytes of weights for it.
     return hashlib.sha256(f"{name}\n{context.model_path}".encode()).hexdigest()
 
 
 def _info(context: ApiContext) -> dict[str, object]:
-    # Clients look for the key that ends so, after the architecture's name.
+    # Clients look for a key with this suffix, which follows the architecture's name.
     return {
         "general.architecture": "numaserve",
         "general.basename": context.model_name.rpartition("/")[2],

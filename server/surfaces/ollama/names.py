@@ -1,8 +1,8 @@
-"""Names of models as Ollama writes them: with a tag, which is ``latest`` unless another one is given."""
+"""Names of models as Ollama writes them: with a tag, ``latest`` by default."""
 
 from numaserve.server.generation.served_names import LATEST
 
 
 def tagged(name: str) -> str:
-    """The name with a tag, as listings have it."""
+    """Return the name with a tag, as in listings."""
     return name if ":" in name.rpartition("/")[2] else name + LATEST

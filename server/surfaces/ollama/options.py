@@ -1,4 +1,4 @@
-"""The fields that /api/chat and /api/generate share, and Ollama's options of sampling."""
+"""The fields that /api/chat and /api/generate share, and Ollama's sampling options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _kind_of_thinking(value: object) -> str:
     return "[level]" if isinstance(value, str) else "[switch]"
 
 
-# Tags, so that an error is about what was sent; with brackets, so that `param_of` leaves them out.
+# Tags, so that an error names the kind that was sent; with brackets, so that `param_of` leaves them out.
 _Think = Annotated[
     Annotated[bool, Tag("[switch]")] | Annotated[Literal["low", "medium", "high"], Tag("[level]")],
     Discriminator(_kind_of_thinking),
@@ -76,7 +76,7 @@ class Options(Strict):
     embedding_only: Annotated[Neutral, neutral(False)] = None
     mirostat_tau: Unused = None
     mirostat_eta: Unused = None
-    num_ctx: Unused = None  # the context is the server's; what does not fit is refused, where Ollama cuts it
+    num_ctx: Unused = None  # the server sets the context length; a longer prompt is refused, where Ollama truncates it
     num_keep: Unused = None
     num_batch: Unused = None
     num_gpu: Unused = None
@@ -113,7 +113,7 @@ class Options(Strict):
 
     @property
     def most_output(self) -> int | None:
-        """Tokens to generate at most; None for as many as fit."""
+        """The maximum number of tokens to generate; None: only the context length limits it."""
         return self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
 
 
@@ -160,7 +160,7 @@ class OllamaFields(Strict):
 
     @property
     def given_options(self) -> Options:
-        """The options, or those that say nothing."""
+        """The options, or the defaults if there are none."""
         return self.options or _DEFAULTS
 
     @property
@@ -180,5 +180,5 @@ class OllamaFields(Strict):
 
     @property
     def counted_logprobs(self) -> int:
-        """Log-probabilities to give, as in `SamplingParams`."""
+        """The number of log-probabilities to return, as in `SamplingParams`."""
         return (self.top_logprobs or 0) if self.logprobs else -1

@@ -1,4 +1,4 @@
-"""The shapes of Ollama's answers, for the OpenAPI document."""
+"""The formats of Ollama's answers for the OpenAPI document."""
 
 from typing import Any, Literal
 
@@ -140,5 +140,5 @@ class ApiVersion(BaseModel):
 
 ERRORS = errors(model=OllamaError)
 BODY_ERRORS = body_errors(OllamaError)
-# Each line is a chunk: an answer with the text so far, or the last one, with the counts.
+# Each line is a chunk: an answer with a part of the text, or the last one, with the counts.
 LINES_OF_JSON: dict[str, Any] = {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}

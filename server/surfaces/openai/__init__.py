@@ -1,1 +1,1 @@
-"""OpenAI's surface, with the extensions that vLLM and SGLang have for it."""
+"""OpenAI's surface, with its extensions by vLLM and SGLang."""

@@ -13,7 +13,7 @@ from numaserve.server.surfaces.streaming import respond
 
 
 def chat_router(context: ApiContext) -> APIRouter:
-    """The route of this file."""
+    """Return the route of this module."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
 
     @router.post("/v1/chat/completions", response_model=ChatCompletion, responses={200: EVENT_STREAM, **BODY_ERRORS})

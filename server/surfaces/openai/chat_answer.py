@@ -23,7 +23,7 @@ from numaserve.workers.interface.protocol import TokenLogprobs
 
 
 class ChatAnswer:
-    """Writes the chunks of a generation in the shape of chat."""
+    """Writes the chunks of a generation in the format of chat completions."""
 
     framing = EVENTS
 
@@ -33,7 +33,7 @@ class ChatAnswer:
         self._names = TokenNames(context.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
         self._choices = body.n or 1
         self._with_logprobs = body.logprobs is True
-        self._older = bool(body.functions)  # calls in OpenAI's older shape
+        self._older = bool(body.functions)  # calls in OpenAI's older format
         self._echoed = body.echoed
         self._ids = TokenIds(wanted=body.return_token_ids is True)
         self._body = body
@@ -44,7 +44,7 @@ class ChatAnswer:
         return self._frame.id
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole answer at once."""
+        """Return the whole answer at once."""
         answers = [WholeAnswer() for _ in range(self._choices)]
         logprobs: list[list[msgspec.Raw]] = [[] for _ in range(self._choices)]
         scored: list[msgspec.Raw] | None = None
@@ -53,10 +53,10 @@ class ChatAnswer:
                 answers[chunk.index].add(chunk)
                 self._ids.add(chunk.index, chunk.token_ids)
                 if scored is None and self._body.prompt_logprobs is not None:
-                    # A thread does it: thousands of tokens, each with alternatives, take a second.
+                    # In a thread: thousands of tokens, each with alternatives, take a second.
                     entries = partial(prompt_entries, self._names, chunk.prompt_logprobs, self._body.prompt_logprobs)
                     scored = await asyncio.to_thread(entries)
-                # Chunk by chunk: those of a long answer together would hold the event loop for a second at its end.
+                # Chunk by chunk: a long answer's entries at once would block the event loop for a second at its end.
                 logprobs[chunk.index] += self._entries(chunk.logprobs)
         choices: list[dict[str, object]] = [
             {
@@ -74,7 +74,8 @@ class ChatAnswer:
         return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage()), **of_prompt))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
-        """The chunks: per choice one with the role, then what it adds, then one with the reason; at last usage."""
+        """Yield the chunks: per choice one with the role, then its deltas, then one with the reason; finally the
+        usage."""
         started: set[int] = set()
         usage = StreamUsage(self._body, generation)
         async with aclosing(generation.chunks()) as chunks:

@@ -17,7 +17,7 @@ MAX_PROMPTS = 8192
 
 
 def _as_prompts(value: object) -> object:
-    """One string or one list of token ids as a list of one prompt."""
+    """Return a list of prompts; a single string or list of token ids becomes a list of one prompt."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
@@ -51,7 +51,7 @@ class CompletionRequest(ConstraintFields, SamplingFields):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Tokens of several prompts, few of which are as long as they may be."""
+        """Return the tokens of several prompts, few of which have the maximum length."""
         return 16 * limits.context_length
 
     prompt: Prompts

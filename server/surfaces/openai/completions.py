@@ -31,7 +31,7 @@ from numaserve.server.surfaces.streaming import json_response, respond
 
 
 def completions_router(context: ApiContext) -> APIRouter:
-    """The route of this file."""
+    """Return the route of this module."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
 
     @router.post("/v1/completions", response_model=Completion, responses={200: EVENT_STREAM, **BODY_ERRORS})
@@ -49,20 +49,20 @@ def completions_router(context: ApiContext) -> APIRouter:
 
 @dataclass
 class _Choice:
-    """One sequence of the answer, as far as it has come."""
+    """One sequence of the answer so far."""
 
     prompt: Prompt
     logprobs: CompletionLogprobs
     begun: bool = False
     sent: bool = False
-    scored: dict[str, object] = field(default_factory=dict)  # the prompt's log-probabilities, where they are wanted
+    scored: dict[str, object] = field(default_factory=dict)  # the prompt's log-probabilities, if requested
     texts: list[str] = field(default_factory=list)
     parts: list[dict[str, list[object]]] = field(default_factory=list)
     finish_reason: str | None = None
 
 
 class _CompletionAnswer:
-    """Writes the chunks of a generation in the shape of text completions. Choice p * n + i is sample i of prompt p."""
+    """Writes the chunks of a generation in the format of text completions. Choice p * n + i is sample i of prompt p."""
 
     framing = EVENTS
 
@@ -83,7 +83,7 @@ class _CompletionAnswer:
         return self._frame.id
 
     def begin(self, prompts: Sequence[Prompt]) -> None:
-        """Take the prompts, which are known when they are admitted."""
+        """Take the prompts, which are known once they are admitted."""
         self._choices = [
             _Choice(prompt, CompletionLogprobs(self._names, self._hidden))
             for prompt in prompts
@@ -91,7 +91,7 @@ class _CompletionAnswer:
         ]
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole answer at once."""
+        """Return the whole answer at once."""
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
                 choice = self._choices[chunk.index]
@@ -112,7 +112,7 @@ class _CompletionAnswer:
         return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage())))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
-        """The chunks as they come; at last usage."""
+        """Yield the chunks as they come; finally the usage."""
         usage = StreamUsage(self._body, generation)
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
@@ -130,13 +130,13 @@ class _CompletionAnswer:
             yield self._frame.wrap([], usage=usage_body(generation.usage()))
 
     async def _contents(self, choice: _Choice, chunk: Chunk) -> tuple[str, dict[str, list[object]] | None]:
-        """Text and logprobs of a chunk. Those of the first chunk begin with the echoed prompt."""
+        """Return the text and the log-probabilities of a chunk. The first chunk begins with the echoed prompt."""
         text = chunk.text
         logprobs: list[dict[str, list[object]]] = []
         if self._echo and not choice.begun:
             text = choice.prompt.text + text
             if self._with_logprobs:
-                # A thread does it: thousands of tokens, each with alternatives, take a second.
+                # In a thread: thousands of tokens, each with alternatives, take a second.
                 rest = only_likeliest(chunk.prompt_logprobs, self._tops)
                 columns = partial(choice.logprobs.prompt, choice.prompt.tokens[0], rest)
                 logprobs.append(await asyncio.to_thread(columns, choice.prompt.hidden))

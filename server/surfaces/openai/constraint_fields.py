@@ -1,4 +1,4 @@
-"""The fields that say what an answer must look like, in the words of OpenAI, vLLM and SGLang."""
+"""The fields that constrain an answer, under the names of OpenAI, vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Meaning:
 
 
 def _json(value: object, name: str) -> str:
-    """The JSON text of `value`, or `value` where it is that text already."""
+    """Return the JSON text of `value`, which may be that text already."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict):
@@ -56,7 +56,7 @@ def _of_text(kind: ConstraintKind) -> _Read:
 
 
 def read_schema(value: Any) -> Constraint:
-    """A JSON schema, or its text. Raises ValueError."""
+    """Return the constraint of a JSON schema or its text. Raises `ValueError`."""
     return Constraint("json_schema", _json(value, "the schema"))
 
 
@@ -104,7 +104,7 @@ _OUTPUTS: dict[str, _Read] = {
 
 
 def _structured_outputs(value: Any) -> Constraint | None:
-    """vLLM's object, whose options are served as far as they change nothing."""
+    """Return the constraint of vLLM's object; its options are accepted only with values that change nothing."""
     if not isinstance(value, dict):
         raise ValueError("the value must be an object")
     given = {name: item for name, item in value.items() if item is not None and item is not False}

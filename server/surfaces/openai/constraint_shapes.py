@@ -1,4 +1,4 @@
-"""Schemas in the OpenAPI document of the fields that constrain a response."""
+"""The schemas of constraint fields in the OpenAPI document."""
 
 from typing import Any
 

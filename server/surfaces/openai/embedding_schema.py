@@ -17,7 +17,7 @@ class EmbeddingRequest(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Tokens of many inputs, few of which are as long as they may be."""
+        """Return the tokens of many inputs, few of which have the maximum length."""
         return 16 * limits.context_length
 
     model: ShortText | None = None

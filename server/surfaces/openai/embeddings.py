@@ -22,7 +22,7 @@ from numaserve.server.surfaces.response_models import Embeddings
 
 
 def embeddings_router(context: ApiContext) -> APIRouter:
-    """The route of this file."""
+    """Return the route of this module."""
     router = APIRouter(tags=["embeddings"], route_class=body_route(context.bodies))
 
     @router.post("/v1/embeddings", response_model=Embeddings, responses=BODY_ERRORS)
@@ -31,7 +31,7 @@ def embeddings_router(context: ApiContext) -> APIRouter:
         check_model(context, body.model)
         check_embeds(context, body.dimensions)
         ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
-        # A thread does it: thousands of numbers for each of a thousand texts take seconds.
+        # In a thread: thousands of numbers for each of a thousand texts take seconds.
         return await asyncio.to_thread(_answer, context.model_name, body, ends)
 
     return router

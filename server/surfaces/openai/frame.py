@@ -1,4 +1,4 @@
-"""The common part of chat and text completions: identity and frame of an answer, usage, events."""
+"""The common parts of chat and text completions: id and frame of an answer, usage, events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
 
 
 def event(payload: object) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"data: " + msgspec.json.encode(payload) + b"\n\n"
 
 
@@ -24,7 +24,7 @@ def _error_event(error: ApiError) -> bytes:
     return event(error_body(error))
 
 
-# A comment is a sign of life that clients skip.
+# A comment is a keep-alive message that clients skip.
 EVENTS = Framing("text/event-stream", event, _error_event, ping=b": ping\n\n", end=b"data: [DONE]\n\n")
 
 
@@ -40,11 +40,11 @@ class Frame:
 
     @classmethod
     def new(cls, context: ApiContext, prefix: str, kind: str) -> Frame:
-        """A frame with an id of its own, which starts with `prefix`."""
+        """Return a frame with a new id, which starts with `prefix`."""
         return cls(f"{prefix}-{uuid.uuid4().hex}", kind, context.model_name, context.system_fingerprint)
 
     def wrap(self, choices: list[dict[str, object]], **more: object) -> dict[str, object]:
-        """The JSON object of an answer, or of one chunk of it."""
+        """Return the JSON object of an answer, or of one chunk."""
         return {
             "id": self.id,
             "object": self.kind,
@@ -57,7 +57,7 @@ class Frame:
 
 
 class StreamUsage:
-    """The `usage` of a stream's chunks: null until the last one, or with each chunk what was used so far."""
+    """The `usage` of a stream's chunks: null until the last one, or the usage so far in each chunk."""
 
     def __init__(self, body: SamplingFields, generation: Generation) -> None:
         options = body.stream_options
@@ -66,7 +66,7 @@ class StreamUsage:
         self._generation = generation
 
     def of_chunk(self, index: int, *, begins: bool = False) -> dict[str, object]:
-        """The field of a chunk of sequence `index`; one that `begins` it has no tokens yet."""
+        """Return the field for a chunk of sequence `index`; the chunk that `begins` it has no tokens yet."""
         if not self.wanted:
             return {}
         so_far = self._generation.usage_so_far(index, begins=begins) if self._continuous else None
@@ -74,7 +74,7 @@ class StreamUsage:
 
 
 def usage_body(usage: Usage) -> dict[str, object]:
-    """OpenAI's `usage` of a whole answer."""
+    """Return OpenAI's `usage` of a whole answer."""
     completion = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.predicted is not None:
         completion["accepted_prediction_tokens"], completion["rejected_prediction_tokens"] = usage.predicted

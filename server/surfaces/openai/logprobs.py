@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes OpenAI has for them."""
+"""Log-probabilities in the two formats of OpenAI."""
 
 import codecs
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ import msgspec
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.interface.protocol import TokenLogprobs
 
-_LOWEST = -9999.0  # JSON has no -infinity; OpenAI writes this
+_LOWEST = -9999.0  # JSON has no -infinity; OpenAI writes this value
 
 
 def finite(logprob: float) -> float:
-    """The log-probability as a number that JSON has."""
+    """Return the log-probability as a number that JSON can represent."""
     return max(logprob, _LOWEST)
 
 
@@ -19,16 +19,16 @@ class TokenNames:
     """The spelling of token ids in answers."""
 
     def __init__(self, tokenizer: TokenizerProtocol, *, as_ids: bool = False) -> None:
-        """With `as_ids` texts are ids in words, as vLLM writes them: tokens may look alike."""
+        """Spell tokens of `tokenizer`. `as_ids` spells ids instead, as vLLM does, because tokens may look alike."""
         self._tokenizer = tokenizer
         self._as_ids = as_ids
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes a token stands for; none for ids that a padded vocabulary has and the tokenizer has not."""
+        """Return the bytes of a token; none for ids of a padded vocabulary that the tokenizer lacks."""
         return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
 
     def text_of(self, token: int, prefix: str = "") -> str:
-        """The token as text, or as ``\\xe2\\x82`` when its bytes are not a whole character."""
+        """Return the token as text, or as ``\\xe2\\x82`` if its bytes are not a whole character."""
         if self._as_ids:
             return f"token_id:{token}"
         data = self.bytes_of(token)
@@ -39,9 +39,9 @@ class TokenNames:
 
 
 def chat_entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msgspec.Raw]:
-    """The entries of a chat choice's `logprobs`, one for each token.
+    """Return the entries of a chat choice's `logprobs`, one per token.
 
-    They are JSON already: the objects of an answer that is collected would take ten times the memory until its end.
+    The entries are encoded as JSON: Python objects would take ten times the memory until the end of a collected answer.
     """
 
     def entry(token: int, logprob: float) -> dict[str, object]:
@@ -63,7 +63,7 @@ def chat_entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msg
 
 
 def only_likeliest(tokens: Sequence[TokenLogprobs], count: int) -> Sequence[TokenLogprobs]:
-    """The same with so many of the likeliest: the prompt's may be more than the answer's, or fewer."""
+    """Return the tokens with at most `count` alternatives; prompt and answer may need different numbers."""
     if not tokens or len(tokens[0].top_ids) <= count:
         return tokens
     return [
@@ -73,9 +73,9 @@ def only_likeliest(tokens: Sequence[TokenLogprobs], count: int) -> Sequence[Toke
 
 
 def prompt_entries(names: TokenNames, tokens: Sequence[TokenLogprobs], count: int) -> list[msgspec.Raw]:
-    """vLLM's `prompt_logprobs`: null for the first token, then for each an object by token ids.
+    """Return vLLM's `prompt_logprobs`: null for the first token, then an object by token ids for each token.
 
-    The rank of a token that is none of the likeliest is not known.
+    The rank of a token that is not among the most likely ones is unknown.
     """
 
     def entry(token: int, logprob: float, rank: int | None) -> dict[str, object]:
@@ -91,30 +91,30 @@ def prompt_entries(names: TokenNames, tokens: Sequence[TokenLogprobs], count: in
 
 
 class CompletionLogprobs:
-    """The `logprobs` of a text completion, chunk after chunk: `text_offset` counts on through the text, in characters.
+    """The `logprobs` of a text completion, chunk by chunk; `text_offset` continues through the text, in characters.
 
-    The first token of an echoed prompt has no log-probability: nothing stands before it. Tokens in `hidden` are
-    listed but take no room in the text.
+    The first token of an echoed prompt has no log-probability, because no token precedes it. Tokens in `hidden` are
+    listed but take no space in the text.
     """
 
     def __init__(self, names: TokenNames, hidden: frozenset[int]) -> None:
         self._names = names
         self._hidden = hidden
         self._characters = 0
-        # A character may be spread over tokens; each starts where the text known so far ends.
+        # A character may span several tokens; each token starts at the end of the text known so far.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def prompt(
         self, first_token: int, rest: Sequence[TokenLogprobs], hidden: frozenset[int]
     ) -> dict[str, list[object]]:
-        """The columns of an echoed prompt, whose text hides other tokens than the output does."""
+        """Return the columns of an echoed prompt, whose text hides other tokens than the output does."""
         columns = self._empty()
         self._append(columns, first_token, None, None, hidden=hidden)
         self._extend(columns, rest, hidden)
         return columns
 
     def output(self, tokens: Sequence[TokenLogprobs]) -> dict[str, list[object]]:
-        """The columns of generated tokens."""
+        """Return the columns of generated tokens."""
         columns = self._empty()
         self._extend(columns, tokens, self._hidden)
         return columns
@@ -153,5 +153,5 @@ class CompletionLogprobs:
 
 
 def joined(parts: Sequence[dict[str, list[object]]]) -> dict[str, list[object]]:
-    """Chunks of a text completion's `logprobs` as one."""
+    """Return the chunks of a text completion's `logprobs` joined to one."""
     return {key: [value for part in parts for value in part[key]] for key in parts[0]}

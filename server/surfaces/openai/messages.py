@@ -1,4 +1,4 @@
-"""The messages of a conversation: as clients send them, and as the chat template sees them."""
+"""The messages of a conversation, in the format of clients and in the format of chat templates."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class ToolCall(Strict):
     id: ShortText | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None  # of a streamed answer's parts
+    index: int | None = None  # in the parts of a streamed answer
 
     def for_template(self) -> dict[str, object]:
-        """The call as templates know it: with its arguments as an object, as transformers documents it."""
+        """Return the call in the format of templates: with its arguments as an object, as transformers documents it."""
         function = {"name": self.function.name, "arguments": arguments_of(self.function.arguments)}
         call: dict[str, object] = {"type": self.type, "function": function}
         return call if self.id is None else {**call, "id": self.id}
@@ -100,23 +100,23 @@ class Message(Strict):
 
     @property
     def needs_tools(self) -> bool:
-        """Whether only a template that knows of tools can write it."""
+        """Whether the message needs a template that supports tools."""
         return self.role in {"tool", "function"} or bool(self.calls)
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls that it makes, in either shape."""
+        """The calls of the message, in either format."""
         return self.tool_calls or ([ToolCall(function=self.function_call)] if self.function_call else [])
 
     def for_template(self) -> dict[str, Any]:
-        """The message as the chat template sees it."""
+        """Return the message in the format of chat templates."""
         message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": text_of(self.content)}
         if self.name is not None:
             message["name"] = self.name
         if calls := self.calls:
             message["tool_calls"] = [call.for_template() for call in calls]
         if thought := self.reasoning_content or self.reasoning:
-            # gpt-oss' template has the second name for it.
+            # gpt-oss' template uses the second name.
             message |= {"reasoning_content": thought, "thinking": thought}
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id

@@ -10,7 +10,7 @@ from numaserve.server.surfaces.service_models import AnthropicModel, AnthropicMo
 
 
 def models_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["models"])
     models: dict[str, dict[str, object]] = {
         name: {

@@ -71,7 +71,7 @@ class SamplingFields(Strict):
     stream_options: StreamOptions | None = None
     """Settings of a stream; allowed only with `stream`: true."""
 
-    # Extensions, with the names vLLM and SGLang use.
+    # Extensions, under the names of vLLM and SGLang.
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
     """Extension: number of most likely tokens to sample from; -1 and 0, the default, sample from all tokens."""
     min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
@@ -157,11 +157,11 @@ class SamplingFields(Strict):
 
     @model_validator(mode="after")
     def _one_answer_is_resumed(self) -> SamplingFields:
-        logprobs = getattr(self, "logprobs", None)  # of chat true or false, of completions a number, 0 too
+        logprobs = getattr(self, "logprobs", None)  # true or false for chat; a number, also 0, for completions
         scored = (logprobs is not None and logprobs is not False) or self.prompt_logprobs is not None
         if self.resume_token_ids and ((self.n or 1) > 1 or scored):
             raise conflict("resume_token_ids", "'resume_token_ids' requires 'n': 1 and no log-probabilities")
-        # The text of these tokens is looked through for stop strings at once, while nobody else is served.
+        # These tokens are searched for stop strings at once, in the event loop.
         stops = self.stop or ()
         if len(self.resume_token_ids or ()) * len(stops) * max(map(len, stops), default=0) > MAX_RESUMED_STOPS:
             raise conflict(

@@ -32,7 +32,7 @@ class FunctionDefinition(Strict):
     """Guarantee that arguments match the schema; false unless set."""
 
     def tool(self) -> dict[str, Any]:
-        """The function as the data of a `Tool`."""
+        """Return the function as the data of a `Tool`."""
         return tool_data(self.name, self.description, self.parameters, self.strict)
 
 
@@ -56,7 +56,7 @@ class NamedTool(Strict):
     function: NamedFunction
 
     def choice(self) -> Choice:
-        """The choice of this tool."""
+        """Return the choice of this tool."""
         return Choice.named(self.function.name)
 
 
@@ -76,7 +76,7 @@ class AllowedToolsChoice(Strict):
     allowed_tools: AllowedTools
 
     def choice(self) -> Choice:
-        """The choice of these tools."""
+        """Return the choice of these tools."""
         allowed = self.allowed_tools
         return Choice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
 

@@ -1,1 +1,1 @@
-"""Routes for operators, probes and scrapers, and the page of GET /ui."""
+"""Routes for operators, probes and scrapers, and the page at GET /ui."""

@@ -1,4 +1,4 @@
-"""GET /health, /livez, /readyz (open to all, they say nothing but yes or no) and /version."""
+"""GET /health, /livez, /readyz (open to all, because they only answer yes or no) and /version."""
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -11,13 +11,13 @@ from numaserve.server.surfaces.streaming import json_response
 
 
 def health_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["health"])
 
     def ready() -> Response:
         if context.engine.is_ready():
             return json_response({"status": "ok"})
-        # Not counted as a refused request: nobody wanted tokens.
+        # Not counted as a refused request, because a probe asks for no tokens.
         message = "The server is loading, restarting or shutting down."
         return error_response(ApiError(503, message, kind="server_error", code="not_ready"), "/")
 

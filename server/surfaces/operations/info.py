@@ -1,6 +1,6 @@
 """Routes for operators, routers and scrapers: configuration, load, /metrics and POST /flush_cache.
 
-Some have two paths: SGLang renamed them, and routers ask for either.
+Some have two paths: SGLang renamed them, and routers use either.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _COSTS_WITHIN_S = 0.5
 
 
 def info_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["operation"])
 
     @router.get("/server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
@@ -79,7 +79,7 @@ def info_router(context: ApiContext) -> APIRouter:
 
 
 async def flush(context: ApiContext) -> Response:
-    """Forget cached prefixes. Raises `ApiError` 409 while requests run."""
+    """Clear the prefix cache. Raises `ApiError` 409 while requests run."""
     if await context.engine.flush_cache():
         return json_response({"success": True, "message": "Cache flushed."})
     message = "Requests are running; the cache was not flushed. Try again when the server is idle."
@@ -87,8 +87,10 @@ async def flush(context: ApiContext) -> Response:
 
 
 async def _costs(context: ApiContext) -> list[dict[str, object]]:
-    """Each rank's figures; none where a step holds them up, or where there are no workers: whoever looks at the machine
-    wants to see just that, and asks again anyway."""
+    """Return each rank's figures; none if a step delays them, or if there are no workers.
+
+    An empty list is a result too: an observer wants to see exactly such a state, and asks again anyway.
+    """
     try:
         async with asyncio.timeout(_COSTS_WITHIN_S):
             return [_figures(rank) for rank in await context.engine.profile()]
@@ -113,7 +115,7 @@ def _server_info(context: ApiContext) -> dict[str, object]:
 
 
 def _loads(load: Load) -> dict[str, object]:
-    """The load in SGLang's shape, to whose routers one engine is one data-parallel rank."""
+    """Return the load in SGLang's format; to SGLang's routers, one engine is one data-parallel rank."""
     usage = round(load.tokens_used / load.token_capacity, 4)
     rank = {
         "dp_rank": 0,
@@ -135,7 +137,7 @@ def _loads(load: Load) -> dict[str, object]:
 
 
 def _older_rank_load(load: Load) -> dict[str, object]:
-    """SGLang's shape. vllm-router asks here too, for one number in an object that vLLM does not give it either."""
+    """Return SGLang's older format. vllm-router also asks here, for a field that vLLM does not return either."""
     return {
         "dp_rank": 0,
         "num_reqs": load.running + load.waiting,
@@ -146,5 +148,5 @@ def _older_rank_load(load: Load) -> dict[str, object]:
 
 def _figures(profile: RankProfile) -> dict[str, object]:
     figures = msgspec.structs.asdict(profile)
-    del figures["request_id"]  # the engine's, not the client's
+    del figures["request_id"]  # the engine's id, not the client's
     return figures

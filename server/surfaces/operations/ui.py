@@ -1,5 +1,8 @@
-"""GET /ui: a page to chat with the model and to look at the machine. Its files are the package's, and nothing else is
-loaded; they are open to all, and hold nothing that is not in the source. What the page shows it asks for with a key."""
+"""GET /ui: a page to chat with the model and to observe the machine.
+
+The page loads only files of this package. They are open to all and contain nothing that is not in the source. The page
+requests its data with an API key.
+"""
 
 import functools
 
@@ -10,7 +13,7 @@ from numaserve.server.http.ui_files import ui_answer, ui_files
 
 
 def ui_router(context: ApiContext) -> APIRouter:
-    """The routes of this file; none where the operator wants no page."""
+    """Return the routes of this module; none if the operator disables the page."""
     router = APIRouter(include_in_schema=False)
     for path in ui_files() if context.ui else ():
         router.add_api_route(path, functools.partial(_answer, path), methods=["GET"])

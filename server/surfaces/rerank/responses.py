@@ -1,4 +1,4 @@
-"""The shapes of rankings and scores, for the OpenAPI document: Jina's and Cohere's reference, and vLLM's."""
+"""The formats of rankings and scores for the OpenAPI document, after Jina's, Cohere's and vLLM's references."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""POST /v1/rerank and /v1/score, under the paths that other servers have for them."""
+"""POST /v1/rerank and /v1/score, also under the paths of other servers."""
 
 import time
 
@@ -15,7 +15,7 @@ from numaserve.server.surfaces.streaming import json_response
 
 
 def rerank_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["rerank"], route_class=body_route(context.bodies))
 
     @router.post("/v1/rerank", response_model=Ranking, responses=BODY_ERRORS)

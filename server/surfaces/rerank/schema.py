@@ -23,7 +23,8 @@ _MAX_DOCUMENTS = 8192
 
 
 def _text_of(value: object) -> object:
-    """Jina's and Cohere's document with a field `text` as that text. Raises `ValueError` for one with an image."""
+    """Return the text of Jina's and Cohere's documents with a field `text`. Raises `ValueError` for one with an
+    image."""
     refuse_media(value)
     return value["text"] if isinstance(value, dict) and "text" in value else value
 
@@ -41,7 +42,7 @@ class _Judged(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Tokens of many documents, few of which are as long as they may be."""
+        """Return the tokens of many documents, few of which have the maximum length."""
         return 16 * limits.context_length
 
     model: ShortText | None = None
@@ -99,6 +100,6 @@ class ScoreRequest(_Judged):
         return self
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Each document with its query."""
+        """Return each document with its query, as (query, document)."""
         queries, documents = self.text_1 or self.queries or [], self.text_2 or self.documents or []
         return list(zip(queries * (len(documents) if len(queries) == 1 else 1), documents, strict=True))

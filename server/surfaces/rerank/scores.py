@@ -1,4 +1,4 @@
-"""The scores of pairs of a query and a document."""
+"""Scores of pairs of a query and a document."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _TOO_LONG = "a query and its document have more than {} tokens. Shorten the docu
 
 @dataclass(frozen=True)
 class Wanted:
-    """Pairs to be judged; `param` is the field of the documents, `per_document` the tokens after which one is cut,
-    `priority` as in `Asked`."""
+    """Pairs to score.
+
+    `param` is the field of the documents, `per_document` the number of tokens after which a document is truncated,
+    `priority` as in `Asked`.
+    """
 
     pairs: Sequence[Pair]
     param: str
@@ -37,14 +40,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Scores:
-    """A probability for each pair, in order, and the tokens of all their prompts."""
+    """A probability for each pair, in order, and the number of tokens in all their prompts."""
 
     values: list[float]
     prompt_tokens: int
 
 
 async def scores(context: ApiContext, request: Request, wanted: Wanted) -> Scores:
-    """Judge all pairs. Raises `ApiError` for what cannot be served, and what `EngineProtocol.admit` raises."""
+    """Return the scores of all pairs. Raises `ApiError` for invalid pairs, and the errors of `EngineProtocol.admit`."""
     check_model(context, wanted.model)
     judge = context.judge
     if judge is None:

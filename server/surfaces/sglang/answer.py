@@ -1,4 +1,4 @@
-"""Answers of POST /generate, in SGLang's shape."""
+"""Answers of POST /generate, in SGLang's format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ABORTED: Finish = {"type": "abort", "message": "The request was aborted."}
 
 
 class _Output:
-    """One sequence of the answer, as far as it has come."""
+    """One sequence of the answer so far."""
 
     def __init__(self, rid: str, prompt: Prompt, body: SGLangGenerateRequest, entries: Entries, began: float) -> None:
         self.finish: Finish | None = None
@@ -51,10 +51,10 @@ class _Output:
         return [f"{side}_{what}_logprobs" for what in ("token", *beside) for side in ("input", "output")] + named
 
     async def add(self, chunk: Chunk) -> None:
-        """Take the next chunk."""
+        """Add the next chunk."""
         begins, self._begun = not self._begun, True
         if begins and self._body.scores_prompt:
-            # A thread does it: thousands of tokens, each with alternatives, take a second.
+            # In a thread: thousands of tokens, each with alternatives, take a second.
             await asyncio.to_thread(self._add_prompt, chunk)
         self._tokens += len(chunk.token_ids)
         self._cached = max(self._cached, chunk.of_engine.cached_tokens)
@@ -69,12 +69,12 @@ class _Output:
             self.end(_finish(chunk, self._tokens))
 
     def end(self, finish: Finish) -> None:
-        """Note why it has ended, and when."""
+        """Record the reason and the time of the end."""
         self.finish = finish
         self._latency = time.perf_counter() - self._began
 
     def json(self) -> dict[str, object]:
-        """All of it that has come."""
+        """Return the sequence so far as an object."""
         info: dict[str, object] = {
             "id": self._rid,
             "finish_reason": self.finish,
@@ -92,7 +92,7 @@ class _Output:
             self._logprobs[name].add(items)
 
     def _add_prompt(self, chunk: Chunk) -> None:
-        """The log-probabilities of the prompt's tokens; SGLang gives the first of those that are wanted none."""
+        """Add the log-probabilities of the prompt's tokens; as in SGLang, the first requested token has none."""
         start = self._body.logprob_start_len or 0
         first, rest = self._prompt.tokens[start : start + 1], chunk.prompt_logprobs[start:]
         self._add("input_token_logprobs", [self._entries.entry(token, None) for token in first])
@@ -108,7 +108,7 @@ def _finish(chunk: Chunk, tokens: int) -> Finish:
 
 
 class GenerateAnswer:
-    """Writes the chunks of a generation in SGLang's shape. Output p * n + i is answer i to prompt p."""
+    """Writes the chunks of a generation in SGLang's format. Output p * n + i is answer i to prompt p."""
 
     framing = EVENTS
 
@@ -125,7 +125,7 @@ class GenerateAnswer:
         ]
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole answer at once."""
+        """Return the whole answer at once."""
         with suppress(Aborted):
             async with aclosing(generation.chunks()) as chunks:
                 async for chunk in chunks:
@@ -135,7 +135,7 @@ class GenerateAnswer:
         return json_response(answers[0] if self._single else answers)
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
-        """With each chunk what has come of its sequence so far."""
+        """Yield, with each chunk, the whole text of its sequence so far."""
         with suppress(Aborted):
             async with aclosing(generation.chunks()) as chunks:
                 async for chunk in chunks:
@@ -149,7 +149,7 @@ class GenerateAnswer:
         return event if self._single else {"index": index, **event}
 
     def _end_all(self) -> list[int]:
-        """End what was aborted, by its index."""
+        """End the aborted outputs, and return their indices."""
         unfinished = [index for index, output in enumerate(self._outputs) if output.finish is None]
         for index in unfinished:
             self._outputs[index].end(_ABORTED)

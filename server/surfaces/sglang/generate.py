@@ -1,4 +1,4 @@
-"""POST /generate, POST /abort_request and GET /health_generate, in SGLang's shapes."""
+"""POST /generate, POST /abort_request and GET /health_generate, in SGLang's formats."""
 
 import uuid
 
@@ -20,12 +20,12 @@ from numaserve.server.surfaces.sglang.generate_schema import SGLangGenerateReque
 from numaserve.server.surfaces.sglang.responses import SGLangAborted, SGLangAnswer
 from numaserve.server.surfaces.streaming import json_response, respond
 
-PROBE_SECONDS = 20.0  # as SGLang waits
+PROBE_SECONDS = 20.0  # SGLang's timeout
 _PROBE = Asked(Texts([[0]]), Sampling(temperature=0.0, ignore_eos=True), max_tokens=1)
 
 
 def generate_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["sglang"], route_class=body_route(context.bodies))
 
     @router.post(

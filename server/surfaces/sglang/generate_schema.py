@@ -35,7 +35,7 @@ def _kind_of_ids(value: object) -> str:
     return "[lists]" if isinstance(value, list) and value and isinstance(value[0], list) else "[ids]"
 
 
-# Tags, so that an error is about what was sent; with brackets, so that `param_of` leaves them out.
+# Tags, so that an error names the kind that was sent; with brackets, so that `param_of` leaves them out.
 _Texts = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS), Tag("[texts]")],
     Discriminator(_kind_of_text),
@@ -53,7 +53,7 @@ class SGLangGenerateRequest(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Tokens of several prompts, few of which are as long as they may be."""
+        """Return the tokens of several prompts, few of which have the maximum length."""
         return 16 * limits.context_length
 
     text: _Texts | None = None
@@ -117,17 +117,17 @@ class SGLangGenerateRequest(Strict):
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether log-probabilities of the prompt are wanted."""
+        """Whether log-probabilities of the prompt are requested."""
         return self.return_logprob is True and (self.logprob_start_len or 0) >= 0 and self.logprob_start_len is not None
 
     @property
     def parameters(self) -> SamplingParameters:
-        """The sampling parameters; the defaults where the request has none."""
+        """The sampling parameters, or the defaults if the request has none."""
         return self.sampling_params or _DEFAULTS
 
     @property
     def is_single(self) -> bool:
-        """Whether the answer is one object, not a list."""
+        """Whether the answer is one object instead of a list."""
         single = isinstance(self.text, str) or (self.input_ids is not None and isinstance(self.input_ids[0], int))
         return single and (self.parameters.n or 1) == 1
 

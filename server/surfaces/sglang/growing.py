@@ -1,5 +1,8 @@
-"""JSON that grows at its end. SGLang's streams repeat in each event all that came before: encoding it again each time
-would take a long answer seconds of the event loop."""
+"""JSON values that grow at the end.
+
+Each event of SGLang's streams repeats the whole answer so far. Encoding it again for each event would take seconds of
+the event loop for a long answer.
+"""
 
 from collections.abc import Iterable
 
@@ -13,11 +16,11 @@ class GrowingText:
         self._json = bytearray(b'"')
 
     def add(self, text: str) -> None:
-        """Append to it."""
+        """Append `text`."""
         self._json += msgspec.json.encode(text)[1:-1]
 
     def json(self) -> msgspec.Raw:
-        """The string so far."""
+        """Return the string so far."""
         return msgspec.Raw(bytes(self._json) + b'"')
 
 
@@ -33,5 +36,5 @@ class GrowingList:
             self._json += (b"" if len(self._json) == 1 else b",") + msgspec.json.encode(item)
 
     def json(self) -> msgspec.Raw:
-        """The array so far."""
+        """Return the array so far."""
         return msgspec.Raw(bytes(self._json) + b"]")

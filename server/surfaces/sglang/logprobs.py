@@ -1,4 +1,4 @@
-"""Log-probabilities in SGLang's shape: ``[log-probability, token id, text or null]``."""
+"""Log-probabilities in SGLang's format: ``[log-probability, token id, text or null]``."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,13 +9,13 @@ Entry = list[object]
 
 
 class Entries:
-    """Writes entries, with the tokens' texts where they are wanted."""
+    """Writes entries, with the texts of tokens if they are requested."""
 
     def __init__(self, names: TokenNames | None) -> None:
         self._names = names
 
     def entry(self, token: int, logprob: float | None) -> Entry:
-        """One token's."""
+        """Return the entry of one token."""
         text = None if self._names is None else self._names.text_of(token)
         return [None if logprob is None else finite(logprob), token, text]
 

@@ -1,4 +1,4 @@
-"""The shapes of SGLang's answers, for the OpenAPI document."""
+"""The formats of SGLang's answers for the OpenAPI document."""
 
 from typing import Literal
 

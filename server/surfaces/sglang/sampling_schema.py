@@ -1,4 +1,4 @@
-"""`sampling_params` of POST /generate."""
+"""The object `sampling_params` of POST /generate."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SamplingParameters(SGLangConstraintFields):
     custom_params: Annotated[Neutral, neutral()] = None
     stop_regex: Annotated[Neutral, neutral([])] = None
     spaces_between_special_tokens: Unused = None  # only tokenizers in Python know the difference
-    stream_interval: Unused = None  # every token is sent when it is there
+    stream_interval: Unused = None  # every token is sent at once
 
     def sampling(self, cache_salt: str | None) -> Sampling:
         """Return the sampling parameters of the request."""

@@ -1,1 +1,1 @@
-"""Routes that vLLM has besides OpenAI's."""
+"""Routes that vLLM has in addition to OpenAI's."""

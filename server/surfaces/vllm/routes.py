@@ -1,4 +1,4 @@
-"""Routes that vLLM has besides OpenAI's: probes, load and cache for those who operate it."""
+"""Routes that vLLM has in addition to OpenAI's: probes, load and cache, for operators."""
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -11,19 +11,19 @@ from numaserve.server.surfaces.streaming import json_response
 
 
 def vllm_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["operation"])
 
     @router.get("/ping", response_model=Status, responses=errors(503))
     @router.post("/ping", response_model=Status, responses=errors(503))
-    # The first one to be found answers, and says which methods there are; the document has an entry for each.
+    # The first matching route answers and determines the allowed methods; the document has an entry for each method.
     @router.api_route("/ping", methods=["GET", "POST"], include_in_schema=False)
     async def ping() -> Response:
         """Return 200 when the server accepts requests, otherwise 503, as SageMaker requires."""
         if context.engine.is_ready():
             return json_response({"status": "ok"})
         error = not_ready("The server is loading, restarting or shutting down.")
-        error.refusal = None  # nobody wanted tokens
+        error.refusal = None  # a probe asks for no tokens
         raise error
 
     @router.get("/load", response_model=ServerLoad, responses=errors())
@@ -38,7 +38,7 @@ def vllm_router(context: ApiContext) -> APIRouter:
         return await flush(context)
 
     if context.tokenizer_info:
-        # Not without the operator's word, as in vLLM: a chat template may be the operator's own.
+        # Only if the operator enables it, as in vLLM: a chat template may be the operator's own.
         @router.get("/tokenizer_info", response_model=TokenizerInfo, responses=errors())
         async def tokenizer_info() -> Response:
             """Return the tokenizer's sizes and special tokens, and the chat template."""

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize, in vLLM's formats."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ from numaserve.server.text.work import TextTooLong
 
 
 def tokenize_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["tokens"], route_class=body_route(context.bodies))
 
     @router.post("/tokenize", response_model=Tokenized, responses=BODY_ERRORS)

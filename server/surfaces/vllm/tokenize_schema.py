@@ -1,4 +1,4 @@
-"""The bodies of POST /tokenize and /detokenize, in vLLM's shapes."""
+"""The bodies of POST /tokenize and /detokenize, in vLLM's formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TokenizeRequest(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Tokens of a text that need not fit the context."""
+        """Return the tokens of a text, which need not fit the context."""
         return limits.text_tokens
 
     model: ShortText | None = None
@@ -43,7 +43,7 @@ class DetokenizeRequest(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Tokens of a text that need not fit the context."""
+        """Return the tokens of a text, which need not fit the context."""
         return limits.text_tokens
 
     model: ShortText | None = None

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: items in and out, events, and answers that are kept for a while."""
+"""OpenAI's Responses API: items in and out, events, and stored responses."""

@@ -1,4 +1,4 @@
-"""A generation as a response: its events, and the object that they end with."""
+"""A generation as a response: its events, and the object that ends them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from numaserve.server.surfaces.tool_fields import Choice
 
 
 class ResponseAnswer:
-    """Writes the chunks of a generation as a response, and keeps it where that is asked for."""
+    """Writes the chunks of a generation as a response, and stores the response if the request asks for it."""
 
     def __init__(
         self,
@@ -33,7 +33,8 @@ class ResponseAnswer:
         ids: Ids,
         keep: Callable[[str, Kept], bool],
     ) -> None:
-        """`given` are the items that it answers; `keep` takes it with its id, and says whether it was kept."""
+        """Begin a response to the items `given`; `keep` stores a response with its id and returns whether it was
+        stored."""
         self.id = ids.response
         self._given = given
         self._keep = keep if body.store is not False else None
@@ -50,11 +51,11 @@ class ResponseAnswer:
 
     @property
     def framing(self) -> Framing:
-        """How its events are written. It refers to this answer, which hence does not keep it."""
+        """The format of the events. It refers to this answer, so the answer does not hold it: that would be a cycle."""
         return Framing("text/event-stream", named_event, self._failed, ping=b": ping\n\n")
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole answer at once: what the last event has."""
+        """Return the whole answer at once: the response in the last event."""
         last: Event = {}
         async with aclosing(self.stream(generation)) as events:
             async for event in events:
@@ -62,7 +63,7 @@ class ResponseAnswer:
         return json_response(last["response"])
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Event, None]:
-        """The events: the response's beginning, its items, its end."""
+        """Yield the events: the beginning of the response, its items, its end."""
         output, begun = self._output, False
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
@@ -92,7 +93,7 @@ class ResponseAnswer:
 
     def _response(self, status: str, **fields: object) -> dict[str, Any]:
         begun = {"status": status, "error": None, "incomplete_details": None, "usage": None}
-        # A copy: the list goes on.
+        # A copy: the list continues to grow.
         return {**self._frame, **begun, "output": list(self._output.items), **fields}
 
 

@@ -1,4 +1,4 @@
-"""Reads items of stored responses: all items of a response, a page of them, or single items by their ids."""
+"""Lookup of items in stored responses: all items of a response, a page of them, or single items by id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numaserve.server.surfaces.openai.responses.store import ResponseStore, entr
 
 
 def entries_of_response(store: ResponseStore, owner: bytes, response_id: str) -> list[Entry]:
-    """The items that a response was made of, and its own. Raises `ApiError`."""
+    """Return the items that a response was generated from, and its own. Raises `ApiError`."""
     kept = store.get(owner, response_id)
     if kept is None:
         message = "No stored response has this id. Send the conversation as 'input'."
@@ -19,8 +19,8 @@ def entries_of_response(store: ResponseStore, owner: bytes, response_id: str) ->
 
 
 def resolved(store: ResponseStore, owner: bytes, entries: Sequence[Entry], ids: Ids) -> Iterator[Entry]:
-    """The items of an input, with ids, and with what references are to in their places. Raises `ApiError`."""
-    found: dict[str, Entry] = {}  # the items of every response that was looked up, and not yet referred to
+    """Yield the items of an input, with ids; a reference is replaced by its item. Raises `ApiError`."""
+    found: dict[str, Entry] = {}  # items of all responses looked up so far that were not referred to yet
     seen: set[str] = set()
     for index, entry in enumerate(entries):
         if entry.kind != REFERENCE:
@@ -32,7 +32,7 @@ def resolved(store: ResponseStore, owner: bytes, entries: Sequence[Entry], ids: 
             seen.add(response_id)
             kept = store.get(owner, response_id)
             found |= {} if kept is None else {each.id: each for each in entries_in(kept.said)}
-        # Each only once: a long one, referred to in every item, would make a conversation larger than any body.
+        # Each only once: repeated references to a long item would make a conversation larger than any body.
         item = found.pop(entry.id, None)
         if item is None:
             message = (

@@ -1,4 +1,4 @@
-"""Items of inputs and outputs: as they are listed, and as the turns that chat templates know."""
+"""Items of inputs and outputs, in the format of listings and as turns for chat templates."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "functi
 
 
 class Entry(msgspec.Struct):
-    """An item as JSON, but for its id, with its turn; a reference to an item has only that item's id.
+    """An item with its turn: JSON without the id, and the id. A reference to an item has only that item's id.
 
-    As JSON because items are seldom looked into: of an input of thousands, objects would be made several times.
+    The item is stored as JSON because it is seldom read: building objects several times for thousands of items costs
+    more.
     """
 
     kind: str  # the item's `type`
@@ -28,23 +29,23 @@ class Entry(msgspec.Struct):
 
     @classmethod
     def of(cls, item: dict[str, Any], turn: Turn, id: str = "") -> Entry:
-        """An item without its id."""
+        """Return the entry of an item without its id."""
         return cls(item["type"], msgspec.json.encode(item).decode(), turn, id)
 
     def listed(self) -> dict[str, Any]:
-        """The item."""
+        """Return the item with its id."""
         item: dict[str, Any] = msgspec.json.decode(self.item)
         return {**item, "id": self.id}
 
 
 class Given(msgspec.Struct):
-    """The items of an input, checked, and without ids yet."""
+    """The items of an input, validated, and without ids yet."""
 
     entries: list[Entry]
 
 
 class Ids:
-    """The ids of a response and its items. An id cannot be guessed, and identifies the response of its item."""
+    """The ids of a response and its items. An id is unpredictable, and identifies the response of its item."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_hex(24)
@@ -52,32 +53,32 @@ class Ids:
 
     @property
     def response(self) -> str:
-        """The response's."""
+        """The id of the response."""
         return f"resp_{self._secret}"
 
     def of_item(self, kind: str) -> str:
-        """The next item's, which is of this `type`."""
+        """Return the id of the next item, which has this `type`."""
         self._count += 1
         return f"{_PREFIXES[kind]}_{self._secret}_{self._count}"
 
 
 def response_of(item_id: str) -> str:
-    """The id of the response that an item belongs to."""
+    """Return the id of the response that an item belongs to."""
     return f"resp_{item_id.partition('_')[2].rpartition('_')[0]}"
 
 
 def input_text(text: str) -> dict[str, Any]:
-    """A text that the model was given."""
+    """Return a text that was given to the model."""
     return {"type": "input_text", "text": text}
 
 
 def output_text(text: str) -> dict[str, Any]:
-    """A text that the model generated."""
+    """Return a text that the model generated."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def said(item: dict[str, Any]) -> Entry:
-    """An item of an output, which later requests see without its log-probabilities."""
+    """Return the entry of an output item, which later requests see without its log-probabilities."""
     nameless = {name: value for name, value in item.items() if name != "id"}
     if item["type"] == "function_call":
         name = qualified(item["name"], item.get("namespace"))
@@ -89,12 +90,12 @@ def said(item: dict[str, Any]) -> Entry:
 
 
 def conversation_of(entries: Iterable[Entry]) -> Conversation:
-    """The conversation that items are: those of one answer are one turn."""
+    """Return the conversation of these items; the items of one answer are one turn."""
     return conversation_from(join_neighbours((entry.turn for entry in entries), {"assistant"}))
 
 
 def call_turn(call_id: str, name: str, arguments: str) -> Turn:
-    """The turn of a call of the function that the model knows by `name`."""
+    """Return the turn of a call of the function that the model knows by `name`."""
     function = {"name": name, "arguments": arguments_of(arguments)}
     return assistant_turn(calls=[{"id": call_id, "type": "function", "function": function}])
 
@@ -105,5 +106,5 @@ def qualified(name: str, namespace: str | None) -> str:
 
 
 def of_function(name: str, namespace: str | None) -> dict[str, str]:
-    """The function of a call, as its item has it."""
+    """Return the fields of a call's item that identify its function."""
     return {"name": name, "namespace": namespace} if namespace else {"name": name}

@@ -81,7 +81,7 @@ class MessageItem(Strict):
     phase: Unused = None
 
     def entry(self) -> Entry:
-        """The item, and its turn."""
+        """Return the item with its turn."""
         part = output_text if self.role == "assistant" else input_text
         texts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
         item = {"type": self.type, "role": self.role, "content": list(map(part, texts)), "status": "completed"}
@@ -100,7 +100,7 @@ class FunctionCallItem(CalledFunction):
     status: Unused = None
 
     def entry(self) -> Entry:
-        """The item, and its turn."""
+        """Return the item with its turn."""
         function = of_function(self.name, self.namespace)
         item = {"type": self.type, "call_id": self.call_id, **function, "arguments": self.arguments}
         item["status"] = "completed"
@@ -117,7 +117,7 @@ class FunctionOutputItem(Strict):
     status: Unused = None
 
     def entry(self) -> Entry:
-        """The item, and its turn."""
+        """Return the item with its turn."""
         output = self.output if isinstance(self.output, str) else [input_text(part.text) for part in self.output]
         item = {"type": self.type, "call_id": self.call_id, "output": output, "status": "completed"}
         return Entry.of(item, {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id})
@@ -141,7 +141,7 @@ class ReasoningItem(Strict):
     status: Unused = None
 
     def entry(self) -> Entry:
-        """The item, and its turn."""
+        """Return the item with its turn."""
         summary, content = ([part.model_dump() for part in parts or ()] for parts in (self.summary, self.content))
         item = {"type": self.type, "summary": summary, "content": content, "status": "completed"}
         return Entry.of(item, assistant_turn(thought=text_of(self.content or self.summary)))

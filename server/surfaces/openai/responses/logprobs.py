@@ -11,22 +11,23 @@ from numaserve.workers.interface.protocol import TokenLogprobs
 
 
 class TextLogprobs:
-    """The tokens that wait for the text that they are: what reads an answer holds back what may become a mark."""
+    """The tokens whose text is still pending: the parser of an answer holds back text that may become a mark."""
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
         self._waiting: list[TokenLogprobs] = []
 
     def add(self, tokens: Sequence[TokenLogprobs]) -> None:
-        """The tokens of the next step."""
+        """Add the tokens of the next step."""
         self._waiting += tokens
 
     def take(self, text: str) -> list[msgspec.Raw]:
-        """The entries of the tokens that `text` is made of. Those before it were marks, those behind it wait."""
+        """Return the entries of the tokens that make up `text`. Earlier tokens were marks; later ones remain
+        pending."""
         pieces = [self._names.bytes_of(each.token) for each in self._waiting]
         wanted = text.encode()
         start = b"".join(pieces).rfind(wanted)
-        if start < 0:  # tokens that were cut, or that stand for other bytes in the text
+        if start < 0:  # truncated tokens, or tokens whose bytes differ in the text
             start, wanted = 0, b"".join(pieces)
         ends = list(accumulate(map(len, pieces)))
         first = sum(end <= start for end in ends)
@@ -35,5 +36,5 @@ class TextLogprobs:
         return chat_entries(self._names, taken)
 
     def drop(self) -> None:
-        """Those that wait were no text."""
+        """Drop the pending tokens, which were not text."""
         self._waiting = []

@@ -15,28 +15,31 @@ _THOUGHT, _TEXT = "reasoning_text", "output_text"
 
 
 class Output:
-    """Items as they come, one open at a time. Each event has the number after that of the one before."""
+    """The items of a growing response, one open at a time. Events are numbered consecutively."""
 
     def __init__(
         self, ids: Ids, logprobs: TextLogprobs | None = None, functions: Mapping[str, tuple[str, str]] | None = None
     ) -> None:
-        """With `logprobs` the texts of messages have them. `functions` are namespaces and names of functions, by the
-        names that the model knows."""
+        """Start without items.
+
+        With `logprobs`, the texts of messages have log-probabilities. `functions` maps the names that the model knows
+        to namespaces and names of functions.
+        """
         self.items: list[dict[str, Any]] = []
         self._ids = ids
         self._logprobs = logprobs
         self._functions = functions or {}
         self._events = 0
-        self._open: object = None  # what the open item is: the kind of its text, or the number of a call
+        self._open: object = None  # the open item: the kind of its text, or the number of a call
         self._pieces: list[str] = []
 
     def event(self, kind: str, **fields: object) -> Event:
-        """The next event."""
+        """Return the next event."""
         self._events += 1
         return {"type": f"response.{kind}", "sequence_number": self._events - 1, **fields}
 
     def of(self, chunk: Chunk) -> Iterator[Event]:
-        """The events of a piece of the answer."""
+        """Yield the events of a piece of the answer."""
         if self._logprobs is not None:
             self._logprobs.add(chunk.logprobs)
         if chunk.reasoning:
@@ -49,15 +52,17 @@ class Output:
             yield from self._call(call)
 
     def finish(self, status: str) -> Iterator[Event]:
-        """The end of the answer, which has this status. One that says nothing has an empty message: clients take the
-        last item for the answer."""
+        """Yield the end of the answer, with this status.
+
+        An answer without text gets an empty message, because clients take the last item for the answer.
+        """
         only_thought = all(item["type"] == "reasoning" for item in self.items)
         if not self.items or (only_thought and status == "completed"):
             yield from self._begin_text(_TEXT)
         yield from self.end(status)
 
     def end(self, status: str = "completed") -> Iterator[Event]:
-        """The end of the item that is open, which has this status."""
+        """Yield the end of the open item, with this status."""
         if self._open is None:
             return
         item, whole = self.items[-1], "".join(self._pieces)
@@ -90,7 +95,7 @@ class Output:
         self.items[-1]["content"].append(_part(kind))
 
     def _call(self, call: ToolCallDelta) -> Iterator[Event]:
-        # Only the first piece of a call has its id and its name, and only it begins an item.
+        # Only the first piece of a call has its id and its name, and only this piece begins an item.
         if self._open != call.call:
             yield from self._begin(call.call, self._call_item(call))
         if call.arguments:
@@ -101,7 +106,7 @@ class Output:
         yield from self.end()
         self._open, self._pieces = what, []
         self.items.append(item)
-        # A copy: the item itself goes on.
+        # A copy: the item itself continues to grow.
         yield self._of_whole("output_item.added", {**item, **({"content": []} if "content" in item else {})})
 
     def _of_item(self, kind: str, **fields: object) -> Event:

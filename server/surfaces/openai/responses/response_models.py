@@ -1,4 +1,4 @@
-"""The shapes of responses, for the OpenAPI document, after OpenAI's reference of the Responses API."""
+"""The formats of responses for the OpenAPI document, after OpenAI's reference of the Responses API."""
 
 from typing import Any, Literal
 

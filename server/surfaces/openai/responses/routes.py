@@ -1,4 +1,4 @@
-"""POST /v1/responses and its `input_tokens`; GET and DELETE /v1/responses/{response_id}, and GET its `input_items`."""
+"""POST /v1/responses and its `input_tokens`, GET and DELETE /v1/responses/{response_id}, and GET its `input_items`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from numaserve.server.surfaces.streaming import json_response, respond
 
 
 def responses_router(context: ApiContext) -> APIRouter:
-    """The routes of this file."""
+    """Return the routes of this module."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
     store = ResponseStore(context.limits.max_bytes_stored)
 

@@ -30,7 +30,7 @@ from numaserve.server.surfaces.tool_fields import tool_use
 from pydantic import Field, model_validator
 
 _LOGPROBS = "message.output_text.logprobs"
-# The others are of tools that the server does not have, and of thoughts, which are never encrypted.
+# The other values concern tools that the server does not have, and encrypted thoughts, which it never sends.
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -108,12 +108,12 @@ class InputTokensRequest(Strict):
         return [] if self.tools is None else self.tools.functions
 
     def chat(self, conversation: Conversation) -> Chat:
-        """The conversation, to be continued."""
+        """Return the conversation to continue."""
         effort = None if self.reasoning is None else self.reasoning.effort
         return Chat(with_system(self.instructions, conversation), effort_arguments(effort), param="input")
 
     def tool_use(self) -> ToolUse | None:
-        """The tools, and which of them the answer calls."""
+        """Return the tools, and the rule for calling them."""
         return tool_use(self._functions, self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
 
@@ -170,7 +170,7 @@ class ResponsesRequest(InputTokensRequest):
 
     @property
     def logprobs(self) -> int:
-        """The log-probabilities that are wanted, as in `SamplingParams`."""
+        """The number of requested log-probabilities, as in `SamplingParams`."""
         included = _LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
         return self.top_logprobs or 0 if included else -1
 

@@ -1,4 +1,5 @@
-"""Stored responses, in memory. Eviction removes the least recently used response of the key that holds most."""
+"""Stored responses, in memory. Eviction removes the least recently used response of the key that holds the most
+bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from numaserve.server.surfaces.openai.responses.entries import Entry
 
 
 class Kept(NamedTuple):
-    """A response, and the items that it was made of and has, each as JSON: most who ask need one of the three.
+    """A response, the items that it was generated from, and its own items, each as JSON: most readers need one of the
+    three.
 
-    MessagePack has no numbers of any length.
+    MessagePack was rejected: it cannot represent integers of any length.
     """
 
     response: bytes
@@ -22,29 +24,30 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, response: object, given: Sequence[Entry], said: Sequence[Entry]) -> Kept:
-        """A response with its items."""
+        """Return a stored response with its items."""
         return cls(*map(msgspec.json.encode, (response, given, said)))
 
 
 def entries_in(data: bytes) -> list[Entry]:
-    """The items that were kept."""
+    """Return the stored items."""
     return msgspec.json.decode(data, type=list[Entry])
 
 
 class ResponseStore:
-    """Keeps responses under their owner's name within `max_bytes`; nobody else finds them. Lost with the process."""
+    """Stores responses by owner within `max_bytes`; no other owner can read them. They are lost with the process."""
 
     def __init__(self, max_bytes: int) -> None:
         self._kept: FairLru[tuple[bytes, str], Kept] = FairLru(max_bytes)
 
     def put(self, owner: bytes, response_id: str, kept: Kept) -> bool:
-        """Keep a response; False for one that is not kept, since it is larger than what may go for it."""
+        """Store a response; return False if it is not stored, because it is larger than the space that may be freed for
+        it."""
         return self._kept.put(owner, (owner, response_id), kept, sum(map(len, kept)))
 
     def get(self, owner: bytes, response_id: str) -> Kept | None:
-        """The response, which is then the owner's last one to go."""
+        """Return the response and mark it as the owner's most recently used."""
         return self._kept.get((owner, response_id))
 
     def delete(self, owner: bytes, response_id: str) -> bool:
-        """Forget the response; False where there is none."""
+        """Delete the response; return False if there is none."""
         return self._kept.delete((owner, response_id))

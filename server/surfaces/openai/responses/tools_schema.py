@@ -1,4 +1,4 @@
-"""Tools in the body of POST /v1/responses, where they have no `function` inside."""
+"""Tools in the body of POST /v1/responses, which have no nested `function`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class NamespaceTool(Strict):
 
 
 class GivenTools(msgspec.Struct, frozen=True):
-    """The functions of a request, whose names have that of the namespace before them."""
+    """The functions of a request; names of functions in a namespace begin with the namespace."""
 
-    functions: list[dict[str, Any]]  # the data of a `Tool` each
-    names: dict[str, tuple[str, str]]  # namespace and name, by the names of the functions that are in one
+    functions: list[dict[str, Any]]  # each is the data of a `Tool`
+    names: dict[str, tuple[str, str]]  # namespace and name of each function in a namespace, by the function's full name
     listed: list[dict[str, Any]]  # as the response repeats them
 
 
@@ -54,11 +54,11 @@ class NamedResponseTool(NamedFunction):
 
     @property
     def qualified(self) -> str:
-        """The name by which the model knows it."""
+        """The name by which the model knows the function."""
         return qualified(self.name, self.namespace)
 
     def choice(self) -> Choice:
-        """The choice of this function."""
+        """Return the choice of this function."""
         return Choice.named(self.qualified)
 
 
@@ -72,7 +72,7 @@ class AllowedResponseTools(Strict):
     """Functions that the response can call."""
 
     def choice(self) -> Choice:
-        """The choice of these functions."""
+        """Return the choice of these functions."""
         return Choice(self.mode, tuple(tool.qualified for tool in self.tools))
 
 

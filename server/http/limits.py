@@ -10,7 +10,7 @@ class ApiLimits:
     """The maximum that one request may ask for."""
 
     context_length: int  # tokens of prompt and output together
-    vocab_size: int  # number of token ids that the model knows
+    vocab_size: int  # number of token ids that the model has rows for
     max_sequences: int = 512  # prompts x n of one request; more than the queue holds could never be admitted
     max_body_bytes: int = 32 * 2**20
     body_timeout_seconds: float = 60.0  # until the whole body must have arrived

@@ -67,8 +67,8 @@ class Grammars:
     async def compile(self, constraint: Constraint, scope: CacheScope) -> MatcherFactory:
         """Return the factory of matchers for `constraint`, compiled for a request of `scope`.
 
-        Raises `UnsupportedGrammar` and `GrammarTooSlow`, whose messages are for the client, `QueueFull` if the maximum
-        number of compilations is running or waiting, and `NotReady` once this is closed.
+        Raises `UnsupportedGrammar` and `GrammarTooSlow`, whose messages are for the client. Raises `QueueFull` if the
+        maximum number of compilations is running or waiting, and `NotReady` once this is closed.
         """
         scoped = scope, constraint
         if (kept := self._kept.get(scoped)) is not None:

@@ -14,9 +14,9 @@ MatcherFactory: TypeAlias = Callable[[], TokenMatcher]  # returns a new matcher 
 class Constraint(msgspec.Struct, frozen=True):
     """The constraint that an answer must match. Equal constraints of a scope are compiled once.
 
-    `text` is a JSON schema (`json_schema`), a regular expression that the whole answer matches (`regex`), a JSON array
-    of strings (`choice`), a grammar in Lark or GBNF syntax (`lark`), the JSON of a structural tag (`structural_tag`),
-    and empty for `json_object`.
+    `text` depends on `kind`. For `json_schema` it is a JSON schema; for `regex`, a regular expression that the whole
+    answer matches. For `choice` it is a JSON array of strings; for `lark`, a grammar in Lark or GBNF syntax. For
+    `structural_tag` it is the tag's JSON; for `json_object` it is empty.
     """
 
     kind: ConstraintKind

@@ -24,8 +24,8 @@ class Executor:
     once and then runs one piece after another. Each piece queues after the waiting pieces of its caller, so no request
     waits for the whole of another. A full executor still has a reserve for callers that have no admitted request.
 
-    Pieces wait in the event loop instead of the pool's queue, so that a cancelled task's pieces, and the text they
-    hold, are freed at once. A piece that has begun is finished.
+    Pieces wait in the event loop instead of the pool's queue. The pieces of a cancelled task, and the text they hold,
+    are thus freed at once. A piece that has begun is finished.
     """
 
     def __init__(self, name: str, *, threads: int, max_requests: int, waiting: str = "texts") -> None:

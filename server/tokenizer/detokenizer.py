@@ -12,8 +12,8 @@ class IncrementalDetokenizer:
     `tokenizers` and of Unicode (one per maximal ill-formed part). A leading space is kept: the text continues a prompt,
     and only the first space of a whole text is an artefact of sentencepiece.
 
-    The detokenizer joins the bytes of tokens. Decoding a window of tokens and cutting off the earlier text, as other
-    servers do, costs more and fails where a window starts inside a character.
+    The detokenizer joins the bytes of tokens. Rejected: decoding a window of tokens and cutting off the earlier text,
+    as other servers do. It costs more and fails if a window starts inside a character.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ def read_keys(path: Path) -> list[ApiKey]:
     Settings can follow a key, each once: ``name=alice weight=2 requests-per-minute=60 tokens-per-minute=100000
     concurrent=8 admin=yes cache-group=team``.
 
-    Raises `OperatorError`, without anything of a key in it, when the file cannot be read, has a line that is not like
-    that, or no key at all: serving without a check because a file was empty would be the wrong way to fail.
+    Raises `OperatorError` if the file cannot be read, has an invalid line, or contains no key. The error contains no
+    part of a key. An empty file is an error because serving without a check would be the wrong way to fail.
     """
     lines = [line.strip() for line in read_text(path, SETTINGS_BYTES).splitlines()]
     keys: dict[str, ApiKey] = {}

@@ -24,7 +24,7 @@ PrefixSharing = Literal["everyone", "each_key", "keys_without_group"]
 
 
 class Account(NamedTuple):
-    """The account of a key: its name, weight, quota and cache group."""
+    """The account of a key: its name, weight, quota, rights and cache group."""
 
     name: str
     weight: float

@@ -95,7 +95,7 @@ class Quota:
     the next request is admitted. The running requests bound the overdraft of a key.
 
     Rejected: charging `max_tokens` at admission. Clients ask for far more tokens than models generate and would wait
-    for unused tokens, and a request larger than a minute's tokens would never be served.
+    for unused tokens. A request larger than a minute's tokens would never be served.
 
     Output tokens are read only when a decision needs them, so a stream costs the same with and without limits.
     """

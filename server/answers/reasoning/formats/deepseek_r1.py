@@ -1,4 +1,4 @@
-"""DeepSeek-R1, whose answers begin with a thought, opened or not."""
+"""DeepSeek-R1, whose answers begin with a thought, with or without an opening mark."""
 
 from numaserve.server.answers.reasoning.format import ReasoningFormat
 

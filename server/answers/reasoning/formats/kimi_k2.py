@@ -1,4 +1,4 @@
-"""Kimi K2 Thinking, which goes over to calls without closing its thought."""
+"""Kimi K2 Thinking, which begins calls without closing its thought."""
 
 from numaserve.server.answers.reasoning.format import ReasoningFormat
 

@@ -1,4 +1,5 @@
-"""Command R7B and Command A: a list of objects with names of their own. Ids count the calls and are of no use."""
+"""Command R7B and Command A: a list of objects with field names of their own. The model's ids only count calls and are
+ignored."""
 
 from numaserve.server.answers.tools.json_call import Keys
 from numaserve.server.answers.tools.json_format import JsonFormat

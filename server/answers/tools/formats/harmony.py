@@ -1,7 +1,8 @@
-"""gpt-oss: messages in channels. Thoughts, calls and the answer are messages alike, so that all is read here.
+"""gpt-oss: messages in channels. Thoughts, calls and the answer are all messages.
 
-A message is a head, <|message|>, and text up to <|end|>, <|call|> or <|return|>. The head says the channel, and the
-recipient where the message is a call: analysis is a thought, what is for a function is a call, all else the answer.
+This format therefore reads the thoughts too. A message is a head, <|message|>, and text up to <|end|>, <|call|> or
+<|return|>. The head names the channel and, for a call, the recipient. The channel analysis is a thought, a message to a
+function is a call, and any other message is the answer.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""LFM2: calls like those of Python, in special tokens."""
+"""LFM2: calls written as in Python, in special tokens."""
 
 from numaserve.server.answers.tools.pythonic_format import PythonicFormat
 

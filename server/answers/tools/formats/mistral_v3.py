@@ -1,4 +1,5 @@
-"""Mistral's formats up to the tokenizer v7: a list of objects. Ids come after the arguments, too late to be of use."""
+"""Mistral's formats up to the tokenizer v7: a list of objects. The model's ids come after the arguments and are
+ignored."""
 
 from numaserve.server.answers.tools.json_format import JsonFormat
 

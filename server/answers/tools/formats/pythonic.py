@@ -1,4 +1,4 @@
-"""Llama 4 and Llama 3.2 with templates for calls like those of Python, bare or between special tokens."""
+"""Llama 4 and Llama 3.2 with templates for calls written as in Python, bare or between special tokens."""
 
 from numaserve.server.answers.tools.pythonic_format import PythonicFormat
 

@@ -1,4 +1,4 @@
-"""Qwen3-Coder and Qwen3.5, Nemotron 3, Step 3.5: tags that begin with the name of what is in them."""
+"""Qwen3-Coder and Qwen3.5, Nemotron 3, Step 3.5: tags that contain the name of the function or parameter."""
 
 from numaserve.server.answers.tools.tagged_format import TaggedFormat
 

@@ -1,5 +1,5 @@
 // A small random transformer as one Program per rank, built from C++ nodes, for tests that play ranks as threads: what
-// workers/models/decoder.py does for a real model.
+// workers/layers/decoder.py does for a real model.
 #pragma once
 
 #include <array>

@@ -90,6 +90,6 @@ def test_the_client_needs_neither_torch_nor_the_engine() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     ours = [name for name in shown if not name.startswith("numaserve.server.loadtest")]
     assert set(ours) <= {
-        *("numaserve.server", "numaserve.server.client.tls"),
-        *("numaserve.workers", "numaserve.workers.interface.errors"),
+        *("numaserve.server", "numaserve.server.client", "numaserve.server.client.tls"),
+        *("numaserve.workers", "numaserve.workers.interface", "numaserve.workers.interface.errors"),
     }

@@ -2,7 +2,7 @@
 
 import random
 
-from numaserve.server.speculation import trail as trails
+from numaserve.server.speculation import match_cursor
 from numaserve.server.speculation.match_cursor import MatchCursor
 
 TEXT = list(range(100, 140))
@@ -42,10 +42,10 @@ def test_left_out_and_put_in_tokens_are_got_over() -> None:
 
 
 def test_it_does_not_come_back_far_off_nor_late() -> None:
-    far = 5 + trails._AHEAD + 1
+    far = 5 + match_cursor._AHEAD + 1
     assert gone([*TEXT[:5], TEXT[far - 1]]).is_there
     assert not gone([*TEXT[:5], TEXT[far]]).is_there
-    away = [*TEXT[:5], *[1] * (trails._LOST - 1)]
+    away = [*TEXT[:5], *[1] * (match_cursor._LOST - 1)]
     assert gone([*away, TEXT[6]]).is_there
     assert not gone([*away, 1, TEXT[6]]).is_there
 
@@ -60,7 +60,7 @@ def test_tokens_that_come_at_once_are_followed_like_those_that_come_one_by_one()
 def test_too_many_at_once_are_not_looked_through() -> None:
     text = list(range(1000))
     trail = MatchCursor(text, 0, 0, matched=0)
-    trail.follow(text[: trails._MANY + 1])
+    trail.follow(text[: match_cursor._MANY + 1])
     assert not trail.is_there
 
 

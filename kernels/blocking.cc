@@ -7,25 +7,26 @@
 namespace numaserve {
 namespace {
 
-// A slab holds whole groups of weights, and the totals of its groups have room.
+// Limits: a slab holds whole groups of weights, and the totals of its groups fit the scratch.
 constexpr int64_t kLeastSlab = 8, kMostSlab = 256, kLeastBlock = 4, kMostBlock = 32, kLeastFew = 2;
 
 constexpr int64_t kFewRows = 36;  // three passes of packed rows
 
-// What `bench kernels --sweep` has found better than what follows from the caches.
+// Sizes that `bench kernels --sweep` found faster than the sizes computed from the caches.
 struct Found {
   std::string_view isa, vendor;
   unsigned family;
   int64_t block_tiles, few_tiles, few_rows;
 };
 constexpr Found kFound[] = {
-    // Zen 4 (no other processor of this family has AVX-512). Beside blocks of 8 tiles, of 4 up to 36 rows, at M of 16,
-    // 32, 64 and 256, K = 2048, one core: bf16 0, +4, +2, +2 %; int8 +1, +3, +4, +3 %; int8 in groups of 32 +7, +11,
-    // +7, +6 %; int4 times int8 +4, +4, +4, +3 %. Weights from the second level cost less than results that are loaded
-    // and stored more often; but with 16 rows blocks of 16 tiles lose 10 %.
+    // Zen 4 (no other processor of this family has AVX-512). Blocks of 4 tiles up to 36 rows, compared with blocks of
+    // 8, at M of 16, 32, 64 and 256, K = 2048, one core: bf16 0, +4, +2, +2 %; int8 +1, +3, +4, +3 %; int8 in groups of
+    // 32 +7, +11, +7, +6 %; int4 times int8 +4, +4, +4, +3 %. Reading weights from the second level costs less than
+    // loading and storing results more often. But with 16 rows blocks of 16 tiles lose 10 %.
     {"avx512", "AuthenticAMD", 25, 32, 4, 16},
-    // Xeons with AMX, here with caches of 48 KiB and 2 MiB. Beside blocks of 8 tiles, of 4 at M of 48 and 64, K = 2048,
-    // one core: +14, +15 %; of 4 to 7 no better at M of 96 and more, of 12 to 32 worse.
+    // Xeons with AMX, measured with caches of 48 KiB and 2 MiB. Blocks of 4 tiles, compared with blocks of 8, at M of
+    // 48 and 64, K = 2048, one core: +14, +15 %. At M of 96 and more, blocks of 4 to 7 are no better and blocks of 12
+    // to 32 are worse.
     {"amx", "GenuineIntel", 6, 8, 4, 64},
 };
 

@@ -1,4 +1,4 @@
-// How much of a product is done at a time, by instruction set and caches.
+// Sizes of the blocks of a product, by instruction set and caches.
 #pragma once
 
 #include <string_view>
@@ -8,12 +8,12 @@
 
 namespace numaserve {
 
-// What a sweep has found for a family of processors, or what follows from the caches: results may take a whole second
-// level, as they are streamed, once a slab; half of the second level is for activations, and of the first what the
-// set's products ask for.
+// Returns the blocking that a sweep found for this processor family, or else one computed from the caches. Results are
+// streamed once per slab and may take the whole second level. Activations get half of the second level. The products of
+// the instruction set state their share of the first level.
 Blocking blocking_for(const KernelTable& table, const CacheSizes& caches, const Processor& processor);
 
-// Throws std::invalid_argument for one that the loop nest has no room for.
+// Throws std::invalid_argument for a blocking that the loop nest has no space for.
 const Blocking& checked(const Blocking& blocking);
 
 }  // namespace numaserve

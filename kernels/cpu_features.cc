@@ -25,15 +25,15 @@ uint64_t xcr0() {
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-// Linux hands out the 8 KiB tile state only on request; the permission is per process, inherited by threads created
-// later and cleared by exec, so it is asked for at the first probe, before any team exists.
+// Linux grants the 8 KiB tile state only on request. The permission is per process, is inherited by threads created
+// later, and is cleared by exec. It is therefore requested at the first probe, before any team exists.
 bool request_tile_permission() {
   constexpr long kArchReqXcompPerm = 0x1023;
   constexpr long kXfeatureXtiledata = 18;
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
 
-// Whether something emulates AMX instructions: tests of the amx set, built with this option, run on any processor.
+// Whether an emulator executes AMX instructions: tests of the amx set, built with this option, run on any processor.
 bool emulates_amx() {
 #if defined(NUMASERVE_EMULATED_AMX)
   return std::getenv("NUMASERVE_EMULATED_AMX") != nullptr;

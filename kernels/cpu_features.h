@@ -1,4 +1,4 @@
-// Which instruction sets this processor and kernel allow, probed once.
+// The instruction sets that this processor and kernel allow, probed once.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace numaserve {
 
-// Names of the instruction sets that can run here, best first: "amx", "avx512", "portable". The emulated AMX set,
-// which is for tests only, is added last where AVX-512 is there.
+// Names of the instruction sets that can run here, best first: "amx", "avx512", "portable". The emulated AMX set, for
+// tests only, comes last on processors with AVX-512.
 std::vector<std::string> available_isas();
 
 // The table of an instruction set. Throws std::invalid_argument for an unknown name and std::runtime_error when the
@@ -20,14 +20,14 @@ const KernelTable* table_by_name(std::string_view name);
 // The best table, or the one that NUMASERVE_ISA names; throws like `table_by_name`.
 const KernelTable* default_table();
 
-// Who made the processor that this runs on, and its family, as CPUID tells them.
+// Vendor and family of the processor that this process runs on, from CPUID.
 struct Processor {
   std::string vendor;
   unsigned family;
 };
 const Processor& processor();
 
-// Cache sizes of the processor this runs on, in bytes; conservative defaults where sysfs does not tell.
+// Cache sizes of the processor that this process runs on, in bytes; conservative defaults where sysfs has none.
 struct CacheSizes {
   int64_t l1d, l2;
 };

@@ -1,8 +1,7 @@
-// Argument structs from Python's dicts.
+// Conversion of Python dicts to argument structs.
 //
-// A struct names its fields in a member `visit(field)`, which calls field(name, member) for each. `arguments` fills it
-// from a dict that has these names, no others and each of them; std::nullopt is None. A new type of field is a new
-// `FromPython`.
+// A struct lists its fields in a member `visit(field)`, which calls field(name, member) for each. `arguments` fills the
+// struct from a dict with exactly these names; std::nullopt is None. A new type of field needs a new `FromPython`.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,10 +17,11 @@
 
 namespace numaserve {
 
-// The Python objects that the structs' pointers point into.
+// The Python objects that the pointers in a struct point into.
 using Kept = std::vector<nanobind::object>;
 
-// `read` is false for a value of another type than `wanted`, and throws std::invalid_argument for one that cannot be.
+// Conversion of one value. `read` returns false when the type is not `wanted`, and throws std::invalid_argument when
+// the value is not allowed.
 template <class T>
 struct FromPython;
 
@@ -58,7 +58,7 @@ struct FromPython<std::string> {
   static bool read(nanobind::handle from, std::string& to, Kept&) { return nanobind::try_cast(from, to); }
 };
 
-// A value that has a name in Python.
+// An enumeration value that Python passes by name.
 template <class T, T (*kOf)(std::string_view)>
 struct FromName {
   static std::string wanted() { return FromPython<std::string>::wanted(); }
@@ -78,7 +78,7 @@ struct FromPython<GroupScore> : FromName<GroupScore, group_score_of> {};
 template <>
 struct FromPython<KvDtype> : FromName<KvDtype, kv_dtype> {};
 
-// An object that lives as long as what keeps it.
+// A pointer into a Python object, which `kept` keeps alive.
 template <class T>
 struct FromPython<const T*> {
   static std::string wanted() { return "a " + nanobind::cast<std::string>(nanobind::type<T>().attr("__name__")); }
@@ -110,7 +110,7 @@ struct FromPython<std::vector<T>> {
   }
 };
 
-// Parts that are read one by one from a tuple.
+// Reads the items of a tuple into `parts`, one by one.
 template <class... Parts>
 bool read_tuple(nanobind::handle from, Kept& kept, Parts&... parts) {
   if (!PyTuple_Check(from.ptr()) || nanobind::len(from) != sizeof...(parts)) return false;
@@ -134,8 +134,8 @@ struct FromPython<Quantized> {
   }
 };
 
-// Fills a struct, whose `what` is named in errors: std::invalid_argument for a value that cannot be, TypeError for one
-// of another type, and for a name that is missing or not among the fields.
+// Fills a struct; `what` names it in errors. Throws std::invalid_argument for a value that is not allowed, and
+// TypeError for a value of another type, a missing name or an unknown name.
 template <class Struct>
 Struct arguments(const std::string& what, const nanobind::dict& values, Kept& kept) {
   Struct result{};

@@ -1,4 +1,4 @@
-// The Python face of the kernels: construction in Python, one call per step, the GIL released inside it.
+// The Python binding of the kernels: objects are built in Python, and each step is one call that releases the GIL.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -80,7 +80,7 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> unpack(const PackedMatrix& matrix) {
   return {data, {static_cast<size_t>(matrix.n()), static_cast<size_t>(matrix.k())}, owner};
 }
 
-// Where `self` has its bytes: they live as long as the view does.
+// The memory of `self`, which lives as long as the view does.
 nb::ndarray<nb::memview, uint8_t, nb::ndim<1>> buffer(nb::handle_t<PackedMatrix> self) {
   auto& matrix = nb::cast<PackedMatrix&>(self);
   return {matrix.data(), {static_cast<size_t>(matrix.bytes())}, self};

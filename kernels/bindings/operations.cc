@@ -40,7 +40,7 @@ void add_operation(Program& program, const std::string& kind, const nb::dict& fi
     if (builder.kind != kind) continue;
     Kept kept;
     builder.add(program, fields, kept);
-    // Nodes point into weights, vectors and tables: these live as long as the Program.
+    // Nodes point into weights, vectors and tables, so these must live as long as the Program.
     for (nb::object& object : kept) program.keep(std::make_shared<nb::object>(std::move(object)));
     return;
   }

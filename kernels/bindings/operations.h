@@ -1,4 +1,4 @@
-// Adding operations to a Program from Python.
+// The binding that adds operations to a Program.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -31,8 +31,8 @@ using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cp
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const int32_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu>;
 
-// How ranks divide the latents of a sequence: boundaries of their heads; from how many tokens on, for each new one; for
-// at most how many new ones.
+// The division of a sequence's latents among ranks: boundaries of the ranks' heads, the number of tokens per new token
+// from which on latents are divided, and the maximum number of new tokens.
 struct Division {
   std::vector<int32_t> head_bounds;
   int64_t from, max_rows;
@@ -94,7 +94,7 @@ std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin) {
                                      static_cast<int32_t>(cos.shape(1)));
 }
 
-// The vectors one after the other, as an array of that shape.
+// Copies the vectors, one after the other, into an array of this shape.
 nb::ndarray<nb::numpy, float> copied(std::initializer_list<const Vector*> parts, std::initializer_list<size_t> shape) {
   size_t total = 0;
   for (const Vector* part : parts) total += part->size();
@@ -115,13 +115,13 @@ nb::object logprobs(const SampledRow& row) {
   return nb::make_tuple(row.token, row.logprob, ids, values);
 }
 
-// The memory of buffers, which lives as long as the program.
+// The memory of all buffers, which lives as long as the program.
 nb::ndarray<nb::numpy, uint8_t> arena(Program& program) {
   const LargeBuffer& memory = program.arena();
   return {memory.data(), {memory.bytes()}, nb::find(program)};
 }
 
-// What a sequence's last position is for; 0: nothing.
+// The use of a sequence's last position; 0: none.
 constexpr int32_t kSample = 1, kPool = 2;
 
 nb::list named_logprobs(const StepOutcome& outcome, Range where) {
@@ -130,9 +130,9 @@ nb::list named_logprobs(const StepOutcome& outcome, Range where) {
   return values;
 }
 
-// [(sequence, sampled or None, target or None, log-probabilities of the tokens that it names)], the second and third a
-// (token, logprob, top ids, top logprobs), and three times.
-// `drafts` is empty, or has a number for each sequence.
+// Returns a list and three times. The list has, for each row of logits, (sequence, sample or None, target or None,
+// log-probabilities of the named tokens). A sample or a target is (token, logprob, top ids, top logprobs). `drafts` is
+// empty or has a number of draft tokens for each sequence.
 nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id,
                const std::vector<int32_t>& drafts) {
   if (!drafts.empty() && drafts.size() != sequences.shape(0))
@@ -162,7 +162,7 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
   return nb::make_tuple(rows, outcome.native_ns, outcome.all_reduce_ns, outcome.mask_wait_ns);
 }
 
-// [(sequence, its pooled values as bytes)] of the last step.
+// Returns [(sequence, pooled values as bytes)] of the last step.
 nb::list pooled(const Program& program) {
   nb::list found;
   const std::vector<int32_t>& sequences = program.step().pooled_sequences;

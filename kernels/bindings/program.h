@@ -1,4 +1,4 @@
-// The Python face of a Program.
+// The Python binding of a Program.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -8,16 +8,16 @@ void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int 
   const auto merge = latent ? run.table.latent_attention_merge : run.table.attention_merge;
   const auto count = static_cast<int64_t>(work.items.size());
   const int threads = run.team.size();
-  // A thread's first item is fixed, so that what it reads can be fetched before. The others are handed out one by one,
-  // heaviest first: which thread computes an item does not show in its bits. The thread's next item is a guess, good
-  // enough for prefetching: the others take one each before.
+  // A thread's first item is fixed, so that its memory can be fetched in advance. The other items are handed out one by
+  // one, heaviest first. Results do not depend on which thread computes an item. The thread's next item is a prediction
+  // for prefetching: it assumes that each other thread takes one item in between.
   std::atomic<int64_t>& taken = run.next_item[turn];
   for (int64_t i = thread; i < count; i = threads + taken.fetch_add(1)) {
     const int64_t next = i + threads;
     compute(args, work.items[static_cast<size_t>(i)], next < count ? &work.items[static_cast<size_t>(next)] : nullptr,
             run.scratch<void>(thread));
   }
-  // Nobody is at the other turn's items: there was a barrier since, and there will be one before the next.
+  // No thread uses the items of the other turn: a barrier lies before this call, and another before the next call.
   if (thread == 0) run.next_item[1 - turn].store(0);
   if (work.merges.empty()) return;
   run.team.barrier(thread);
@@ -54,8 +54,8 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
           .block_groups = block_groups};
 }
 
-// The pages of a thread's first item, K and V of its head. (Latents are not fetched: a block has more of them than the
-// second-level cache should hold beside weights.)
+// The pages of a thread's first item: K and V of its head. Latents are not fetched: a block has more of them than the
+// second-level cache should hold in addition to weights.
 std::span<const std::byte> AttentionNode::reads_first(const Run& run, int thread, int64_t index) const {
   const AttentionWork& todo = run.step.attention[static_cast<size_t>(work)];
   if (heads.latent() || static_cast<size_t>(thread) >= todo.items.size()) return {};

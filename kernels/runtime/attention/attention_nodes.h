@@ -25,11 +25,11 @@ struct AttentionNode : Node {
   AttentionArgs arguments(const Run& run) const;
 };
 
-// Computes the items of `work`, and merges their partial results. Threads meet in between where there are any. Calls
-// of a step have turns 0 and 1 alternately, and there is a barrier between them.
+// Computes the items of `work` and merges their partial results. If there are partial results, threads meet at a
+// barrier before the merge. Calls of a step alternate between turns 0 and 1, with a barrier between two calls.
 void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int turn, int thread);
 
-// The bytes that `work` has read and the operations that it has computed, with heads of `heads`.
+// The bytes read and the operations computed for `work`, with heads of `heads`.
 Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtype dtype);
 
 }  // namespace numaserve

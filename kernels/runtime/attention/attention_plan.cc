@@ -5,9 +5,9 @@
 namespace numaserve {
 namespace {
 
-// Items beyond this many per thread balance well enough without cutting a sequence's KV into blocks of their own.
+// With more items per thread than this, the load is balanced without cutting a sequence's KV into blocks.
 constexpr int64_t kItemsPerThread = 4;
-constexpr int64_t kItemRows = 16;  // rows whose computation takes as long as what an item does for each block besides
+constexpr int64_t kItemRows = 16;  // rows whose computation costs as much as the fixed work of an item for each block
 constexpr int32_t kLeastLatentRows = 4;
 
 int32_t first_block(int32_t window, int32_t position) {
@@ -34,7 +34,7 @@ int64_t AttentionPlanner::partial_rows(int64_t pages_per_slot) {
 AttentionWork AttentionPlanner::make_work(int32_t window) const {
   AttentionWork work;
   work.window = window;
-  // Either every sequence has one item a KV head and block of rows, or it is cut within `partial_rows`.
+  // Each sequence either has one item for each KV head and block of rows, or is cut within `partial_rows`.
   const int64_t group = heads_.kv_heads > 0 ? heads_.q_heads / heads_.kv_heads : 1;
   const int64_t rows = heads_.latent() ? kLeastLatentRows : kAttentionRows;
   const int64_t items = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, rows));
@@ -44,7 +44,7 @@ AttentionWork AttentionPlanner::make_work(int32_t window) const {
   return work;
 }
 
-// Items of many rows read KV from far once for all of them, where there are enough items for all threads.
+// An item of many rows reads distant KV once for all its rows. Such items are used if there are enough for all threads.
 AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t window) const {
   const auto rows_of = [&](const AttentionSequence& s) { return int64_t{s.q_len} * heads_.q_heads / heads_.kv_heads; };
   const auto items_of = [&](int32_t rows) {
@@ -66,9 +66,9 @@ AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t w
   return {rows, false};
 }
 
-// The way to cut that keeps the busiest thread busy for the shortest time. Items of many rows turn the
-// values of a block once for all of them, and read it once; there may be too few of them for all threads: one token has
-// a row for each head, and a short context one block or two, of which the last may be nearly empty.
+// Returns the cut that minimises the time of the busiest thread. An item of many rows reads and transposes the values
+// of a block once for all its rows, but there may be too few such items for all threads. One token has one row per
+// head, and a short context has one or two blocks, the last of which may be nearly empty.
 AttentionPlanner::Cut AttentionPlanner::cut_latent(Sequences sequences) const {
   Cut best{kLatentRows, false};
   int64_t shortest = INT64_MAX;
@@ -94,7 +94,7 @@ AttentionPlanner::Cut AttentionPlanner::cut_latent(Sequences sequences) const {
   return best;
 }
 
-// The items of some rows of one KV head, which see `blocks`, and what merges their partial results.
+// Adds the items of some rows of one KV head, which see `blocks`, and the merges of their partial results.
 void AttentionPlanner::add_rows(AttentionItem item, Range blocks, bool cut, int64_t& partial,
                                 AttentionWork& work) const {
   const int32_t step = groups_.rank < 0 ? 1 : groups_.world;
@@ -106,7 +106,7 @@ void AttentionPlanner::add_rows(AttentionItem item, Range blocks, bool cut, int6
     return;
   }
   item.block = begin;
-  const int32_t merged = heads_.latent() ? 1 : item.num_rows;  // their rows are long: a merge each
+  const int32_t merged = heads_.latent() ? 1 : item.num_rows;  // latent rows are long: one merge for each
   for (int32_t r = 0; r < item.num_rows; r += merged) {
     AttentionItem rows_of = item;
     rows_of.first_row += r;
@@ -169,7 +169,7 @@ void AttentionPlanner::count(Sequences sequences, AttentionWork& work) const {
       continue;
     }
     const int64_t window = work.window > 0 ? work.window : end;
-    const int64_t growing = std::clamp<int64_t>(window - start, 0, rows);  // tokens that see everything before them
+    const int64_t growing = std::clamp<int64_t>(window - start, 0, rows);  // tokens that see all tokens before them
     work.positions += end - std::max<int64_t>(start - window + 1, 0);
     work.pairs += growing * start + growing * (growing + 1) / 2 + (rows - growing) * window;
   }

@@ -1,4 +1,4 @@
-// How the attention of a step is cut into work items.
+// The division of a step's attention into work items.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace numaserve {
 
-// Room for so many of the longest sequences to be cut into items of a block each.
+// The number of longest sequences for whose partial results there is memory when each is cut into one item per block.
 inline constexpr int64_t kPartialSequences = 8;
 
 struct Limits {
@@ -20,26 +20,26 @@ struct Limits {
   int64_t pages_per_slot;
   int64_t num_pages;
   int64_t vocabulary;
-  int64_t extra_tokens = 0;  // ids behind the vocabulary that a plan may name: their embedding is zero
+  int64_t extra_tokens = 0;  // ids after the vocabulary that a plan may contain: their embedding is zero
 };
 
 // The heads of this rank.
 struct HeadGeometry {
   int32_t q_heads, kv_heads, head_dim;
-  // The leading dimensions of a key that are its value in a latent cache, where kv_heads is 1, or 0 without query
-  // heads; 0: the cache is not latent.
+  // In a latent cache, the number of leading dimensions of a key that are also its value; kv_heads is then 1, or 0 for
+  // a rank without query heads. 0: the cache is not latent.
   int32_t value_dim = 0;
   bool latent() const { return value_dim > 0; }
   int32_t values() const { return latent() ? value_dim : head_dim; }
   int32_t head_tiles() const { return static_cast<int32_t>(ceil_div(head_dim, kTileK)); }
 };
 
-// Which blocks of KV are attended: of every `world` successive ones that of index `rank`, or, with rank -1, all. They
-// are merged as `world` groups: each in its order, then one group after the other.
+// The blocks of KV that are attended: block `rank` of every `world` consecutive blocks, or all blocks if rank is -1.
+// Blocks are merged as `world` groups, each in order, then the groups in order.
 struct BlockGroups {
   int32_t world = 1, rank = -1;
   int32_t count(int32_t blocks) const { return rank < 0 ? blocks : (blocks - rank + world - 1) / world; }
-  // Of the first `all` tokens of a sequence those in such blocks, of which the last may be filled in part.
+  // Returns the number of the first `all` tokens of a sequence that lie in these blocks. The last block may be partial.
   int64_t tokens(int64_t all) const {
     const auto blocks = static_cast<int32_t>(ceil_div(all, kAttentionBlock));
     const bool has_last = rank < 0 || (blocks - 1) % world == rank;
@@ -47,7 +47,7 @@ struct BlockGroups {
   }
 };
 
-// The attention of one step under one sliding window: what to compute, heaviest first, and what to merge after.
+// The attention of one step with one sliding window: the items, heaviest first, and the merges that follow them.
 struct AttentionWork {
   int32_t window;
   std::vector<AttentionItem> items;
@@ -57,35 +57,36 @@ struct AttentionWork {
     int64_t stride;
   };
   std::vector<Merge> merges;
-  // Whether items may rotate their queries and store their new keys and values themselves: all rows of a KV head that
-  // see a block are in one item, so that nobody else waits for what that has stored.
+  // Whether items may rotate their queries and store their new keys and values themselves. This needs all rows of a KV
+  // head that see a block to be in one item, so that no other item reads what this item stores.
   bool can_store = false;
-  // The pages of `s` that `item` reads first: those of its only block, or of its first one. `group`: query heads of a
-  // KV head.
+  // Returns the pages of `s` that `item` reads first: the pages of its only block, or of its first block. `group`:
+  // query heads per KV head.
   Range first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const;
 
-  // Counts of all steps: positions of the KV cache that had to be read, and pairs of a new token and one it sees.
+  // Totals over all steps: positions of the KV cache read, and pairs of a new token and a token that it sees.
   int64_t positions = 0, pairs = 0;
 };
 
-// Cuts the attention of sequences that see all blocks of `groups` with heads of `heads`.
+// Plans the attention of sequences with heads of `heads` over the blocks of `groups`.
 class AttentionPlanner {
  public:
   AttentionPlanner(const Limits& limits, const HeadGeometry& heads, BlockGroups groups, int threads)
       : limits_(limits), heads_(heads), groups_(groups), threads_(threads) {}
 
-  // Rows of partial attention results that there is room for.
+  // The number of rows of partial attention results that have memory.
   static int64_t partial_rows(int64_t pages_per_slot);
 
-  // With room for what any step may need.
+  // Returns work with memory reserved for any step.
   AttentionWork make_work(int32_t window) const;
 
-  // Plans the attention of `sequences`, and counts it.
+  // Plans the attention of `sequences`, and adds it to the totals.
   void plan(std::span<const AttentionSequence> sequences, AttentionWork& work) const;
 
  private:
   using Sequences = std::span<const AttentionSequence>;
-  // How query rows are cut into work items: at most so many rows in one, and whether each block of KV is an item.
+  // A way to cut query rows into work items: the maximum number of rows of an item, and whether each block of KV is an
+  // item of its own.
   struct Cut {
     int32_t rows;
     bool blocks;

@@ -13,7 +13,7 @@ void GatherQueriesNode::run(Run& run, int thread) const {
     return;
   }
   const auto num_rows = static_cast<int64_t>(rows.size());
-  // Rows of queries are short: a row is a thread's share.
+  // Rows of queries are short, so a thread's share is whole rows.
   const Range mine = split(num_rows, run.team.size(), thread);
   const int64_t row_bytes = heads.row_bytes(run.ring->rank());
   for (int64_t row = mine.begin; row < mine.end; ++row)
@@ -26,7 +26,7 @@ void GatherQueriesNode::run(Run& run, int thread) const {
 
 void DividedAttentionNode::run(Run& run, int thread) const {
   const Step::Divided& divided = run.step.divided;
-  // Without sequences too: its turn is taken.
+  // Called without sequences too, to keep the turns alternating.
   attend(run,
          {.q = run.at<bf16>(q),
           .q_heads = all_heads.q_heads,

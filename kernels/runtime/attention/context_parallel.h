@@ -1,19 +1,20 @@
 // Context parallelism: the latents of a long sequence divided among the ranks.
 //
-// The latents are the same for all heads. With heads divided among ranks, and only those, each rank reads all latents
-// for its part of the heads. From some length on it is less to exchange what belongs to a new token: each rank has the
-// queries of all heads, attends a part of the latents, and sends every head's part of the result to the rank that has
-// the head. Latents are read once for all new tokens of a sequence, while each new token is exchanged: with three
-// guesses behind a token the sequence has to be four times as long, and a prompt's many tokens are cheaper to attend
-// whole. Blocks go to the ranks in turn, and are merged in an order that does not depend on who attends them (see
-// ops/latent_attention.inl): a token has the same bits in a step that divides its sequence and in one that does not.
+// The latents are the same for all heads. If only heads are divided among ranks, each rank reads all latents for its
+// own heads. Beyond some length it is cheaper to exchange data for each new token. Each rank then gets the queries of
+// all heads, attends a part of the latents, and sends each head's partial result to the rank that has the head. Latents
+// are read once for all new tokens of a sequence, but data is exchanged for each new token. With three draft tokens the
+// sequence therefore has to be four times as long. The many tokens of a prompt are cheaper to attend undivided. Blocks
+// are dealt to the ranks round-robin. The merge order does not depend on which rank attends a block (see
+// ops/latent_attention.inl), so a token has the same bits whether or not a step divides its sequence.
 //
-// Every rank keeps all latents: it makes them anyway, and only reading them takes time.
+// Every rank keeps all latents: it computes them anyway, and only reading them takes time.
 //
-// Two collectives of the step belong to this, whether a step divides anything or not, so that numbers stay in step:
-//   the first: a rank's part has the queries of its heads; others copy them
-//   the second: a rank's part has its group's results for all heads; others merge those of their heads
-// All ranks decide alike, from the plan that all have got. When a peer dies the ring's own rules hold: see
+// Two collectives of each step belong to this, even if the step divides nothing, so that collective numbers stay
+// aligned:
+//   the first: a rank's part has the queries of its heads; the other ranks copy them
+//   the second: a rank's part has its group's results for all heads; the other ranks merge the results of their heads
+// All ranks decide alike, because all have the same plan. The ring handles the death of a peer: see
 // shm_comm/include/numaserve_ring.h.
 #pragma once
 

@@ -6,7 +6,7 @@
 namespace numaserve {
 namespace {
 
-// Into how many parts the rows are cut so that the busiest thread has the least of `pairs` times `rows`.
+// Returns the number of parts of the rows for which the busiest thread has the smallest `pairs` times `rows`.
 int64_t row_parts(int64_t rows, int64_t pairs, int64_t threads) {
   const int64_t row_units = ceil_div(rows, kPad);
   int64_t best = 1, least = INT64_MAX;
@@ -22,7 +22,7 @@ int64_t row_parts(int64_t rows, int64_t pairs, int64_t threads) {
 }  // namespace
 
 void LatentStoreNode::run(Run& run, int thread) const {
-  if (heads.q_heads == 0) return;  // nor is there a cache
+  if (heads.q_heads == 0) return;  // such a rank has no cache either
   run.table.latent_store({.q = run.at<float>(q),
                           .ldq = q.ld,
                           .kv = run.at<float>(kv),
@@ -56,8 +56,8 @@ HeadLinearNode::HeadLinearNode(std::string node_name, Place x_in, int64_t x_stri
   bytes = weight.bytes();
 }
 
-// Every thread has as many pairs of panels as the others, to one, wherever heads begin: with one token it streams as
-// many bytes.
+// All threads have the same number of pairs of panels, give or take one, wherever heads begin. With one token all
+// threads then stream the same number of bytes.
 void HeadLinearNode::run(Run& run, int thread) const {
   if (num_heads == 0) return;
   const int64_t rows = run.step.num_tokens(), per_head = weight.n_panels() / 2 / num_heads;
@@ -69,7 +69,7 @@ void HeadLinearNode::run(Run& run, int thread) const {
   for (int64_t unit = mine.begin; unit < mine.end;) {
     const int64_t pair = unit % pairs, head = pair / per_head;
     const int64_t count = std::min(mine.end - unit, per_head - pair % per_head);
-    // The loop nest counts the columns of its output from the first panel on.
+    // The loop nest counts output columns from the first panel on.
     const int64_t before = head * (out_stride - per_head * 2 * kTileN);
     run.table.gemm_share({.a = run.at<std::byte>(x) + head * x_stride * item_bytes,
                           .lda = x.ld,

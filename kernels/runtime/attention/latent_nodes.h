@@ -1,4 +1,4 @@
-// The nodes of multi-head latent attention, but for attention itself, which is an AttentionNode over a latent cache.
+// The nodes of multi-head latent attention, except attention itself, which is an AttentionNode over a latent cache.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ struct LatentStoreNode : Node {
   float eps = 0.0f;
 };
 
-// A product for each head: its columns of `x`, from head to head `x_stride`, through its rows of `weight`, to its
-// columns of `out`, which is bf16. `x` is bf16, or int8 with a scale, or scales, for each head of a row.
+// A product for each head: the head's columns of `x` (`x_stride` from head to head) times the head's rows of `weight`,
+// into the head's columns of `out`, which is bf16. `x` is bf16, or int8 with one or more scales per head and row.
 struct HeadLinearNode : Node {
   HeadLinearNode(std::string node_name, Place x_in, int64_t x_stride_in, const PackedMatrix& weight_in,
                  int32_t num_heads_in, Place out_in, int64_t out_stride_in);

@@ -1,4 +1,4 @@
-// The operations of latent attention as data; see operations.h. Attention itself is that of every model.
+// The operations of latent attention as data; see operations.h. Attention itself is the operation that all models use.
 #pragma once
 
 #include <string>

@@ -32,8 +32,8 @@ void RouteNode::choose(Run& run, Range tokens, int32_t* counts) const {
   }
 }
 
-// Each thread for itself: cheaper than waiting for one of them. Through the counts row by row, which is many experts at
-// once.
+// Each thread sums for itself, which is cheaper than waiting for one thread. The sums go through the counts row by row,
+// so that they handle many experts at once.
 void RouteNode::find_rows(Run& run, int thread, int32_t* next) const {
   const int threads = run.team.size();
   auto* counts = run.at<int32_t>(places.counts);
@@ -78,7 +78,7 @@ ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place 
   for (const PackedMatrix* expert : experts) bytes += expert->bytes();
 }
 
-// The shared expert comes last.
+// Returns an expert's part; the shared expert comes last.
 ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
   if (index == experts.size()) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, run.step.num_tokens()};
   const auto* firsts = run.at<const int32_t>(counts) + run.team.size() * counts.ld;
@@ -87,8 +87,8 @@ ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
   return {&weight, own, x, out, widened, firsts[index], firsts[index + 1] - firsts[index]};
 }
 
-// Up to some rows, of bf16 sixteen, a product takes as long as its weights take to be read. A rank without columns of
-// the experts writes zeros.
+// Up to some number of rows (sixteen in bf16), a product takes as long as reading its weights. A rank without columns
+// of the experts writes zeros.
 int64_t ExpertsNode::pair_cost(const Part& part) {
   constexpr int64_t kReadingRows = 16;
   const PackedMatrix& weight = *part.weight;

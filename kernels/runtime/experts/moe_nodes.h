@@ -1,5 +1,5 @@
-// The nodes of a mixture of experts. Tokens are routed and their rows sorted by expert; the experts are matrix products
-// on consecutive rows then, and what they make is summed for each token in the order of the experts.
+// The nodes of a mixture of experts. Tokens are routed, and their rows are sorted by expert. The experts are then
+// matrix products on consecutive rows, whose results are summed for each token in the order of the experts.
 #pragma once
 
 #include <vector>
@@ -14,18 +14,18 @@ struct MoePlaces {
   Place counts;  // int32 [threads + 1, experts + 1]: rows by thread and expert, then the first row of each expert
 };
 
-// Chooses each token's experts and copies its row to one of theirs: those of an expert follow each other in the order
-// of the tokens, whatever the number of threads.
+// Chooses each token's experts and copies the token's row to a row of each. The rows of an expert are consecutive, in
+// the order of the tokens, for any number of threads.
 struct RouteNode : Node {
   RouteNode(Place logits_in, Place x_in, Place sorted_in, MoePlaces places_in, RouteArgs choice_in)
       : Node("moe_route"), logits(logits_in), x(x_in), sorted(sorted_in), places(places_in), choice(choice_in) {}
   void run(Run& run, int thread) const override;
   Place logits, x, sorted;  // rows of x and sorted are of equal length
   MoePlaces places;
-  RouteArgs choice;  // but for the logits
+  RouteArgs choice;  // all but the logits
   int64_t item_bytes = 2;
   int32_t first_expert = 0, num_experts = 0;  // of this rank
-  bool shared_gate = false;                   // the logit after the experts' is that of the shared expert
+  bool shared_gate = false;                   // the logit after the experts' logits is the shared expert's
 
  private:
   void choose(Run& run, Range tokens, int32_t* counts) const;
@@ -33,9 +33,8 @@ struct RouteNode : Node {
   void copy_rows(Run& run, Range tokens, int32_t* next) const;
 };
 
-// A matrix product for every expert that has rows, and the shared expert's on all tokens. What there is to do is
-// divided over the threads by cost, at any pair of panels: with one token every thread reads as many bytes as the
-// others.
+// A matrix product for every expert that has rows, and the shared expert's product on all tokens. Work is divided among
+// threads by cost, at any pair of panels: with one token all threads read the same number of bytes.
 struct ExpertsNode : Node {
   ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
               std::vector<const PackedMatrix*> experts_in);
@@ -63,7 +62,7 @@ struct ExpertsNode : Node {
   static int64_t pair_cost(const Part& part);
   void multiply(Run& run, int thread, const Part& part, Range pairs) const;
   void count(const Part& part) const;
-  mutable Cost done_;  // which experts are read shows in a step only
+  mutable Cost done_;  // only a step shows which experts are read
 };
 
 struct CombineNode : Node {

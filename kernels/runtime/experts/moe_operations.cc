@@ -22,7 +22,7 @@ GroupScore group_score_of(std::string_view name) {
 namespace operation {
 namespace {
 
-// Checks that products of `weight` can be taken from and to these.
+// Checks that products of `weight` fit these operands and results.
 void require_product(const std::string& name, const PackedMatrix& weight, const Place& x, const Place& out,
                      Activation activation, bool widened) {
   require(!widened || is_grouped(weight.format()), name,

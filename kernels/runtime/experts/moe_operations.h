@@ -9,7 +9,7 @@
 
 namespace numaserve {
 
-// By their names; throw std::invalid_argument for another one.
+// Return the value of a name; throw std::invalid_argument for an unknown name.
 Scoring scoring_of(std::string_view name);
 GroupScore group_score_of(std::string_view name);
 
@@ -76,7 +76,7 @@ void add(Program& p, const MoeRoute& f);
 void add(Program& p, const MoeExperts& f);
 void add(Program& p, const MoeCombine& f);
 
-// Throws std::invalid_argument for experts that cannot be chosen so.
+// Throws std::invalid_argument for parameters by which experts cannot be chosen.
 void require_choice(const RouteArgs& choice);
 
 }  // namespace operation

@@ -1,7 +1,7 @@
-// What a thread will read in the nodes to come, fetched into its second-level cache while it has nothing else to do.
+// Prefetching of memory that a thread will read in later nodes, into its second-level cache, while the thread waits.
 //
-// Memory then works while threads wait for each other, and a node begins with what it needs at hand. Fetching is a
-// hint: it changes nothing that is computed, whatever of it comes in time.
+// Memory is then busy while threads wait for each other, and a node finds its first data in the cache. Fetching is a
+// hint: it changes no result, however much of it arrives in time.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,19 @@ namespace numaserve {
 
 class Ahead {
  public:
-  // `most`: bytes to be ahead at once.
+  // `most`: the maximum number of bytes to fetch in advance.
   Ahead(const Run& run, const std::vector<std::unique_ptr<Node>>& nodes, int thread, int64_t most)
       : run_(run), nodes_(nodes), thread_(thread), most_(most) {}
 
-  // For a barrier before node `next`: goes on where the last one ended, unless that is past.
+  // Returns the work for the barrier before node `next`. Prefetching continues where the last barrier left off, unless
+  // that node has been run.
   Team::Idle until(size_t next);
 
  private:
-  static constexpr size_t kBytesAtOnce = 256;  // between two looks at whether the others have come
+  static constexpr size_t kBytesAtOnce = 256;  // between two checks whether the other threads have arrived
 
   bool some() noexcept;
-  // Goes to the next piece; false: there is none near.
+  // Opens the next piece; returns false if there is none.
   bool open();
 
   const Run& run_;

@@ -24,10 +24,10 @@ double seconds(F&& body) {
 double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes) {
   const int64_t share = bytes / team.size() / 4096 * 4096;
   const LargeBuffer buffer(static_cast<size_t>(share * team.size()));
-  // Written first, by the thread that reads it: untouched memory is one shared page of zeros.
+  // The reading thread writes its part first: all untouched memory is one shared page of zeros.
   team.parallel([&](int thread) { std::memset(buffer.data() + thread * share, 1, static_cast<size_t>(share)); });
   double best = 1e300;
-  // Which of the two reads more differs between processors.
+  // Processors differ in which of the two ways reads more.
   for (int pass = 0; pass < 2 * kPasses; ++pass) {
     const bool fetch_ahead = pass % 2 == 0;
     best =

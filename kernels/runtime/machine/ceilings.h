@@ -10,10 +10,10 @@
 
 namespace numaserve {
 
-// Bytes a second that the team reads from memory together: the best of several passes over `bytes` of fresh memory.
+// Bytes per second that the whole team reads from memory: the best of several passes over `bytes` of fresh memory.
 double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes);
 
-// Memory that there is: `bytes` from `data` on.
+// Existing memory: `bytes` from `data` on.
 struct Memory {
   const std::byte* data;
   int64_t bytes;
@@ -22,8 +22,8 @@ struct Memory {
 // Seconds that the team takes to read all parts. Each thread reads a share of each part.
 double read_seconds(const KernelTable& table, Team& team, const std::vector<Memory>& parts, bool fetch_ahead);
 
-// Operations (multiplies and adds) a second that the instruction set's bf16 tiles do on all threads together: the best
-// of some passes, each of some hundredths of a second at most.
+// Operations (multiplies and adds) per second of the instruction set's tiles of this format, on all threads together:
+// the best of `passes` passes, each of some hundredths of a second at most.
 double peak_flops(const KernelTable& table, Team& team, WeightFormat format, int passes);
 
 // Nanoseconds of one barrier of the team, the mean over many.

@@ -19,7 +19,7 @@ size_t aligned(size_t value, size_t unit) { return (value + unit - 1) / unit * u
 
 LargeBuffer::LargeBuffer(size_t bytes) {
   if (bytes == 0) return;
-  // Room to begin on a huge page: the kernel aligns anonymous mappings itself only since Linux 6.7.
+  // Slack to begin on a huge page: before Linux 6.7 the kernel does not align anonymous mappings itself.
   const size_t slack = bytes >= kHugePage ? kHugePage : 0;
   bytes_ = aligned(bytes, slack > 0 ? kHugePage : kSmallPage);
   mapped_ = mmap(nullptr, bytes_ + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

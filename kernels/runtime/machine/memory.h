@@ -8,8 +8,8 @@
 
 namespace numaserve {
 
-// Anonymous memory, zero at first, in transparent huge pages where the kernel has them. Its pages come to be on first
-// touch, on the node that the memory policy of the touching thread says. Throws std::bad_alloc.
+// Anonymous memory, initially zero, in transparent huge pages where the kernel has them. Each page is allocated on
+// first touch, on the node that the touching thread's memory policy names. Throws std::bad_alloc.
 class LargeBuffer {
  public:
   LargeBuffer() = default;
@@ -36,9 +36,9 @@ class LargeBuffer {
   void* mapped_ = nullptr;  // `data_` is the first huge page boundary in it
 };
 
-// Zeroed memory on cache line boundaries, cut from large buffers that live as long as any piece of them does. Most
-// matrices of a small model are smaller than a huge page: each in a mapping of its own, they would be in small pages,
-// which take five times as long to be touched first and miss the TLB in every step. Safe to call from any thread.
+// Allocates zeroed memory on cache line boundaries, cut from large buffers. A buffer lives as long as any piece of it.
+// Most matrices of a small model are smaller than a huge page, so with a mapping each they would lie in small pages.
+// Small pages take five times as long to touch first and miss the TLB in every step. Safe to call from any thread.
 std::shared_ptr<std::byte> allocate_pooled(size_t bytes);
 
 }  // namespace numaserve

@@ -16,8 +16,8 @@ namespace numaserve {
 namespace {
 
 constexpr int kGroup = 8;
-// A barrier normally takes well under a microsecond; past this many pauses the other thread has been descheduled,
-// and on a machine with more runnable threads than cores spinning would only keep it from running.
+// A barrier normally takes well under a microsecond. After this number of pauses, the other thread has been
+// descheduled. With more runnable threads than cores, spinning would only keep that thread from running.
 constexpr int kBarrierSpins = 4096;
 constexpr int kIdleSpins = 20000;  // some 100 microseconds awake between steps
 
@@ -38,8 +38,8 @@ void pin_this_thread(int cpu) {
 Team::Team(const std::vector<int>& cpus) : size_(static_cast<int>(cpus.size())) {
   if (cpus.empty()) throw std::invalid_argument("a thread team needs at least one CPU");
   lanes_ = std::make_unique<Lane[]>(cpus.size());
-  // The caller visits every processor and ends on its own: a processor it may not use throws here, where there is
-  // somebody to catch it, and not in a thread.
+  // The caller visits every processor and ends on its own. A processor that it may not use throws here, where a caller
+  // can catch the exception, and not in a new thread.
   for (auto cpu = cpus.rbegin(); cpu != cpus.rend(); ++cpu)
     if (*cpu >= 0) pin_this_thread(*cpu);
   threads_.reserve(cpus.size());
@@ -47,7 +47,7 @@ Team::Team(const std::vector<int>& cpus) : size_(static_cast<int>(cpus.size())) 
     for (int i = 1; i < size_; ++i)
       threads_.emplace_back([this, i, cpu = cpus[static_cast<size_t>(i)]] { thread_main(i, cpu); });
   } catch (...) {
-    size_ = 1 + static_cast<int>(threads_.size());  // the team that there is; its threads read this in a run only
+    size_ = 1 + static_cast<int>(threads_.size());  // the team as it is now; its threads read this only in a run
     stop();
     throw;
   }

@@ -1,12 +1,12 @@
 // A team of pinned threads that runs one step at a time.
 //
-// The thread that calls `run` is thread 0. The others are created pinned; between runs they spin briefly and then
-// sleep in a futex, so that an idle server costs nothing. Inside a run, threads meet at `barrier`: groups of eight
-// report to their leader, leaders to thread 0, and thread 0 lets all go by one store. No OpenMP: a parallel region per
-// operation costs more than most operations of a decode step.
+// The thread that calls `run` is thread 0. The other threads are pinned when they are created. Between runs they spin
+// briefly and then sleep in a futex, so that an idle server costs nothing. Inside a run, threads meet at `barrier`:
+// groups of eight report to their leader, leaders report to thread 0, and thread 0 releases all by one store. OpenMP is
+// not used: a parallel region per operation costs more than most operations of a decode step.
 //
-// Who writes what: `Lane::arrived` is written by its own thread only; `release_` and `generation_` by thread 0 only;
-// each stands alone on its cache lines. All counters grow for ever and never wrap in practice (64 bits).
+// Writers: `Lane::arrived` is written by its own thread only, `release_` and `generation_` by thread 0 only. Each has
+// cache lines of its own. Counters only grow, and never wrap in practice (64 bits).
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,13 @@ namespace numaserve {
 
 class Team {
  public:
-  // A task may not throw: the others would wait for its thread at the next barrier, and its context would be gone
-  // under them. So an exception ends the process, on thread 0 as on the others.
+  // A task may not throw: the other threads would wait for its thread at the next barrier, and its context would be
+  // destroyed while they use it. An exception therefore ends the process, on any thread.
   using Task = void (*)(void* context, int thread) noexcept;
 
-  // Pins the calling thread to cpus[0] and one new thread to each of the others. A negative number leaves its thread
-  // unpinned. Throws std::invalid_argument without processors, std::system_error when pinning fails or when there
-  // can be no more threads.
+  // Pins the calling thread to cpus[0] and one new thread to each other processor. A negative number leaves its thread
+  // unpinned. Throws std::invalid_argument without processors, and std::system_error when pinning or creating a thread
+  // fails.
   explicit Team(const std::vector<int>& cpus);
   ~Team();
   Team(const Team&) = delete;
@@ -42,20 +42,20 @@ class Team {
         &body);
   }
 
-  // What a thread does with its time while it waits: a little at each call, until it returns false.
+  // Work for a waiting thread: each call does a little; false means that no work is left.
   struct Idle {
     bool (*some)(void* context) noexcept = nullptr;
     void* context = nullptr;
   };
 
-  // Called by every thread of a run the same number of times.
+  // Every thread must call this the same number of times in a run.
   void barrier(int thread, Idle idle);
   void barrier(int thread) { barrier(thread, {}); }
 
  private:
   struct alignas(128) Lane {
     std::atomic<uint64_t> arrived{0};
-    uint64_t count = 0;  // barriers this thread has entered; its own
+    uint64_t count = 0;  // barriers that this thread has entered; used by this thread only
   };
   struct alignas(128) Word {
     std::atomic<uint64_t> value{0};
@@ -64,8 +64,8 @@ class Team {
   void thread_main(int thread, int cpu);
   void stop();
   void wait_for_generation(uint64_t seen);
-  // Without a deadline: threads of a process end together. What waits for another process is a node, by the ring's
-  // deadline, and its thread comes to the barrier after it whatever that wait came to.
+  // No deadline is needed: the threads of a process end together. Only nodes wait for another process, with the ring's
+  // deadline, and their threads reach the next barrier whatever the wait's result.
   static void wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle);
 
   int size_;

@@ -1,4 +1,4 @@
-// Matrices whose columns the ranks make, put together on every rank.
+// Matrices whose columns are computed on different ranks, gathered on every rank.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace numaserve {
 
-// Columns of the ranks in a collective: of rank r, `bounds`[r] * unit to `bounds`[r + 1] * unit. A rank's part has them
-// row by row, each padded to a multiple of 32 columns.
+// Columns of the ranks in a collective: rank r has columns `bounds`[r] * unit to `bounds`[r + 1] * unit. A rank's part
+// has its columns row by row, padded to a multiple of 32 columns.
 struct RankColumns {
   std::vector<int32_t> bounds;  // world + 1
   int64_t unit, item_bytes;
@@ -19,7 +19,7 @@ struct RankColumns {
   }
 };
 
-// This lane's share of copying `rows` rows from every rank's part of `message` to rows of `out`.
+// Copies this lane's share of `rows` rows from every rank's part of `message` to rows of `out`.
 void copy_columns(const Run& run, const RankColumns& columns, const Place& message, int64_t rows, const Place& out,
                   int thread);
 

@@ -6,7 +6,7 @@
 namespace numaserve {
 namespace {
 
-// Whether some threads would be idle for more than an eighth of the time without parts of k.
+// Whether, without dividing k, some threads would be idle for more than an eighth of the time.
 bool divides_k(const GemmArgs& g, int threads) {
   const int64_t pairs = g.b.n_panels / 2;
   return g.b.k_parts > 1 && g.m <= kStreamedRows && 8 * threads * ceil_div(pairs, threads) > 9 * pairs;
@@ -57,7 +57,7 @@ void EmbedNode::run(Run& run, int thread) const {
                   thread, run.team.size());
 }
 
-// The rows of `out` are those of a step's most tokens: few rows leave room for a copy on each thread.
+// `out` has as many rows as the largest step has tokens, so with few rows each thread has space for a copy.
 bool NormNode::joins_next(const Run& run) const {
   const int64_t rows = run.step.num_tokens();
   return has_product && rows <= kJoinedRows && rows * run.team.size() + kPad <= run.step.max_tokens();
@@ -111,7 +111,7 @@ GemmArgs LinearNode::arguments(const Run& run) const {
           .ldo = out.ld};
 }
 
-// Few rows: a thread's share of the panels lies in one piece. Where k is divided, pieces are as equal.
+// With few rows, a thread's share of the panels is contiguous. Where k is divided, the pieces are about as large.
 std::span<const std::byte> LinearNode::reads_first(const Run& run, int thread, int64_t index) const {
   const GemmArgs args = arguments(run);
   if (index > 0 || args.m == 0 || args.m > kStreamedRows) return {};
@@ -167,7 +167,7 @@ void ReduceNode::run(Run& run, int thread) const {
   run.table.post_norm_add(arguments(run, nullptr, 0, {0, rows}), thread, run.team.size());
 }
 
-// `parts` point at the first of the rows.
+// `parts` point to the first of the rows.
 ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const {
   return {.parts = parts,
           .num_parts = num_parts,
@@ -188,7 +188,7 @@ void ReduceNode::one_shot(Run& run, int thread) const {
   run.table.reduce_add(arguments(run, parts, run.world(), {0, run.step.num_tokens()}), thread, run.lanes());
 }
 
-// A lane sums and fetches the same rows of every rank's share: it meets only its namesakes on the other ranks.
+// A lane sums and fetches the same rows of every rank's share, so it meets only the same lane of the other ranks.
 void ReduceNode::scatter_gather(Run& run, int thread) const {
   const auto share = [&](int rank) {
     const Range rows = split(run.step.num_tokens(), run.world(), rank);

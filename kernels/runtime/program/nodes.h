@@ -23,20 +23,20 @@ namespace numaserve {
 
 inline int64_t now_ns() { return static_cast<int64_t>(ring::monotonic_ns()); }
 
-// A [rows, ld] matrix in the arena, or, when `collective` is not negative and there are several ranks, this rank's
-// part of the ring's slot of the step's collective of that number.
+// A [rows, ld] matrix in the arena. If `collective` is not negative and there are several ranks, the matrix is instead
+// this rank's part of the ring slot of that collective of the step.
 struct Place {
   int64_t offset;  // bytes
   int64_t ld;      // elements
   int32_t collective;
 };
 
-// Where masked rows find their masks. Without a board, which other ranks than the first do not need, they are dropped.
+// The source of masks. Without a board, masked rows are dropped; only rank 0 needs a board.
 struct Masks {
-  // A step waits for masks at most this part of the time that it has taken until then.
+  // A step waits for masks at most 1 / kWaits of the time that it has taken so far.
   static constexpr int64_t kWaits = 5;
   const masks::Board* board = nullptr;
-  int64_t grace_ns = 0;  // the least that it may wait, for all rows of a step together
+  int64_t grace_ns = 0;  // the minimum limit of the wait for all rows of a step together
 };
 
 struct Run {
@@ -49,7 +49,7 @@ struct Run {
   std::byte* thread_scratch;  // `thread_scratch_bytes` for each thread
   int64_t thread_scratch_bytes;
   Blocking blocking;
-  void* part_sums;  // kPartSums, of the product that is taken
+  void* part_sums;  // kPartSums, of the current product
   std::vector<SampledRow>& sampled;
   std::vector<float>& named_logprobs;  // of all rows; see `LogitRow::named`
   Masks masks;
@@ -57,16 +57,16 @@ struct Run {
   int64_t begin_ns;
   std::atomic<int64_t> mask_wait_ns{0};  // of the thread that waited longest
   uint64_t first_collective = 0;
-  // Set when a wait in the ring has failed. The node in which that happened is run to its end, because its threads
-  // meet at its barriers; it is the last one: to write the next collective's slot could spoil what a peer still reads.
+  // Set when a wait in the ring has failed. That node is run to its end, because its threads meet at its barriers. It
+  // is the last node: writing the next collective's slot could overwrite data that a peer still reads.
   std::atomic<ring::Status> status{ring::Status::ok};
   std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
   int64_t all_reduce_ns = 0;            // waiting for other ranks, on thread 0
-  std::atomic<int64_t> next_item[2]{};  // of attention, whose turns take them one after the other; see attend
+  std::atomic<int64_t> next_item[2]{};  // of attention, by turn; see attend
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
   int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
-  // The part of a matrix that `rank` has: its part of the ring's slot, or, with one rank, the matrix itself.
+  // Returns `rank`'s part of a matrix: its part of the ring slot, or, with one rank, the matrix itself.
   template <class T>
   T* part(const Place& place, int rank) const {
     if (place.collective < 0 || ring == nullptr) return reinterpret_cast<T*>(arena + place.offset);
@@ -85,14 +85,15 @@ struct Run {
   void fail(ring::Status why) { status.store(why, std::memory_order_relaxed); }
 };
 
-// Meets the other ranks at a collective; true when its parts may be read. Lanes beyond the ring's have no part in it.
+// Meets the other ranks at a collective; returns true when its parts may be read. Threads beyond the ring's lanes take
+// no part.
 bool meet(Run& run, const Place& place, int thread, int phase = 0);
 
-// This lane has read its collective, or takes no part in it; lane 0 also makes sure, for the whole rank, that the next
-// one's slot is free. The barrier between this and the next node carries that to the other threads.
+// Marks the collective as read by this lane, or as not used by it. Lane 0 also waits, for the whole rank, until the
+// slot of the next collective is free. The barrier before the next node passes that on to the other threads.
 void leave(Run& run, const Place& place, int thread);
 
-// The least that a node has done since the Program was made: activations are not counted, nor what is read again.
+// A lower bound of a node's work since the Program was made: activations and repeated reads are not counted.
 struct Cost {
   int64_t bytes = 0;  // read from memory, of weights and KV cache
   int64_t flops = 0;
@@ -104,11 +105,11 @@ class Node {
   explicit Node(std::string node_name) : name(std::move(node_name)) {}
   virtual ~Node() = default;
   virtual void run(Run& run, int thread) const = 0;
-  // Whether the next node does this one's work in this step, each thread what it needs of it: then there is no barrier
-  // between them. Every thread gets the same answer.
+  // Whether the next node does this node's work in this step, each thread the part that it needs. There is then no
+  // barrier between the two nodes. Every thread gets the same answer.
   virtual bool joins_next(const Run&) const { return false; }
-  // The `index`-th piece of memory that a thread reads first in this node, and that no node of a step writes: worth to
-  // be fetched before the node begins. Empty: there is none.
+  // Returns the `index`-th piece of memory that a thread reads first in this node and that no node of a step writes. It
+  // is worth fetching before the node begins. Empty if there is no such piece.
   virtual std::span<const std::byte> reads_first(const Run&, int /*thread*/, int64_t /*index*/) const { return {}; }
   virtual Cost cost(const Step&) const { return {}; }
   const std::string name;
@@ -126,14 +127,14 @@ struct EmbedNode : Node {
   Place out;
 };
 
-// Rows of bf16 as matrix products with int8 weights, or in groups, read them.
+// Rows of bf16, quantized for matrix products with weights in int8 or in groups.
 struct Quantized {
   Place out;
   int64_t cols;
   int64_t group;  // 0: none
 };
 
-// Rows that each thread of a product norms for itself, where a norm of their shares would take a barrier more.
+// Up to this number of rows, each thread of a product normalises all rows itself, which saves a barrier.
 inline constexpr int64_t kJoinedRows = 4;
 
 struct NormNode : Node {
@@ -141,21 +142,21 @@ struct NormNode : Node {
       : Node("rms_norm"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
   void run(Run& run, int thread) const override;
   bool joins_next(const Run& run) const override;
-  // All rows, by one thread, to rows of `out` that are its own; returns the first of these.
+  // Normalises all rows on one thread, to its own rows of `out`; returns the first of these rows.
   int64_t run_alone(Run& run, int thread) const;
   Place x;
   const Vector& weight;
   Place out;
   float eps;
   std::optional<Quantized> quantized;  // the result, in addition to `out`
-  bool beside = false;                 // rows of `out` have other columns behind the result
-  bool has_product = false;            // the next node alone reads the result, and is a LinearNode
+  bool beside = false;                 // rows of `out` have other columns after the result
+  bool has_product = false;            // only the next node, a LinearNode, reads the result
 
  private:
   void norm(Run& run, int64_t first_row, int part, int parts, int thread) const;
 };
 
-// `logits` as for LinearNode.
+// `logits`: as in LinearNode.
 struct QuantizeNode : Node {
   QuantizeNode(Place x_in, Quantized quantized_in, int64_t rows_per_token_in, bool logits_in)
       : Node("quantize"), x(x_in), quantized(quantized_in), rows_per_token(rows_per_token_in), logits(logits_in) {}
@@ -167,7 +168,8 @@ struct QuantizeNode : Node {
   int64_t heads = 1, x_stride = 0, out_stride = 0;  // of a row; see QuantizeArgs
 };
 
-// Rows of `x` through a packed matrix. `logits`: only the rows that want logits, gathered to `x` by a GatherNode.
+// The product of rows of `x` and a packed matrix. `logits`: only rows whose logits are needed, which a GatherNode has
+// gathered to `x`.
 struct LinearNode : Node {
   LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);
   void run(Run& run, int thread) const override;
@@ -186,11 +188,11 @@ struct LinearNode : Node {
   GemmArgs arguments(const Run& run) const;
 };
 
-// Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each
-// peer's memory twice for its share instead of once for everything. The sums are the same to the bit.
+// Above this size, with more than two ranks, each rank sums a share and the others fetch it. Every rank then reads its
+// share of each peer's memory twice instead of everything once. The sums are the same to the bit.
 inline constexpr int64_t kOneShotBytes = 256 << 10;
 
-// residual (+)= the sum over the ranks, then optionally Gemma's norm of the sum; then the norm into `out`.
+// residual (+)= the sum over the ranks, optionally followed by Gemma's norm of the sum; then the norm, into `out`.
 struct ReduceNode : Node {
   ReduceNode(Place partial_in, Place residual_in, Place sum_in, int64_t cols_in)
       : Node("add_all_reduce"), partial(partial_in), residual(residual_in), sum(sum_in), cols(cols_in) {}
@@ -242,10 +244,10 @@ struct PoolNode : Node {
   float eps;
 };
 
-// Samples every row of logits on rank 0 and tells all ranks the tokens. Each thread samples its free rows first, then
-// those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end. A row
-// whose mask is late has a token that stands for the one to come, since the next plan may go on from it. Where there
-// are at least two threads for each row of a large vocabulary, threads share the blocks of rows without a mask.
+// Samples every row of logits on rank 0 and sends the tokens to all ranks. Each thread samples its unmasked rows first,
+// then the rows whose masks have arrived, and finally waits for the other masks. A row whose mask is late gets a
+// placeholder token, since the next plan may continue from it. If there are at least two threads for each row of a
+// large vocabulary, threads share the blocks of rows without a mask.
 struct SampleNode : Node {
   SampleNode(Place logits_in, Place tokens_in, std::vector<int64_t> vocab_first_in, float softcap_in)
       : Node("sample"),
@@ -261,18 +263,18 @@ struct SampleNode : Node {
  private:
   bool shares_rows(const Run& run) const;
   bool waits_for_mask(Run& run, int64_t row) const;
-  // `takes`: this thread has a part in it; the others meet it at barriers.
+  // `takes`: whether this thread takes part; the other threads only meet it at barriers.
   void sample_shared(Run& run, bool takes, int thread) const;
   void sample_rows(Run& run, int thread) const;
   void sample_masked_rows(Run& run, Range rows, int thread) const;
   void sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const;
   void void_after_late(Run& run) const;
-  // What row `row` is sampled with, in the scratch of `thread`, and the steps of that.
+  // Returns the arguments for sampling `row`, in the scratch of `thread`; then the steps of sampling.
   SampleArgs arguments(Run& run, int64_t row, const uint32_t* mask, int thread) const;
   void begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const;
   void finish(Run& run, int64_t row, const SampleArgs& args) const;
   void share_tokens(Run& run, int thread) const;
-  // Makes what was sampled the slots' last tokens, but for what rests on drafts that were wrong, which is forgotten.
+  // Stores samples as the slots' last tokens, and discards samples that follow a rejected draft token.
   void keep_tokens(Run& run) const;
 };
 

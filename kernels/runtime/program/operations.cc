@@ -25,7 +25,7 @@ void require_quantized(const std::string& node, const Place& x, const Quantized&
   require(to.out.ld >= quantized_bytes(to.cols, to.group), node, "the output has too few columns");
 }
 
-// Joins a node with the one before it.
+// Joins a product with the norm before it.
 void join(LinearNode& product, NormNode* norm) {
   require(norm != nullptr && !product.logits, product.name,
           "a matrix product can be fused only with the norm directly before it");

@@ -1,8 +1,8 @@
-// The operations of a Program as data: of each kind its arguments, and what adds it.
+// The operations of a Program as data: for each kind, a struct of its arguments and the function that adds it.
 //
-// A struct names its fields once, in the order of `visit`: bindings/arguments.h fills it from a dict by these names.
-// A field that may be left out is std::nullopt then. Weights, vectors and tables outlive the Program, whose nodes point
-// into them. Each `add` throws std::invalid_argument, which names the node, for arguments that do not fit each other.
+// A struct lists its fields once, in the order of `visit`; bindings/arguments.h fills it from a dict with these names.
+// An optional field is then std::nullopt. Weights, vectors and tables outlive the Program, whose nodes point into them.
+// Each `add` throws std::invalid_argument, which names the node, for arguments that do not fit each other.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace numaserve {
 
-// By its name: none, silu, gelu_tanh or swiglu_oai. Throws std::invalid_argument for another one.
+// Returns the activation of a name: none, silu, gelu_tanh or swiglu_oai. Throws std::invalid_argument for another name.
 Activation activation_of(std::string_view name);
 
 namespace operation {
@@ -66,7 +66,7 @@ struct Linear {
   Activation activation;
   bool widened, accumulate, logits;
   Place out;
-  bool joins_before;  // the operation before is a norm whose result this one alone reads
+  bool joins_before;  // the previous operation is a norm whose result only this one reads
   void visit(auto&& field) {
     field("name", name), field("x", x), field("weight", weight), field("bias", bias), field("activation", activation);
     field("widened", widened), field("accumulate", accumulate), field("logits", logits), field("out", out);
@@ -109,8 +109,7 @@ struct Attention {
   int32_t window;
   float softcap;
   std::optional<const PaddedVector*> sinks;
-  bool joins_before;  // the operation before stores this layer's keys and values, and makes the queries of this one
-                      // alone
+  bool joins_before;  // the previous operation stores this layer's keys and values; only this one reads its queries
   void visit(auto&& field) {
     field("q", q), field("out", out), field("partial", partial), field("layer", layer), field("scale", scale);
     field("window", window), field("softcap", softcap), field("sinks", sinks), field("joins_before", joins_before);

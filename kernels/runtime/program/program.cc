@@ -12,7 +12,7 @@
 namespace numaserve {
 namespace {
 
-// Weights and keys to be fetched ahead: at most half of the second-level cache, and no more than memory delivers while
+// Weights and keys to fetch in advance: at most half of the second-level cache, and at most what memory delivers while
 // threads wait for each other.
 constexpr int64_t kMostAhead = 512 << 10;
 
@@ -21,7 +21,7 @@ int64_t scratch_for(const KernelTable& table, const HeadGeometry& heads, int64_t
   return round_up(std::max({table.gemm_scratch, attention, sample_scratch_bytes(vocabulary)}), 4096);
 }
 
-// Before memory is taken for them.
+// Checks the heads before memory is allocated for them.
 const HeadGeometry& checked(const HeadGeometry& heads, KvDtype dtype) {
   if (heads.latent()) {
     if (dtype != KvDtype::kBf16) throw std::invalid_argument("a KV cache of latents must be bf16");
@@ -146,7 +146,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .step_id = step_id,
           .begin_ns = begin};
   if (ring_ != nullptr) {
-    // After an abort epochs have run ahead of the position: waits would be satisfied by a step that never ended.
+    // After an abort, epochs are ahead of the position: a wait could be satisfied by a step that never ended.
     if (ring_->aborted()) ring_->check(ring::Status::aborted);
     run.first_collective = ring_->position();
     ring_->beat();
@@ -197,8 +197,8 @@ void Program::run_nodes(Run& run, int thread) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (nodes_[i]->joins_next(run)) continue;
     nodes_[i]->run(run, thread);
-    // Said before the barrier, so that all threads stop after the same node: one that is quicker than the others
-    // may fail in the next node before they have asked whether this was the last one.
+    // Set before the barrier, so that all threads stop after the same node. A faster thread may fail in the next node
+    // before the others have checked whether this was the last one.
     if (run.failed()) run.last_node.store(i, std::memory_order_relaxed);
     team_.barrier(thread, ahead.until(i + 1));
     if (thread == 0) {

@@ -1,4 +1,4 @@
-// A model's forward pass, the collectives and the sampling as one list of nodes, run by one call per step.
+// A model's forward pass, its collectives and sampling as one list of nodes, run by one call per step.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace numaserve {
 
-// By its name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another.
+// Returns the dtype of a name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another name.
 KvDtype kv_dtype(std::string_view name);
 
-// The KV cache of a rank: for each layer, page and KV head K, then, unless it is latent, V; see KvLayer.
+// The KV cache of a rank: for each layer, page and KV head K and, unless the cache is latent, V; see KvLayer.
 class KvCache {
  public:
   KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype);
@@ -30,8 +30,8 @@ class KvCache {
 
 struct NodeTime {
   std::string name;
-  int64_t ns;       // on thread 0, with the barrier after it, since the Program was made
-  int64_t wait_ns;  // of which waiting for other ranks
+  int64_t ns;       // on thread 0, with the barrier after the node, since the Program was made
+  int64_t wait_ns;  // the part of `ns` spent waiting for other ranks
   int64_t weight_bytes;
   Cost cost;
 };
@@ -48,49 +48,49 @@ struct StepOutcome {
 
 class Program {
  public:
-  // `ring` is null with one rank; it and the team outlive the Program. Throws std::invalid_argument for heads that
-  // attention cannot do, such as a latent cache of codes.
+  // `ring` is null with one rank. Ring and team outlive the Program. Throws std::invalid_argument for heads that
+  // attention does not support, such as a latent cache with a quantized dtype.
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
           const ContextParallel& parallel, int64_t layers, KvDtype dtype, int64_t arena_bytes);
 
   void add(std::unique_ptr<Node> node);
-  // Lives as long as the Program, whose nodes point into it.
+  // Keeps `object`, into which nodes point, alive as long as the Program.
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
-  // To be called once, after the last `add`: how many collectives a step has.
+  // Sets the number of collectives of a step. Call it once, after the last `add`.
   void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
-  // The turn of an attention node that is to be added; see `attend`.
+  // Returns the turn of the next attention node to add; see `attend`.
   int next_turn() { return turns_++ % 2; }
-  // The node that was added last, if it is of that kind; or null.
+  // Returns the last added node if it is of that kind, otherwise null.
   template <class Kind>
   Kind* last() const {
     return nodes_.empty() ? nullptr : dynamic_cast<Kind*>(nodes_.back().get());
   }
-  // Where a node puts the results of pooling, `columns` of each.
+  // Sets where a node puts the results of pooling, with `columns` of each.
   void pool_to(const Place& place, int64_t columns);
-  // The board outlives the Program. Throws std::invalid_argument for one with too few rows or bits.
+  // Sets the mask board, which outlives the Program. Throws std::invalid_argument for a board with too few rows or
+  // bits.
   void use_masks(const Masks& masks);
 
-  // How much of a product is done at a time: by the caches, until another is set. The bits are the same. Throws
-  // std::invalid_argument for one that there is no room for.
+  // The blocking of products; computed from the caches until it is set. It changes no bit of a result. Setting it
+  // throws std::invalid_argument for a blocking that there is no space for.
   const Blocking& blocking() const { return blocking_; }
   void set_blocking(const Blocking& blocking) { blocking_ = checked(blocking); }
 
-  // Runs every node on a batch, and makes the slots' changes before it final. Masks are awaited for the step of that
-  // id. Throws std::invalid_argument for a plan
-  // that cannot be run (nothing has changed then, and the slots' changes can be reverted), ring::Aborted or
-  // ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
+  // Runs every node on a batch and commits the pending changes of slots. Waits for the masks of step `step_id`. Throws
+  // std::invalid_argument for an invalid plan; nothing has changed then, and the changes of slots can be reverted.
+  // Throws ring::Aborted or ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
                   std::span<const int32_t> targets, uint64_t step_id = 0);
 
-  // Sequences of the last step with a row of logits that are not numbers, or a result of pooling that has one, by their
-  // index in the plan. Rank 0 alone knows those with logits.
+  // Indices in the plan of the last step's sequences with invalid logits (NaN, or no finite maximum) or a pooling
+  // result that is not finite. Only rank 0 knows the sequences with invalid logits.
   std::vector<int32_t> nan_sequences() const;
-  // Those that are not to go on, or whose mask leaves no token.
+  // Sequences that are to be dropped, or whose mask allows no token.
   std::vector<int32_t> dropped_sequences() const { return sequences_with(&SampledRow::dropped); }
-  // Those whose mask was not there in time.
+  // Sequences whose mask was late.
   std::vector<int32_t> late_sequences() const { return sequences_with(&SampledRow::late); }
 
-  // The result of pooling of the last step's `index`-th pooled sequence, valid until the next step.
+  // The pooling result of the last step's `index`-th pooled sequence, valid until the next step.
   std::span<const float> pooled(size_t index) const;
 
   SlotTable& slots() { return slots_; }

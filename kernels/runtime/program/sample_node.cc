@@ -7,7 +7,7 @@ namespace numaserve {
 namespace {
 
 constexpr int32_t kNotSampled = -1;
-// Tokens from which on a row is worth two barriers.
+// Size of the vocabulary from which on sharing a row is worth two barriers.
 constexpr int64_t kLeastShared = 16 * kSampleBlock;
 
 Slot& slot_of(const Run& run, int64_t row) {
@@ -36,7 +36,7 @@ void SampleNode::run(Run& run, int thread) const {
   if (thread == 0 && !run.failed()) keep_tokens(run);
 }
 
-// The stand-in for the token of a late row may equal the draft token after it.
+// Discards samples after a late row: the late row's placeholder may equal the draft token after it.
 void SampleNode::void_after_late(Run& run) const {
   bool late = false;
   for (size_t i = 0; i < run.step.logit_rows.size(); ++i) {
@@ -49,9 +49,9 @@ void SampleNode::void_after_late(Run& run) const {
   }
 }
 
-// Every rank has the tokens, and so keeps the same.
+// Every rank has the tokens, so all ranks store the same ones.
 void SampleNode::keep_tokens(Run& run) const {
-  bool holds = true;  // whether all drafts of the sequence before this row were right
+  bool holds = true;  // whether all draft tokens of the sequence before this row were accepted
   for (size_t i = 0; i < run.step.logit_rows.size(); ++i) {
     const LogitRow& row = run.step.logit_rows[i];
     if (!row.sample) continue;
@@ -105,7 +105,7 @@ void SampleNode::sample_masked_rows(Run& run, Range rows, int thread) const {
         waited += now_ns() - waits_from;
       }
       if ((state == masks::State::drop || state == masks::State::none) && logit_row.behind > 0) {
-        not_sampled(result);  // its sequence goes on with what was sampled before it
+        not_sampled(result);  // the sequence continues with the tokens sampled before this row
         continue;
       }
       const bool has_mask = state == masks::State::mask;
@@ -139,7 +139,7 @@ SampleArgs SampleNode::arguments(Run& run, int64_t row, const uint32_t* mask, in
           .named_logprobs = run.named_logprobs.data() + logit_row.named.begin};
 }
 
-// Puts the ranks' parts of some blocks of the vocabulary together, whose rows are padded to each rank's own columns.
+// Assembles some blocks of the vocabulary from the ranks' parts, whose rows are padded to each rank's own columns.
 void SampleNode::begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const {
   const auto [begin, end] = tokens_of_blocks(blocks, args.vocab);
   auto* values = const_cast<float*>(args.logits);
@@ -163,8 +163,8 @@ void SampleNode::finish(Run& run, int64_t index, const SampleArgs& args) const {
     run.table.token_logprobs(args.logits, args.vocab, row.target, std::max(args.state->num_logprobs, 0),
                              &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);
   if (row.sample) run.table.sample(args, &result);
-  // A guess may lead to logits that are not numbers, or to where no token is allowed. What was sampled before it is
-  // good: the sequence fails when it gets there without guesses.
+  // A draft token may lead to logits that are not numbers, or to a state where no token is allowed. Tokens sampled
+  // before it stay valid: the sequence fails only when it gets there without draft tokens.
   if (row.behind > 0 && (!result.usable || result.dropped)) not_sampled(result);
 }
 
@@ -185,7 +185,7 @@ bool SampleNode::waits_for_mask(Run& run, int64_t row) const {
   return slot_of(run, row).masked && run.step.logit_rows[static_cast<size_t>(row)].sample;
 }
 
-// Row r lies in the scratch of thread r, which also ends it.
+// Row r lies in the scratch of thread r, which also finishes it.
 void SampleNode::sample_shared(Run& run, bool takes, int thread) const {
   const auto rows = static_cast<int64_t>(run.step.logit_rows.size());
   const Range mine = split(sample_blocks(vocab_first.back()), run.lanes(), thread);
@@ -207,8 +207,8 @@ void SampleNode::sample_shared(Run& run, bool takes, int thread) const {
 }
 
 void SampleNode::share_tokens(Run& run, int thread) const {
-  // Rank 0 has no tokens then, and must not arrive: peers would take what it does not have. No thread can fail between
-  // the last barrier and the next, so that all of a rank decide alike.
+  // Rank 0 has no tokens then and must not arrive, because peers would read invalid tokens. No thread can fail between
+  // the last barrier and the next one, so all threads of a rank decide alike.
   if (run.failed()) return;
   const size_t count = run.step.logit_rows.size();
   auto* shared = run.part<int32_t>(tokens, 0);

@@ -44,7 +44,7 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   check_ids(s.output_history, vocabulary_);
   if (s.bias_ids.size() != s.bias_values.size())
     throw std::invalid_argument("the logit bias must have one value per id");
-  // The move leaves the vectors where they are, and so what their owner's pointers refer to.
+  // Moving the slot does not move its vectors, so pointers to them stay valid.
   changes_.push_back({.slot = index, .num_pages = 0, .before = std::move(slot)});
   slot = {};
   slot.pages.reserve(static_cast<size_t>(pages_per_slot_));

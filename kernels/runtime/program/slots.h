@@ -1,4 +1,4 @@
-// A worker's memory of each sequence between steps: page table, sampling parameters, last sampled token.
+// The state of each sequence that a worker keeps between steps: page table, sampling parameters, last sampled token.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace numaserve {
 
 struct Slot {
-  std::vector<int32_t> pages;  // capacity reserved with the slot's start: no step allocates
+  std::vector<int32_t> pages;  // capacity is reserved when the slot starts: no step allocates
   SamplingState sampling{};    // its pointers refer to the vectors below
   std::vector<int32_t> bias_ids, suppress_ids;
   std::vector<float> bias_values;
@@ -21,7 +21,8 @@ struct Slot {
   int32_t last_token = -1;
 };
 
-// How a sequence is sampled; see SamplingParams and SlotInit in workers/interface/protocol. `visit` names the fields.
+// The sampling settings of a sequence; see SamplingParams and SlotInit in workers/interface/protocol. `visit` lists the
+// fields.
 struct SlotSettings {
   float temperature, top_p, min_p;
   int32_t top_k;
@@ -45,21 +46,21 @@ struct SlotSettings {
   }
 };
 
-// Changes of slots can be taken back until a step has accepted them: a plan that is refused must have changed nothing,
-// and only the whole plan tells whether it is.
+// The slots. Changes can be reverted until a step has accepted them: a refused plan must leave no change, and only the
+// whole plan shows whether it is valid.
 class SlotTable {
  public:
   SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary);
 
-  // Forgets what the slot held. Throws std::invalid_argument for a slot or token id out of range.
+  // Clears the slot and starts a sequence. Throws std::invalid_argument for a slot or token id out of range.
   void init(int64_t slot, SlotSettings settings);
   // Throws std::invalid_argument for a page out of range or a full page table.
   void append_pages(int64_t slot, std::span<const int32_t> pages);
   // Makes the changes since the last `commit` final.
   void commit() { changes_.clear(); }
-  // Takes them back.
+  // Reverts the changes since the last `commit`.
   void revert();
-  // Throws std::invalid_argument.
+  // Throws std::invalid_argument for a slot out of range.
   Slot& at(int64_t slot);
   int64_t vocabulary() const { return vocabulary_; }
   int64_t size() const { return static_cast<int64_t>(slots_.size()); }
@@ -68,7 +69,7 @@ class SlotTable {
   struct Change {
     int64_t slot;
     size_t num_pages;            // before
-    std::optional<Slot> before;  // all of it, where it was begun anew
+    std::optional<Slot> before;  // the whole slot, if `init` replaced it
   };
 
   int64_t pages_per_slot_, num_pages_, vocabulary_;

@@ -7,7 +7,7 @@
 namespace numaserve {
 namespace {
 
-// The message is made when it is needed only: a step does not allocate.
+// The message is built only when needed: a step does not allocate.
 void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
 }
@@ -59,7 +59,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   named_.assign(named_.size(), false);
   for (const SequenceInput& s : sequences_in) {
     const Slot& slot = slots.at(s.slot);
-    // Two threads would write the same tokens' K and V.
+    // Otherwise two threads would write K and V of the same tokens.
     if (named_[static_cast<size_t>(s.slot)]) refuse_slot(s, "is named twice");
     named_[static_cast<size_t>(s.slot)] = true;
     if (s.count <= 0 || s.start < 0) refuse_slot(s, "has no new token");

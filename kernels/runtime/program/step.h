@@ -12,17 +12,17 @@
 
 namespace numaserve {
 
-// One sequence's part of a step; see SeqPlan in workers/interface/protocol/steps.py.
-// Each draft of a sequence that is masked waits for a mask of its own.
+// The maximum number of draft tokens of a masked sequence in a step. Each waits for a mask of its own.
 inline constexpr int32_t kMaxMaskedDrafts = 8;
 
+// One sequence's part of a step; see SeqPlan in workers/interface/protocol/steps.py.
 struct SequenceInput {
   int32_t slot, start, count;
   bool from_previous, sample;
-  int32_t num_targets;  // of the first so many positions the log-probability of a given next token is wanted
+  int32_t num_targets;  // number of first positions at which the log-probability of a given next token is wanted
   bool pool = false;    // whether the last position is pooled; such a sequence has no rows of logits
-  // The last so many tokens are drafts: guesses of what is sampled after the tokens before them. Each gets a row of
-  // logits, and what is sampled there is kept as far as the guesses before it were right.
+  // The number of last tokens that are draft tokens. Each gets a row of logits. The token sampled there is kept only if
+  // all draft tokens up to this one are accepted.
   int32_t drafts = 0;
 };
 
@@ -32,18 +32,18 @@ struct LogitRow {
   int32_t position;  // of the token to sample
   int32_t target;    // token whose log-probability is wanted, or -1
   bool sample;
-  int32_t draft;   // the guess of what is sampled here, on which the next row rests; or -1
-  int32_t behind;  // drafts of its sequence in the step that come before it
-  Range named;     // where the log-probabilities of the tokens that its sequence names lie among those of all rows
+  int32_t draft;   // the draft token for this position, on which the next row depends; or -1
+  int32_t behind;  // draft tokens of the sequence in the step that come before this row
+  Range named;     // where the log-probabilities of its sequence's named tokens lie among those of all rows
 };
 
-// How ranks divide the latents of a long sequence: each attends its blocks of them with the heads of all ranks. (They
-// are the same for all heads; to divide heads alone would have every rank read all latents.)
+// The division of a long sequence's latents among ranks: each rank attends its blocks with the heads of all ranks.
+// Latents are the same for all heads, so if only heads were divided, every rank would read all latents.
 struct ContextParallel {
   std::vector<int32_t> head_bounds;  // world + 1 boundaries of the ranks' heads
-  int32_t world = 1, rank = 0;       // a world of 1: they do not
-  int64_t from = 0;                  // tokens of a sequence, for each new one of them, from which on they do
-  int64_t max_rows = 0;              // new tokens of a step that there is room for
+  int32_t world = 1, rank = 0;       // a world of 1: latents are not divided
+  int64_t from = 0;                  // tokens of a sequence, per new token, from which on latents are divided
+  int64_t max_rows = 0;              // new tokens of a step that fit the memory
   HeadGeometry all_heads(HeadGeometry heads) const {
     if (world > 1) heads.q_heads = head_bounds.back();
     return heads;
@@ -57,42 +57,42 @@ class Step {
   // Registers a sliding window (0: none) that a node uses; returns its index in `attention`.
   int add_window(int32_t window);
 
-  // Positions from `count` on cannot be computed: a node's tables end there.
+  // Limits positions to those below `count`: a node's tables end there.
   void limit_positions(int64_t count) { max_positions_ = std::min(max_positions_, count); }
 
-  // Sequences may be pooled: there is a node that does.
+  // Allows pooled sequences: a node exists for them.
   void allow_pooling() { may_pool_ = true; }
 
-  // Validates a plan and lays it out. `tokens` are those of all sequences that do not use their previous sample, in
-  // order; `targets` the wanted next tokens of all sequences, in order. Throws std::invalid_argument before anything is
-  // changed: the same plan is refused by every rank, so the ranks stay in step.
+  // Validates a plan and lays it out. `tokens` are the tokens of all sequences that do not use their previous sample,
+  // in order. `targets` are the wanted next tokens of all sequences, in order. Throws std::invalid_argument before
+  // anything is changed: every rank refuses the same plan, so the ranks stay in step.
   void begin(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t max_tokens() const { return limits_.max_tokens; }
 
-  // Whether totals and times count it. A step of nothing, by which workers show that they live, would make the others
-  // look cheaper.
+  // Whether totals and times count this step. Empty steps, by which workers show that they are alive, would make the
+  // other steps look cheaper.
   bool counts() const { return !tokens.empty(); }
 
   int64_t num_named = 0;  // log-probabilities of named tokens, of all rows of logits
   std::vector<int32_t> tokens;
   std::vector<PageRun> runs;
-  std::vector<AttentionSequence> sequences;  // that each rank attends for its own heads
+  std::vector<AttentionSequence> sequences;  // which each rank attends for its own heads
   std::vector<LogitRow> logit_rows;
   std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
   std::vector<AttentionWork> attention;
   std::vector<SequenceInput> plan;
-  // Sequences whose latents the ranks divide: `row` of a sequence counts their new tokens, `rows` has the rows of these
-  // in the batch.
+  // Sequences whose latents the ranks divide. `row` of a sequence counts the new tokens of these sequences, and `rows`
+  // has their rows in the batch.
   struct Divided {
     std::vector<AttentionSequence> sequences;
     std::vector<int32_t> rows;
     AttentionWork work;
   } divided;
 
-  // Counts of all steps so far that count. From these follows what each node has read and computed: nodes that count
+  // Totals over all counted steps. What each node has read and computed follows from them: counting in the nodes would
   // take time.
   struct Totals {
     int64_t steps = 0, tokens = 0;
@@ -112,7 +112,7 @@ class Step {
   AttentionPlanner planner_, divided_planner_;
   int64_t max_positions_;
   bool may_pool_ = false;
-  std::vector<bool> named_;  // slots that the plan under check has named
+  std::vector<bool> named_;  // slots that the plan being checked contains
 };
 
 }  // namespace numaserve

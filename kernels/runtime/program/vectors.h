@@ -1,4 +1,4 @@
-// Vectors and tables that a Program's nodes point into, beside packed matrices.
+// Vectors and tables that a Program's nodes point into, in addition to packed matrices.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace numaserve {
 
 using Vector = std::vector<float>;  // a norm weight or a bias; nodes point into the caller's
 
-// Kernels read whole registers: vectors are padded with zeros.
+// A vector padded with zeros, because kernels read whole registers.
 struct PaddedVector {
   PaddedVector(const float* source, int64_t count)
       : size(count), values(source, source + count), padded(values.begin(), values.end()) {

@@ -14,8 +14,8 @@
 
 #include "kernels/runtime/machine/memory.h"
 
-// On one function only: were the whole file compiled so, the standard library's inline functions in it could become the
-// copies that code for the baseline calls. The reference backend packs where there is no AVX2 too.
+// Set on single functions only. If the whole file were compiled so, inline functions of the standard library in it
+// could become the copies that baseline code calls. The reference backend also packs on processors without AVX2.
 #define NUMASERVE_AVX2 __attribute__((target("avx2")))
 
 namespace numaserve {
@@ -31,11 +31,11 @@ T named(const std::string_view (&names)[kCount], std::string_view name, const ch
   throw std::invalid_argument(std::string("unknown ") + what + " '" + std::string(name) + "'");
 }
 
-// One column's part of a line of a tile: four bytes of consecutive k.
+// One column's part of a tile line: four bytes of consecutive k.
 using Word = uint32_t;
 constexpr int kLineWords = kTileN;
 
-// Eight rows of eight words become eight lines of eight columns.
+// Transposes eight rows of eight words into eight lines of eight columns.
 NUMASERVE_AVX2 void transpose_words(const Word* from, int64_t stride, Word* to) {
   __m256 row[8], pair[8], quad[8];
   for (int i = 0; i < 8; ++i) row[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(from + i * stride));
@@ -81,8 +81,8 @@ bool is_power_of_two(float scale) {
 }
 uint8_t exponent_byte(float scale) { return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23); }
 
-// A power of two that brings a row's scales to where fp16 is most precise: those of bf16 checkpoints, which may be too
-// small for it, then keep all of their bits, and those of fp16 ones do anyway.
+// Returns a power of two that moves a row's scales to where fp16 is most precise. Scales of bf16 checkpoints may be too
+// small for fp16; they then keep all of their bits. Scales of fp16 checkpoints keep theirs anyway.
 float row_exponent(const std::vector<float>& scales, const std::vector<float>& minima) {
   float largest = 0.0f;
   for (const float scale : scales) largest = std::max(largest, std::fabs(scale));
@@ -97,10 +97,10 @@ std::string_view weight_format_name(WeightFormat format) { return kFormatNames[s
 Offsets offsets_kind(std::string_view name) { return named<Offsets>(kOffsetNames, name, "kind of offsets"); }
 std::string_view offsets_name(Offsets offsets) { return kOffsetNames[static_cast<int>(offsets)]; }
 
-// One row as a thread makes it, before it goes to the tiles.
+// One row while a thread packs it, before it goes to the tiles.
 struct PackedMatrix::Row {
-  uint8_t* out;                // its bytes as the lines have them; in the end, with room for a source block more
-  std::vector<bf16> values;    // with the same room
+  uint8_t* out;                // the row's bytes in the order of the lines, with space for one source block more
+  std::vector<bf16> values;    // with the same space
   std::vector<uint8_t> codes;  // in k order
   std::vector<float> scales, offsets;
   int32_t sum = 0;  // of int8 codes
@@ -125,7 +125,7 @@ PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format, int64_t gr
     require(group == 32 || group == 64 || group == 128, "the group size of quantized weights must be 32, 64 or 128");
     require(format != WeightFormat::kMxfp4 || group == kMxGroup, "the group size of mxfp4 must be 32");
     layout_ = group_layout(format, group, offsets);
-    // int8 activations are laid out for whole groups; bf16 ones are padded to tiles only.
+    // Activations in int8 are laid out in whole groups; activations in bf16 are padded to tiles only.
     if (takes_int8(format)) depth_ = round_up(k, group);
   } else {
     require(group == 0, "this weight format has no groups; the group size must be 0");
@@ -153,7 +153,7 @@ std::byte* PackedMatrix::line(int64_t panel, int64_t index) const {
   return memory_.get() + tile_index(panel, index / kLines, k_tiles()) * kTileBytes + index % kLines * kLineBytes;
 }
 
-// Has every row encoded by encode(i, row), and puts the bytes that this gives into its column of the lines.
+// Encodes every row by encode(i, row), and puts the resulting bytes into the row's column of the lines.
 template <class Encode>
 void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& target, Encode&& encode) {
   require(target.dst_row >= 0 && target.panel_stride > 0 && target.panel_offset >= 0 &&
@@ -219,7 +219,7 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
     }
     row.values.resize(static_cast<size_t>(room + kSourceBlock));
     row.codes.resize(static_cast<size_t>(room));
-    // bf16 needs nothing more: straight to its place.
+    // bf16 needs no further step and goes straight to its place.
     bf16* values = format_ == WeightFormat::kBf16 ? reinterpret_cast<bf16*>(row.out) : row.values.data();
     decode_row(source.type, source.data + source.rows.rows[index] * bytes_of_row, source.rows.first_col, k_, values);
     std::fill(values + k_, values + room, bf16{0});
@@ -281,7 +281,7 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
   require(powers, "pack: a scale of mxfp4 weights is not a power of two");
 }
 
-// Codes to the bytes of the lines, scales to where they belong.
+// Writes codes to the bytes of the lines, and scales to their places.
 void PackedMatrix::finish(Row& row, int64_t column) {
   if (format_ == WeightFormat::kBf16) return;
   if (format_ == WeightFormat::kInt8) {

@@ -18,10 +18,10 @@ std::string_view weight_format_name(WeightFormat format);
 Offsets offsets_kind(std::string_view name);
 std::string_view offsets_name(Offsets offsets);
 
-// Which rows of a tensor, and from which of its columns on.
+// Rows of a tensor, from one of its columns on.
 struct PackRows {
   int64_t cols;         // of the whole tensor
-  const int32_t* rows;  // which of its rows
+  const int32_t* rows;  // row numbers in the tensor
   int64_t num_rows;
   int64_t first_col;
 };
@@ -33,7 +33,7 @@ struct PackSource {
   PackRows rows;
 };
 
-// A tensor that is quantized already. Codes are [tensor rows, columns], a byte each: 0..15 for int4 and iq4, int8 + 128
+// A tensor that is already quantized. Codes are [tensor rows, columns], a byte each: 0..15 for int4 and iq4, int8 + 128
 // for int8_group, the bits of int8, of e4m3 and, for mxfp4, of e2m1. Scales and offsets are [tensor rows, columns /
 // group].
 struct CodedSource {
@@ -46,8 +46,8 @@ struct CodedSource {
   PackRows rows;
 };
 
-// Where the rows go: row i to matrix row dst_row + i, where the rows are dealt in panels of 16 to the panels
-// panel_offset, panel_offset + panel_stride, ...
+// The destination: row i goes to matrix row dst_row + i. Rows are dealt in panels of 16 to the panels panel_offset,
+// panel_offset + panel_stride, ...
 struct PackTarget {
   int64_t dst_row;
   int64_t panel_stride;
@@ -56,18 +56,18 @@ struct PackTarget {
 
 class PackedMatrix {
  public:
-  // [n, k], zero. `group`: 32, 64 or 128 for the formats that have groups, otherwise 0. Throws std::invalid_argument
-  // for another one, or a negative size.
+  // Makes a matrix [n, k] of zeros. `group`: 32, 64 or 128 for formats with groups, otherwise 0. Throws
+  // std::invalid_argument for another group or a negative size.
   PackedMatrix(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBf16, int64_t group = 0,
                Offsets offsets = Offsets::kNone);
 
-  // Copies rows of a checkpoint's tensor here, on all threads of the team, quantizing them where the format asks for
-  // it (see weight_rows.h); blocks whose codes the format keeps are not expanded. Throws std::invalid_argument when the
-  // source is smaller than it claims, something does not fit, or a scale is not finite.
+  // Copies rows of a checkpoint's tensor here, on all threads of the team, and quantizes them if the format requires it
+  // (see weight_rows.h). Blocks whose codes the format keeps are not expanded. Throws std::invalid_argument when the
+  // source is smaller than it claims, a size does not fit, or a scale is not finite.
   void pack(Team& team, const PackSource& source, const PackTarget& target);
   void pack_codes(Team& team, const CodedSource& source, const PackTarget& target);
 
-  // [n, k] in fp32.
+  // Writes the values, [n, k] in fp32.
   void unpack(float* out) const;
 
   int64_t n() const { return n_; }
@@ -86,15 +86,15 @@ class PackedMatrix {
   struct Row;
   int64_t groups() const { return ceil_div(depth_, group_); }
   int64_t k_tiles() const { return depth_ / tile_depth(format_); }
-  // Codes, and what lies between them.
+  // Bytes of codes, and of scales and offsets that lie between them.
   int64_t code_bytes() const {
     return is_grouped(format_) ? n_panels_ / 2 * groups() * layout_.bytes : n_panels_ * k_tiles() * kTileBytes;
   }
-  // Bytes that follow the codes for each column: a scale, and a correction for int8.
+  // Bytes for each column after the codes: a scale, and a correction for int8.
   int64_t column_bytes() const { return format_ == WeightFormat::kInt8 ? 8 : has_half_scales(format_) ? 4 : 0; }
   float* scales() const { return reinterpret_cast<float*>(memory_.get() + code_bytes()); }
   int32_t* corrections() const { return reinterpret_cast<int32_t*>(scales() + padded_n()); }
-  // Lines of 64 bytes that hold k for the 16 columns of a panel.
+  // Lines of 64 bytes that hold all of k for the 16 columns of a panel.
   int64_t lines() const { return is_grouped(format_) ? groups() * layout_.lines : k_tiles() * kLines; }
   std::byte* line(int64_t panel, int64_t index) const;
   std::byte* record(int64_t panel, int64_t group) const {

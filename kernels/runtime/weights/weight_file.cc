@@ -31,7 +31,7 @@ class Checksum {
     }
   }
 
-  // `bytes` is a multiple of a stripe in all calls but the last.
+  // `bytes` is a multiple of the stripe in all calls but the last.
   NUMASERVE_AVX2 void add(const std::byte* data, int64_t bytes) {
     const int64_t whole = bytes / kStripe * kStripe;
     add_stripes(data, whole);
@@ -47,7 +47,7 @@ class Checksum {
     uint64_t lanes[4 * kVectors], result = static_cast<uint64_t>(bytes_);
     for (int i = 0; i < kVectors; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes + 4 * i), sums_[i]);
     for (const uint64_t lane : lanes) {
-      // Invertible in `lane` and in `result`: no difference is lost here.
+      // The step is invertible in `lane` and in `result`, so no difference is lost here.
       result = (result ^ lane) * kPrime;
       result ^= result >> 32;
     }
@@ -58,7 +58,7 @@ class Checksum {
   static constexpr uint64_t kPrime = 0x9E3779B185EBCA87;
 
   NUMASERVE_AVX2 void add_stripes(const std::byte* data, int64_t bytes) {
-    // Keys go on from stripe to stripe: otherwise exchanged stripes would have the same sum.
+    // Keys continue from stripe to stripe: otherwise exchanged stripes would have the same sum.
     const __m256i step = _mm256_set1_epi64x(static_cast<int64_t>(0xC2B2AE3D27D4EB4F));
     __m256i sums[kVectors], keys[kVectors];
     std::copy(sums_, sums_ + kVectors, sums);
@@ -68,7 +68,7 @@ class Checksum {
         const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data + at + 32 * i));
         const __m256i mixed = _mm256_xor_si256(values, keys[i]);
         const __m256i products = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
-        // The values themselves go to the neighbouring sum: a product alone loses them where its other factor is 0.
+        // The values themselves are added to the neighbouring sum: a product loses them if its other factor is 0.
         sums[i] = _mm256_add_epi64(sums[i], _mm256_add_epi64(products, _mm256_shuffle_epi32(values, 0x4e)));
         keys[i] = _mm256_add_epi64(keys[i], step);
       }
@@ -81,7 +81,7 @@ class Checksum {
   int64_t bytes_ = 0;
 };
 
-// 0, or the reason as errno has it.
+// Returns 0, or an errno value.
 int read_all(int fd, std::byte* to, int64_t bytes, int64_t offset) {
   while (bytes > 0) {
     const ssize_t got = pread(fd, to, static_cast<size_t>(bytes), offset);
@@ -120,7 +120,7 @@ std::vector<uint64_t> read_parts(Team& team, int fd, const std::vector<FilePart>
   std::atomic<size_t> next{0};
   std::atomic<int> error{0};
   team.parallel([&](int) {
-    // First come, first served: how long a read takes depends on what is in the page cache.
+    // Units are taken in order of demand: the time of a read depends on the page cache.
     for (size_t i = next++; i < units.size() && error == 0; i = next++)
       if (const int failed = read_unit(fd, units[i], &sums[i]); failed != 0) error = failed;
   });

@@ -1,4 +1,4 @@
-// Packed weights to and from a file: parallel reading, and the checksum that tells whether they are whole.
+// Packed weights in files: parallel reading, and the checksum that detects damaged weights.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ namespace numaserve {
 
 inline constexpr int64_t kChecksumUnit = 4 << 20;
 
-// Tells accidental damage: a flipped bit always changes it; zeroed, exchanged or torn blocks do so but for one in 2^64.
-// It is no protection against someone who wants to deceive. As fast as XXH3, whose inner loop it has; a CRC32C by the
-// processor's instruction runs at half the speed, which shows in the time of a load.
+// Returns a checksum that detects accidental damage. It always detects a flipped bit. It misses zeroed, exchanged or
+// torn blocks with a probability of 2^-64. It does not protect against deliberate changes. It is as fast as XXH3, whose
+// inner loop it has. CRC32C by the processor's instruction runs at half the speed, which would lengthen loading.
 uint64_t checksum(const std::byte* data, int64_t bytes);
 
 struct FilePart {
@@ -22,9 +22,9 @@ struct FilePart {
   int64_t offset;  // in the file
 };
 
-// Reads every part on all threads of the team, each of which touches first what it reads. Returns the checksums of all
-// units of kChecksumUnit bytes (the last one of a part may be shorter), part after part. Each is computed while its
-// unit is still in the cache. Throws std::system_error; a file that ends too early is EIO.
+// Reads every part on all threads of the team; each thread first touches the memory that it reads. Returns the
+// checksums of all units of kChecksumUnit bytes, part after part; the last unit of a part may be shorter. Each checksum
+// is computed while its unit is still in the cache. Throws std::system_error; a file that ends too early is EIO.
 std::vector<uint64_t> read_parts(Team& team, int fd, const std::vector<FilePart>& parts);
 
 }  // namespace numaserve

@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <string>
 
-// Into functions of either kind: what decodes rows is compiled for AVX2, and for the least that there is, where the
-// reference backend packs. On single functions only: were the whole file compiled so, the standard library's inline
-// functions in it could become the copies that code for the baseline calls.
+// Inlines into functions of either kind: row decoding is compiled for AVX2 and for the baseline, on which the reference
+// backend packs. Set on single functions only: if the whole file were compiled so, inline functions of the standard
+// library in it could become the copies that baseline code calls.
 #define NUMASERVE_AVX2 __attribute__((target("avx2")))
 #define NUMASERVE_INLINE __attribute__((always_inline)) inline
 
@@ -30,7 +30,7 @@ constexpr Format kFormats[] = {{"bf16", {1, 2}},       {"f16", {1, 2}},        {
 
 NUMASERVE_INLINE bf16 to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;  // of integers: comparisons of floats keep loops from vectors
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;  // as integers: float comparisons prevent vectorisation
   return static_cast<bf16>(is_nan ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
@@ -41,8 +41,8 @@ NUMASERVE_INLINE T read(const uint8_t* p) {
   return value;
 }
 
-// Without branches, so that loops over it become vectors. The product is exact, of subnormals too; infinities and NaNs
-// only lack the exponent's other bits.
+// Branch-free, so that loops over it are vectorised. The product is exact, for subnormals too; infinities and NaNs only
+// lack the remaining exponent bits.
 NUMASERVE_INLINE float widened_half(uint16_t value) {
   const uint32_t magnitude = static_cast<uint32_t>(value & 0x7fff) << 13;
   const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
@@ -74,13 +74,13 @@ float widened(bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(va
 
 constexpr float kE4m3Largest = 448.0f;
 
-// To nearest, ties to even; `value` is at most 448 in magnitude.
+// Rounds to nearest, ties to even; `value` is at most 448 in magnitude.
 uint8_t to_e4m3(float value) {
   const float magnitude = std::fabs(value);
   // Below 2^-6 the steps are 2^-9, as in the binade above.
   const int exponent = std::max(std::ilogb(std::max(magnitude, 0x1p-6f)), -6);
   const auto steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));
-  // Steps of 8 to 16; 16 carries into the exponent by itself, and below 8 there is no exponent.
+  // Steps of 8 to 16; 16 carries into the exponent by itself, and steps below 8 have no exponent.
   const int code = steps < 8 ? steps : (exponent + 7) * 8 + steps - 8;
   return static_cast<uint8_t>(std::min(code, 0x7e) | (std::signbit(value) ? 0x80 : 0));
 }
@@ -225,7 +225,7 @@ uint16_t to_half(float value) {
   const float magnitude = std::fabs(value);
   const uint32_t bits = std::bit_cast<uint32_t>(magnitude), sign = std::bit_cast<uint32_t>(value) >> 16 & 0x8000;
   if (magnitude != magnitude) return static_cast<uint16_t>(sign | 0x7e00);
-  if (magnitude >= 0x1.ffep15f) return static_cast<uint16_t>(sign | 0x7c00);  // nearer to 2^16 than to the largest
+  if (magnitude >= 0x1.ffep15f) return static_cast<uint16_t>(sign | 0x7c00);  // nearer to 2^16 than to the largest half
   // Below 2^-14 the steps are 2^-24, and 1024 of them carry into the exponent.
   if (magnitude < 0x1p-14f)
     return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p24f)));

@@ -1,4 +1,4 @@
-// Rows of a checkpoint's tensor on their way into a packed matrix: decoded, quantized, in the order of the tiles.
+// Rows of a checkpoint's tensor, prepared for a packed matrix: decoded, quantized, and in the order of the tiles.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace numaserve {
 // Formats of a checkpoint's rows. The block formats are GGUF's (ggml-common.h of llama.cpp): blocks of 32 values.
 enum class SourceType { kBf16, kF16, kF32, kQ8_0, kQ4_0, kQ4_1 };
 
-// Throws std::invalid_argument for a name that is not one of bf16, f16, f32, q8_0, q4_0, q4_1.
+// Returns the type of a name. Throws std::invalid_argument for a name other than bf16, f16, f32, q8_0, q4_0, q4_1.
 SourceType source_type(std::string_view name);
 
 // Values and bytes of a block; plain types have blocks of one value.
@@ -19,16 +19,16 @@ struct SourceBlock {
   int64_t values, bytes;
 };
 SourceBlock source_block(SourceType type);
-inline constexpr int64_t kSourceBlock = 32;  // the most values a block has
+inline constexpr int64_t kSourceBlock = 32;  // the maximum number of values of a block
 
-// Values [first, first + count) of a row as bf16; `out` has room for a block more.
+// Decodes values [first, first + count) of a row to bf16; `out` has space for one block more.
 void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out);
 
-// Whether the blocks' codes, scales and minima are what a packed matrix with groups of 32 keeps.
+// Whether a packed matrix with groups of 32 keeps the blocks' codes, scales and minima.
 bool keeps_codes(SourceType type, WeightFormat format, Offsets offsets);
 
-// Those of values [first, first + count) of a row, whole blocks. `minima` is for q4_1. False when a scale or a minimum
-// is not finite.
+// Decodes the codes, scales and minima of values [first, first + count) of a row, in whole blocks. `minima` is for
+// q4_1. Returns false when a scale or a minimum is not finite.
 bool decode_codes(SourceType type, const uint8_t* row, int64_t first, int64_t count, uint8_t* codes, float* scales,
                   float* minima);
 
@@ -37,11 +37,12 @@ struct QuantizedRow {
   int32_t sum;
 };
 
-// A row to int8 with one scale, its largest magnitude / 127; `count` is a multiple of 32.
+// Quantizes a row to int8 with one scale, its largest magnitude / 127; `count` is a multiple of 32.
 QuantizedRow quantize_row(const bf16* row, int64_t count, int8_t* out);
 
-// A row to the codes of a grouped format with a scale for each group. int4: the value of the largest magnitude becomes
-// code 0, as in GGUF's Q4_0; int8_group: the largest magnitude / 127; fp8: / 448. `count` is a multiple of `group`.
+// Quantizes a row to the codes of a grouped format, with a scale for each group. int4: the value of the largest
+// magnitude becomes code 0, as in GGUF's Q4_0. int8_group: the largest magnitude / 127; fp8: / 448. `count` is a
+// multiple of `group`.
 void quantize_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes, float* scales);
 
 // The value of a code of e4m3, or of e2m1.
@@ -51,11 +52,11 @@ float e2m1_value(uint8_t code);
 uint16_t to_half(float value);
 float from_half(uint16_t value);
 
-// Codes in k order to bytes as the lines of a packed matrix have them: of each four the second and the third exchanged
-// and, of 4 bits, two fours in a byte's nibbles. `count` is a multiple of 8.
+// Arranges codes in k order as the bytes of a packed matrix's lines. In each four codes, the second and third are
+// exchanged. Codes of 4 bits put two fours into the nibbles of their bytes. `count` is a multiple of 8.
 void arrange_codes(WeightFormat format, const uint8_t* codes, int64_t count, uint8_t* out);
 
-// Where among the arranged bytes of a row a code is, and its value.
+// Returns a code from the arranged bytes of a row.
 uint8_t arranged_code(WeightFormat format, const uint8_t* bytes, int64_t index);
 
 }  // namespace numaserve

@@ -16,12 +16,12 @@ namespace numaserve::ring {
 
 class Mapping {
  public:
-  // `what` begins the messages of errors. Throws Error for a descriptor that is not a sealed memfd of a page at least.
+  // `what` begins error messages. Throws Error unless the descriptor is a sealed memfd of at least one page.
   Mapping(const std::string& what, int fd, int protection) {
     const auto fail = [&](const std::string& why) { throw Error(what + ": " + why + ": " + std::strerror(errno)); };
     struct stat status{};
     if (fstat(fd, &status) != 0) fail("cannot inspect descriptor " + std::to_string(fd));
-    // Without the seal somebody could shrink the file, and every access behind its end would kill the process.
+    // Without the seal a process could shrink the file, and an access beyond its end would kill this process.
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
       throw Error(what + ": descriptor " + std::to_string(fd) + " is not a sealed memfd");

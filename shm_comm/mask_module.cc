@@ -16,7 +16,7 @@ namespace {
 
 using ring::Mapping;
 
-// A board that owns its mapping. Python sees one type; the other extension module takes it as numaserve::masks::Board*.
+// A board that owns its mapping. Python sees one type; the other extension module receives a numaserve::masks::Board*.
 class MappedBoard : public Board {
  public:
   MappedBoard(Mapping mapping, std::uint64_t nonce)
@@ -43,7 +43,7 @@ void check_row(const Board& board, std::uint32_t row) {
   if (row >= board.rows()) throw nb::index_error("token masks: the row is out of range");
 }
 
-// The GIL is kept: it takes about as long as giving it up and getting it back.
+// The GIL is kept: releasing it and taking it again costs about as much as the work.
 void publish(const Board& board, std::uint64_t step, std::uint32_t row, int state, std::uintptr_t bits) {
   check_row(board, row);
   if (state < static_cast<int>(State::mask) || state > static_cast<int>(State::drop))

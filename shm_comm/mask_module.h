@@ -1,4 +1,4 @@
-// The mask board for Python.
+// The Python binding of the mask board.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,5 @@
-// numaserve.shm_comm._ring: the ring and the mask board for Python. Creation and descriptor passing are in segment.py.
+// numaserve.shm_comm._ring: the Python binding of the ring and the mask board. segment.py creates segments and passes
+// descriptors.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -20,7 +21,7 @@ using namespace nb::literals;
 namespace numaserve::ring {
 namespace {
 
-// A ring that owns its mapping. Python sees one type; the other extension module takes it as numaserve::ring::Ring*.
+// A ring that owns its mapping. Python sees one type; the other extension module receives a numaserve::ring::Ring*.
 class MappedRing : public Ring {
  public:
   MappedRing(Mapping mapping, int rank, std::uint64_t nonce, int world)
@@ -60,7 +61,7 @@ using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
-// Runs a collective from the ring's position on, with the GIL released, and moves the position on.
+// Runs a collective at the ring's position, with the GIL released, and advances the position.
 template <class Collective>
 void run(Ring& ring, Collective collective) {
   Status status = Status::ok;
@@ -114,7 +115,7 @@ int checked_index(int value, int end, const char* message) {
 }
 
 void bind_errors(nb::module_& m) {
-  // Translators are asked last bound first: the base class has to be bound first.
+  // nanobind tries translators in reverse order of binding, so the base class must be bound first.
   auto base = nb::exception<Error>(m, "RingError", PyExc_RuntimeError);
   nb::exception<Aborted>(m, "RingAborted", base.ptr());
   nb::exception<DeadlineExceeded>(m, "RingDeadline", base.ptr());

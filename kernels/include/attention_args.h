@@ -1,4 +1,4 @@
-// The arguments of attention, and of what fills its caches.
+// The arguments of attention, and of the functions that fill its caches.
 #pragma once
 
 #include "kernels/include/kv_layer.h"
@@ -33,7 +33,7 @@ struct RopeStoreArgs {
 
 // The arguments of the work before the products of multi-head latent attention. All dimensions are multiples of 32.
 struct LatentStoreArgs {
-  const float* q;  // [rows, ldq]: of each head nope_dim values, then rope_dim that are rotated
+  const float* q;  // [rows, ldq]: for each head nope_dim values, then rope_dim values to rotate
   int64_t ldq;
   const float* kv;  // [rows, ldkv]: value_dim values of the latent, then rope_dim of the key that all heads share
   int64_t ldkv;
@@ -42,9 +42,9 @@ struct LatentStoreArgs {
   const float* sin;
   const float* norm;  // [value_dim], of the latent
   float eps;
-  bf16* nope;  // [rows, ld_nope]: of each head the first nope_dim values
+  bf16* nope;  // [rows, ld_nope]: for each head its first nope_dim values
   int64_t ld_nope;
-  bf16* query;  // [rows, heads, value_dim + rope_dim]; the last rope_dim of each head are written
+  bf16* query;  // [rows, heads, value_dim + rope_dim]; only the last rope_dim of each head are written
   KvLayer kv_layer;
   const PageRun* runs;
   int64_t num_runs;
@@ -55,8 +55,8 @@ struct AttentionItem {
   int32_t sequence;
   int32_t kv_head;
   int32_t first_row;  // within the sequence's q_len * group rows
-  int32_t num_rows;   // 1..kPromptRows, with a block of its own 1..kAttentionRows, of a latent cache 1..kLatentRows
-  int32_t block;      // the KV block of this item, one its rows see; or -1: all blocks, in order
+  int32_t num_rows;   // 1..kPromptRows; 1..kAttentionRows for an item of one block; 1..kLatentRows for a latent cache
+  int32_t block;      // the KV block of this item, which its rows see; or -1: all blocks, in order
   int64_t partial;    // index of its first row in the partial results when block >= 0
 };
 
@@ -67,7 +67,7 @@ struct AttentionSequence {
   const int32_t* pages;  // page table
 };
 
-// The run of `s` that begins at `position`, of tokens before `end`.
+// Returns the run of `s` that begins at `position`, with tokens before `end`.
 [[gnu::always_inline]] constexpr PageRun page_run(const AttentionSequence& s, int32_t position, int32_t end) {
   const int32_t room = kPageTokens - position % kPageTokens, left = end - position;
   return {.row = s.row + position - s.start,
@@ -81,30 +81,31 @@ struct AttentionArgs {
   int32_t q_heads, kv_heads, head_dim, head_tiles;
   float scale;     // above 0
   float softcap;   // 0: none
-  int32_t window;  // 0: none; otherwise a token sees itself and window - 1 before it
+  int32_t window;  // 0: none; otherwise a token sees itself and the window - 1 tokens before it
   KvLayer kv;
   const AttentionSequence* sequences;
   bf16* out;  // [rows, ldo]
   int64_t ldo;
   float* partial;  // [partial rows, padded dimensions of a value + kPartialExtra]: unnormalised output, maximum, sum
-  // The leading dimensions of a key that are its value in a latent cache, which has one KV head. Otherwise 0.
+  // In a latent cache, which has one KV head, the number of leading dimensions of a key that are its value. Otherwise
+  // 0.
   int32_t value_dim = 0;
-  // [q_heads] or null: a logit of each head that takes part in the softmax, and has no value.
+  // [q_heads] or null: for each head a logit that takes part in the softmax but has no value.
   const float* sinks = nullptr;
-  // Blocks of a latent cache are merged in so many groups, block b in group b % block_groups, then the groups in order.
-  // With `block_group` not negative only that group is attended, and its results go to `group_out`
-  // [rows, q_heads, value_dim + kPartialExtra] instead.
+  // The number of groups in which blocks of a latent cache are merged: block b in group b % block_groups, then the
+  // groups in order. If `block_group` is not negative, only that group is attended, and its results go to `group_out`
+  // [rows, q_heads, value_dim + kPartialExtra].
   int32_t block_groups = 1, block_group = -1;
   float* group_out = nullptr;
-  // With this, items rotate their queries, and store those new keys and values that their blocks have, themselves; `q`
-  // is not read. Not for latents.
+  // If set, items rotate their queries and store the new keys and values of their blocks themselves; `q` is not read.
+  // Not for latents.
   const RopeStoreArgs* rope = nullptr;
-  // What comes after all items of this thread: memory to be fetched while its last one is computed.
+  // Memory that is needed after all items of this thread, fetched while the last item is computed.
   const std::byte* after = nullptr;
   int64_t after_lines = 0;
 };
 
-// Floats that follow a partial result: its maximum, its sum, and what rounds them up to a cache line.
+// Floats after a partial result: its maximum, its sum, and padding to a cache line.
 inline constexpr int64_t kPartialExtra = 16;
 
 // Merges results of groups of blocks, `parts`[group][rows, all_heads, value_dim + kPartialExtra], for some of the

@@ -1,12 +1,12 @@
-// The arguments of products, norms and what goes between them: plain structs, whose functions are in KernelTable.
+// The arguments of products, norms and the operations between them: plain structs; their functions are in KernelTable.
 #pragma once
 
 #include "kernels/include/types.h"
 
 namespace numaserve {
 
-// kSwigluOai is gpt-oss's: with gate at most `limit` and up from -limit to limit, gate * sigmoid(kSigmoidGain * gate) *
-// (up + 1).
+// kSwigluOai is the activation of gpt-oss: gate * sigmoid(kSigmoidGain * gate) * (up + 1), where gate is at most
+// `limit` and up lies between -limit and limit.
 inline constexpr float kSigmoidGain = 1.702f;
 enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai };
 
@@ -17,11 +17,11 @@ struct PackedWeights {
   int64_t group;          // of grouped formats
   const std::byte* data;  // [n_panels / 2][k_tiles][2] tiles, or [n_panels / 2][groups] records
   int64_t n_panels;       // even
-  int64_t depth;          // k in whole tiles; of those with groups, but fp8, in whole groups
+  int64_t depth;          // k in whole tiles; in whole groups for formats with groups other than fp8
   int64_t k_parts;        // see parts_of_k
-  const float* scales;    // [n_panels * 16] of int8, int4 and int8_group: what a column's sums are multiplied by
-  // int8 only, [n_panels * 16]: 128 times the sum of a column's weights, which is what sets whose activations are
-  // offset by 128 have too much.
+  const float* scales;    // [n_panels * 16] for int8, int4 and int8_group: the factor of a column's sums
+  // int8 only, [n_panels * 16]: 128 times the sum of a column's weights. Sets whose activations are offset by 128
+  // subtract it.
   const int32_t* corrections;
 };
 
@@ -30,13 +30,13 @@ struct GemmArgs {
   const void* a;  // [m, b.depth]: bf16, or int8 as `quantize` writes it
   int64_t lda;    // in elements
   PackedWeights b;
-  bool widened;  // of groups but fp8: `a` is bf16, to which the codes are widened, and `depth` whole tiles
+  bool widened;  // for groups other than fp8: `a` is bf16, codes are widened to bf16, and `depth` is in whole tiles
   Blocking blocking;
   int64_t m;
   const float* bias;      // [n_panels * 16] or null; added before the activation
-  Activation activation;  // with one, panels are (gate, up) pairs and out is activation(gate) * up
+  Activation activation;  // if set, panels are (gate, up) pairs and out is activation(gate) * up
   bool accumulate;        // out_f32 += instead of =
-  float* out_f32;         // exactly one of the two outputs is set; an activation writes bf16
+  float* out_f32;         // exactly one of the two outputs is set; with an activation it is bf16
   bf16* out_bf16;
   int64_t ldo;
   float limit = 0.0f;  // of kSwigluOai
@@ -70,11 +70,10 @@ struct PoolArgs {
   float eps;
 };
 
-// Rows of bf16 to int8: x = scale * q, q in [-127, 127], rounded to nearest even.
-// Without groups each row has a scale of its own: a row of `out` is `depth` values, then its scale as a float. Values
-// are offset by 128 where the set's dot product wants them unsigned.
-// With groups: `depth` values, then a GroupScale for each group. Of each four values the second and third change
-// places, as they do in the codes of the weights (see PackedMatrix).
+// Quantizes rows of bf16 to int8: x = scale * q, q in [-127, 127], rounded to nearest even. Without groups each row has
+// one scale: a row of `out` is `depth` values, then the scale as a float. Values are offset by 128 if the set's dot
+// product needs them unsigned. With groups a row is `depth` values, then a GroupScale for each group. In each four
+// values the second and third are exchanged, as in the codes of the weights (see PackedMatrix).
 struct QuantizeArgs {
   const bf16* x;  // [rows, ldx], zero from cols to the next multiple of 32
   int64_t ldx;
@@ -83,12 +82,13 @@ struct QuantizeArgs {
   int64_t rows, cols;
   int64_t depth;  // cols in whole tiles or groups
   int64_t group;  // 0: none
-  // A token may have a row for each of its heads: `rows` are of all heads then, and `ldx` and `ldo` of tokens.
+  // A token may have a row for each of its heads: `rows` then counts the rows of all heads, and `ldx` and `ldo` are of
+  // tokens.
   int64_t heads = 1, x_stride = 0, out_stride = 0;
 };
 
-// residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on
-// elements, the second on rows: two functions with a barrier between.
+// residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on elements
+// and the second on rows, so these are two functions with a barrier between them.
 struct ReduceArgs {
   const float* const* parts;  // `num_parts` matrices [rows, ld]
   int32_t num_parts;
@@ -106,7 +106,7 @@ struct EmbedArgs {
   const int32_t* tokens;  // [rows]
   const bf16* table;      // packed [n, k]
   int64_t k_tiles;
-  int64_t first_row, num_rows;  // the part of the vocabulary that `table` holds; other tokens give zero
+  int64_t first_row, num_rows;  // the part of the vocabulary in `table`; other tokens give zero
   float scale;
   float* out;  // [rows, ld]
   int64_t ld;

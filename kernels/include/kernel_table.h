@@ -1,6 +1,6 @@
 // The interface between the runtime and an instruction set: one table of functions.
 //
-// Every function is called by all threads of a team with (thread, threads) and does its own part; the caller puts
+// All threads of a team call each function with (thread, threads), and each thread does its own part. The caller puts
 // barriers between calls. No function allocates.
 #pragma once
 
@@ -16,30 +16,30 @@ struct KernelTable {
   const char* name;
   void (*gemm)(const GemmArgs&, void* scratch, int thread, int threads);
   void (*gemm_share)(const GemmArgs&, const GemmShare&, void* scratch);
-  // The same for up to kStreamedRows rows, with the parts of k divided too: `sums` has room for kPartSums, and there is
-  // a barrier between the two.
+  // The same for up to kStreamedRows rows, with the parts of k divided among threads too. `sums` has space for
+  // kPartSums, and a barrier lies between the two functions.
   void (*gemm_parts)(const GemmArgs&, void* sums, void* scratch, int thread, int threads);
   void (*gemm_finish)(const GemmArgs&, void* sums, int thread, int threads);
   FirstLevelUse first_level;
   int64_t gemm_scratch;  // bytes of scratch a thread needs, on a cache line boundary
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);
-  // A norm, and what it writes quantized; `scratch` holds a row.
+  // Computes a norm and quantizes its result; `scratch` holds a row.
   void (*rms_norm_quantize)(const NormArgs&, const QuantizeArgs&, void* scratch, int thread, int threads);
   void (*pool)(const PoolArgs&, int thread, int threads);
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);
-  // One token: writes top_k different experts, whatever its logits, the first ones first, and their weights.
+  // For one token: writes top_k distinct experts, for any logits, the first-ranked first, and their weights.
   void (*route)(const RouteArgs&, int64_t token, int32_t* experts, float* weights);
   float (*sigmoid)(float);
   void (*combine)(const CombineArgs&, int thread, int threads);
   void (*rope_store)(const RopeStoreArgs&, int thread, int threads);
-  // `next`: what the thread will probably compute next, to prefetch it; or null.
+  // `next`: the item that the thread will probably compute next, for prefetching; or null.
   void (*attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
   void (*attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   int64_t attention_scratch;  // bytes of scratch a thread needs
-  // The same over a latent cache, and what comes before it.
+  // The same over a latent cache, and the function that runs before it.
   void (*latent_store)(const LatentStoreArgs&, int thread, int threads);
   void (*latent_attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
   int64_t latent_attention_scratch;
@@ -50,9 +50,9 @@ struct KernelTable {
   void (*sample_weigh)(const SampleArgs&, Range blocks);
   void (*sample)(const SampleArgs&, SampledRow*);
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
-  // For benchmarks: does nothing but multiply-adds of a format, returns how many operations.
+  // For benchmarks: runs only multiply-adds of a format; returns the number of operations.
   int64_t (*peak)(WeightFormat, int64_t rounds);
-  // For benchmarks: reads memory, a multiple of 256 bytes, and may fetch a little ahead of what it reads.
+  // For benchmarks: reads memory, a multiple of 256 bytes; may prefetch a short distance ahead.
   void (*read)(const std::byte* data, int64_t bytes, bool fetch_ahead);
 };
 

@@ -1,19 +1,19 @@
-// The KV cache of one layer, as the kernels see it.
+// The KV cache of one layer, as kernels read and write it.
 #pragma once
 
 #include "kernels/include/types.h"
 
 namespace numaserve {
 
-// The formats of cached keys and values. int8 and fp8_e4m3 are codes of one byte and one scale, a bf16, for each token
-// and KV head, of K and of V: a token is never quantized again when others follow it into its page, so that its bits
+// The formats of cached keys and values. int8 and fp8_e4m3 are codes of one byte, with a bf16 scale for each token and
+// KV head, of K and of V. A token is never quantized again when other tokens follow it into its page, so its bits
 // depend on nothing but itself.
 enum class KvDtype : int32_t { kBf16, kInt8, kFp8E4m3 };
 
 [[gnu::always_inline]] constexpr int64_t kv_code_bytes(KvDtype dtype) { return dtype == KvDtype::kBf16 ? 2 : 1; }
 [[gnu::always_inline]] constexpr int64_t kv_tile_bytes(KvDtype dtype) { return kTileElements * kv_code_bytes(dtype); }
 
-// K, or V, of one page and KV head: its tiles, then the scales of its tokens where there are codes.
+// The size of K, or V, of one page and KV head: its tiles, then, for codes, the scales of its tokens.
 [[gnu::always_inline]] constexpr int64_t kv_tiles_bytes(KvDtype dtype, int64_t head_tiles) {
   return 2 * head_tiles * kv_tile_bytes(dtype);
 }
@@ -22,12 +22,12 @@ enum class KvDtype : int32_t { kBf16, kInt8, kFp8E4m3 };
   return kv_tiles_bytes(dtype, head_tiles) + scales;
 }
 
-// Per page and KV head, K as [2][head_tiles] tiles (lines: dimensions, columns: 16 tokens) and V as [2 * head_tiles]
-// tiles (lines: tokens, columns: 16 dimensions). A line of bf16 has pairs of dimensions (or tokens) for 16 columns. A
-// line of codes has four of them for 16 columns, the second and third exchanged: its even bytes are one line of bf16
-// and its odd bytes the next, which is how they are widened.
+// For each page and KV head, K is [2][head_tiles] tiles (lines: dimensions, columns: 16 tokens) and V is [2 *
+// head_tiles] tiles (lines: tokens, columns: 16 dimensions). A line of bf16 has pairs of dimensions (or tokens) for 16
+// columns. A line of codes has four of them for 16 columns, with the second and third exchanged. Its even bytes are
+// widened to one line of bf16, and its odd bytes to the next.
 //
-// A latent cache (multi-head latent attention) has K only, of one KV head, in bf16: V is its first dimensions.
+// A latent cache (multi-head latent attention) has only K, of one KV head, in bf16: V is K's first dimensions.
 struct KvLayer {
   KvDtype dtype;
   std::byte* k;

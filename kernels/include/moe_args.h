@@ -1,4 +1,4 @@
-// The arguments of a mixture of experts: where tokens go, and how results are added up.
+// The arguments of a mixture of experts: routing of tokens, and summing of results.
 #pragma once
 
 #include "kernels/include/types.h"
@@ -8,16 +8,16 @@ namespace numaserve {
 enum class Scoring : int32_t { kSoftmax, kSigmoid };
 enum class GroupScore : int32_t { kMax, kTop2 };
 
-// Which experts a token goes to, and with which weights.
+// Chooses a token's experts and their weights.
 struct RouteArgs {
   const float* logits;  // [tokens, ldl]
   int64_t ldl;
   int32_t num_experts, top_k;
   Scoring scoring;
   bool renormalize;         // weights are divided by their sum
-  float scale;              // and multiplied by this
-  const float* correction;  // [num_experts] or null: added to the scores for choosing, not for weighing
-  // Experts lie in `num_groups` equal groups; those of the best `top_groups` can be chosen. 1 and 1: all.
+  float scale;              // factor of the weights after that
+  const float* correction;  // [num_experts] or null: added to the scores for choosing, not for weighting
+  // Experts lie in `num_groups` equal groups; only experts of the best `top_groups` can be chosen. 1 and 1: all.
   int32_t num_groups, top_groups;
   GroupScore group_score;
 };

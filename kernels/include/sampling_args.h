@@ -1,4 +1,4 @@
-// How rows of logits are sampled, and what comes of it.
+// The arguments and results of sampling from rows of logits.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace numaserve {
 
-// How one row of logits is sampled; see workers/interface/protocol/steps.py for the meaning of the fields.
+// The sampling settings of one row of logits; see workers/interface/protocol/steps.py for the meaning of the fields.
 struct SamplingState {
   float temperature, top_p, min_p;
   int32_t top_k;
@@ -26,29 +26,29 @@ struct SamplingState {
   int32_t num_named;
 };
 
-// Tokens that threads which share a row take at once, and whose weights are summed first.
+// Tokens in a block: threads that share a row take blocks, and the weights of a block are summed first.
 inline constexpr int64_t kSampleBlock = 1024;
 
 // A block of a row's tokens.
 struct SampledBlock {
   float peak;    // the largest logit, NaN left out
-  float weight;  // the sum of what `sample_weigh` weighs
+  float weight;  // the sum of the weights from `sample_weigh`
   bool holds_nan;
 };
 
-// A row of logits on its way to a token: `sample_begin` for all blocks, then `sample_weigh` for all, then `sample`.
-// Threads may share the blocks of the first two, but for rows with a mask, and meet in between.
+// The state of sampling a row: `sample_begin` for all blocks, then `sample_weigh` for all, then `sample`. Threads may
+// share the blocks of the first two, except for rows with a mask, with a barrier in between.
 struct SampleArgs {
   const float* logits;  // [vocab]
   int64_t vocab, position;
   const SamplingState* state;
-  const int32_t* drafts;  // tokens of the output that `output_counts` does not count yet; those of the step before this
+  const int32_t* drafts;  // output tokens not yet in `output_counts`: the draft tokens before this row in the step
   int32_t num_drafts;
-  const uint32_t* mask;   // bit i of its words tells whether token i is allowed; null: all are
+  const uint32_t* mask;   // bit i of its words is set if token i is allowed; null: all tokens are
   int32_t* candidates;    // scratch: [2 * vocab]
   float* adjusted;        // scratch: [vocab], the logits after penalties, bias, mask and suppression
   SampledBlock* raw;      // scratch: [sample_blocks(vocab)], of the logits: exp(logit - peak) is weighed
-  SampledBlock* drawn;    // scratch: the same of what is drawn from, at the temperature
+  SampledBlock* drawn;    // scratch: the same for the logits that are drawn from, at the temperature
   float* named_logprobs;  // [num_named], a result
 };
 
@@ -56,7 +56,7 @@ struct SampleArgs {
   return (vocab + kSampleBlock - 1) / kSampleBlock;
 }
 
-// The tokens of some blocks.
+// Returns the tokens of some blocks.
 [[gnu::always_inline]] constexpr Range tokens_of_blocks(Range blocks, int64_t vocab) {
   const int64_t end = blocks.end * kSampleBlock;
   return {blocks.begin * kSampleBlock, end < vocab ? end : vocab};
@@ -66,9 +66,9 @@ inline constexpr int kMaxLogprobs = 20;
 
 struct SampledRow {
   int32_t token;
-  bool usable;   // the row's logits, before anything changed them, are numbers whose maximum is finite
-  bool dropped;  // its mask leaves no token, or it has none and never will
-  bool late;     // its mask was not there in time: the token is one of all
+  bool usable;   // the row's logits, before any change, are numbers with a finite maximum
+  bool dropped;  // its mask allows no token, or it will never have a mask
+  bool late;     // its mask did not arrive in time: the token is sampled without a mask
   float logprob;
   int32_t num_top;
   int32_t top_ids[kMaxLogprobs];

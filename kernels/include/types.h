@@ -1,7 +1,7 @@
-// The scalar types and sizes that every part of the kernels agrees on.
+// The scalar types and sizes shared by all parts of the kernels.
 //
-// Functions here are always inlined: left to itself, gcc stops inlining where an object grows large (under a
-// sanitizer), and would make weak symbols of them, which instruction sets must not share.
+// Functions here are always inlined. Left to itself, gcc stops inlining in large objects (under a sanitizer) and would
+// emit weak symbols, which instruction sets must not share.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace numaserve {
 
-// A bfloat16 value, kept as its bits: arithmetic is always done in fp32.
+// A bfloat16 value, stored as its bits: arithmetic is always in fp32.
 using bf16 = uint16_t;
 
-// One packed weight tile: 16 lines of 64 bytes. A line holds, for 16 columns (output features), four bytes of
-// consecutive k: two of bf16, four of int8. This is the shape of an AMX B operand, of one VDPBF16PS or VPDPBUSD operand
-// a line, and of two AVX2 loads a line.
+// One packed weight tile: 16 lines of 64 bytes. A line holds, for each of 16 columns (output features), four bytes of
+// consecutive k: two values of bf16, or four of int8. This is the shape of an AMX B operand. A line is one operand of
+// VDPBF16PS or VPDPBUSD, or two AVX2 loads.
 inline constexpr int kTileN = 16;
 inline constexpr int kLines = 16;
 inline constexpr int64_t kLineBytes = 64;
@@ -27,14 +27,14 @@ inline constexpr int kTileK = kTileDepth<bf16>;
 inline constexpr int kTileElements = kTileN * kTileK;
 
 // The formats of packed matrices.
-// int8: one scale for each output feature (row of the weight); activations are quantized for each row.
-// int4, int8_group: unsigned codes, a scale for each output feature and group of k, to which activations are quantized
-// too; weight = scale * (code - 8 or 128), or as `Offsets` says.
-// fp8: e4m3 (Micikevicius et al., 2022), a scale for each output feature and group of k; activations are bf16.
-// mxfp4: e2m1 in groups of 32 whose scale is a power of two (OCP Microscaling Formats, 2023); otherwise as int4.
-// iq4: codes of 4 bits that stand for the whole numbers of `kIq4`; otherwise as int4 without offsets.
+// int8: one scale for each output feature (row of the weight); activations are quantized per row.
+// int4, int8_group: unsigned codes, with a scale for each output feature and group of k. Activations are quantized per
+// group too. weight = scale * (code - 8 or 128), or as `Offsets` says.
+// fp8: e4m3 (Micikevicius et al., 2022), with a scale for each output feature and group of k; activations are bf16.
+// mxfp4: e2m1 in groups of 32 whose scale is a power of two (OCP Microscaling Formats, 2023); otherwise like int4.
+// iq4: codes of 4 bits that stand for the integers of `kIq4`; otherwise like int4 without offsets.
 enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4, kIq4 };
-// Those of IQ4_NL and IQ4_XS (ggml-common.h of llama.cpp).
+// The integers of IQ4_NL and IQ4_XS (ggml-common.h of llama.cpp).
 inline constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 [[gnu::always_inline]] constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
 [[gnu::always_inline]] constexpr bool takes_int8(WeightFormat format) {
@@ -44,7 +44,7 @@ inline constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13
   if (format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4 || format == WeightFormat::kIq4) return 4;
   return format == WeightFormat::kBf16 ? 16 : 8;
 }
-// The bytes of a scale of a grouped format.
+// Returns the bytes of a scale of a grouped format.
 [[gnu::always_inline]] constexpr int64_t scale_bytes(WeightFormat format) {
   return format == WeightFormat::kFp8 ? 4 : format == WeightFormat::kMxfp4 ? 1 : 2;
 }
@@ -62,52 +62,51 @@ inline constexpr int64_t kMxGroup = 32;
 // The offsets of int4 and int8_group: weight = scale * (code - zero), or scale * code + minimum.
 enum class Offsets : int32_t { kNone, kZeros, kMinima };
 
-// Grouped formats lie in records, one for each pair of panels and group of k, in the order in which the GEMM takes
-// them: lines of codes of the one panel and of the other in turn, then their 32 scales, then their 32 offsets.
+// The record of a grouped format, one for each pair of panels and group of k, in the order in which the GEMM reads
+// records. A record has lines of codes, alternately of the two panels, then their 32 scales, then their 32 offsets.
 struct GroupLayout {
-  int64_t lines;    // of 64 bytes of codes, of a panel
-  int64_t scales;   // where in the record: fp16, of fp8 fp32, of mxfp4 the exponent of two plus 127
-  int64_t offsets;  // where in the record: fp16
+  int64_t lines;    // of 64 bytes of codes, for one panel
+  int64_t scales;   // offset in the record: fp16, for fp8 fp32, for mxfp4 the exponent of two plus 127
+  int64_t offsets;  // offset in the record: fp16
   int64_t bytes;
 };
 
-// Where a packed matrix has the tile of a panel (16 columns) and a k tile: two panels run side by side, so that the
-// GEMM, which takes panels in pairs, reads memory strictly in order.
+// Returns the index in a packed matrix of the tile of a panel (16 columns) and a k tile. The tiles of two panels
+// alternate, so that the GEMM, which takes panels in pairs, reads memory strictly in order.
 [[gnu::always_inline]] constexpr int64_t tile_index(int64_t panel, int64_t k_tile, int64_t k_tiles) {
   return (panel / 2 * k_tiles + k_tile) * 2 + panel % 2;
 }
 
-// Rows and columns of every matrix are padded to this, so that no kernel has a tail in N or K: padded weights are
-// zero, padded activation columns are written as zero. Padded activation rows are neither read nor written.
+// Rows and columns of every matrix are padded to this, so that no kernel has a tail in N or K. Padded weights are zero,
+// and padded activation columns are written as zero. Padded activation rows are neither read nor written.
 inline constexpr int kPad = 32;
 
 inline constexpr int64_t kRowBlock = 256;    // rows that a GEMM takes through the weights together
-inline constexpr int64_t kMostPanels = 128;  // whose results a thread keeps for a row block
+inline constexpr int64_t kMostPanels = 128;  // panels whose results a thread stores for a row block
 
-// How much of a GEMM with many rows is done at a time, so that what is used again is still in a cache. No bit depends
-// on it.
+// The block sizes of a GEMM with many rows, which keep reused data in a cache. They change no bit of a result.
 struct Blocking {
   int64_t group_panels;  // whose results for a row block stay in the second level; even, at most kMostPanels
   int64_t slab_tiles;    // k tiles of a row block's activations that stay in the second level
   int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
-  int64_t few_tiles;     // the same with so few rows that the next block is fetched while half of one is still wanted
-  int64_t few_rows;      // up to how many those are
+  int64_t few_tiles;     // the same for a small batch: the next block is fetched while half of this one is in use
+  int64_t few_rows;      // the maximum rows of a small batch
 };
 
-// What a set's products keep in the first level while rows pass by a block of weights, and how much of it that may be.
+// The first-level cache that a set's products use while rows pass by a block of weights.
 struct FirstLevelUse {
-  int64_t quarters;     // of the cache
+  int64_t quarters;     // quarters of the cache that may be used
   int64_t tile_bytes;   // for each k tile of the block
-  int64_t other_bytes;  // besides
+  int64_t other_bytes;  // for everything else
 };
 
 inline constexpr int kPageTokens = 32;       // tokens in a page of KV cache
 inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed at once; blocks are merged in order
 inline constexpr int kAttentionRows = 32;    // query rows (token, head of the group) that pass by a block together
-inline constexpr int kPromptRows = 128;      // query rows in a work item that sees all blocks at most; a multiple
+inline constexpr int kPromptRows = 128;      // maximum query rows in a work item that sees all blocks; a multiple of 32
 inline constexpr int kMaxHeadDim = 512;      // padded
 inline constexpr int kMaxLatentDim = 576;    // of a latent cache: values and rotated part
-inline constexpr int kLatentRows = 256;      // query rows in a work item of latent attention at most; a multiple of 32
+inline constexpr int kLatentRows = 256;      // maximum query rows in a work item of latent attention; a multiple of 32
 inline constexpr int kMaxExperts = 1024;
 inline constexpr int kMaxTopK = 64;
 
@@ -126,16 +125,16 @@ inline constexpr int kMaxTopK = 64;
 // Four bytes of activations of any type.
 typedef int32_t ActivationWord __attribute__((may_alias));
 
-// The scale of a group of quantized activations; a row of them is its values, then one of these for each group.
-// Whatever a product wants of it is a number of its own: made of the others for each pair of panels it would take
-// longer than the products.
+// The scale of a group of quantized activations; a row is its values, then one of these for each group. Each number
+// that a product needs is stored. Deriving a number for each pair of panels would take longer than the products.
 struct GroupScale {
   float scale;
-  int32_t minus8;  // -8 times the sum of the values: what sums with codes of 4 bits, whose zero is 8, have too little
+  int32_t minus8;             // -8 times the sum of the values: corrects sums with 4-bit codes, whose zero is 8
   float total, scaled_total;  // the sum of the values, and that times the scale
 };
 
-// Values of a row of quantized activations: whole groups, or without groups whole tiles; and its bytes.
+// Returns the number of values in a row of quantized activations (in whole groups, or without groups in whole tiles).
+// The second function returns the row's bytes.
 [[gnu::always_inline]] constexpr int64_t quantized_depth(int64_t cols, int64_t group) {
   return round_up(cols, group > 0 ? group : kTileDepth<int8_t>);
 }
@@ -149,8 +148,9 @@ struct Range {
   int64_t begin, end;
 };
 
-// Into how many parts of k a product is cut, each a sum of its own, added in order. Too few panels for many cores give
-// them parts of k as well; how many parts there are follows from the matrix alone, so that the bits do too.
+// The number of parts of k in which a product is computed, each with a sum of its own, added in order. With few panels
+// and many cores, parts of k are divided among threads as well. The number of parts depends on the matrix alone, and so
+// the bits do too.
 inline constexpr int64_t kSplitPairs = 64, kPartDepth = 1024;
 [[gnu::always_inline]] constexpr int64_t parts_of_k(int64_t n_panels, int64_t depth) {
   const int64_t pairs = n_panels / 2, most = depth / kPartDepth;
@@ -158,11 +158,11 @@ inline constexpr int64_t kSplitPairs = 64, kPartDepth = 1024;
   const int64_t wanted = (kSplitPairs + pairs - 1) / pairs;
   return wanted < most ? wanted : most;
 }
-// Sums of all parts of all pairs of panels, with up to kStreamedRows rows.
+// The size of the sums of all parts of all pairs of panels, with up to kStreamedRows rows.
 inline constexpr int64_t kStreamedRows = 32;
 inline constexpr int64_t kPartSums = 2 * kSplitPairs * kStreamedRows * 2 * kTileN;
 
-// Part `index` of `parts` of [0, count), in whole units; parts differ by at most one unit.
+// Returns part `index` of `parts` of [0, count), in whole units; parts differ by at most one unit.
 [[gnu::always_inline]] constexpr Range split(int64_t count, int64_t parts, int64_t index, int64_t unit = 1) {
   const int64_t units = ceil_div(count, unit);
   const int64_t begin = units * index / parts * unit;

@@ -1,9 +1,9 @@
-// The mask board: one memfd in which the front end tells rank 0 which tokens a constrained sequence may have.
+// The mask board: one memfd in which the front end gives rank 0 the tokens allowed for each constrained sequence.
 //
 //   page 0     Geometry, written once by the creator
-//   then rows  two halves of them, one for each of the two plans that can be in flight: step s has half s % 2, and a
-//              sequence the row of its slot, and where it has drafts, as many slots on, a row for what is sampled
-//              behind each of them. A row is Word | Sleeper | bits, each on cache lines of its own.
+//   then rows  two halves, one for each of the two plans that can be in flight: step s has half s % 2. A sequence has
+//              the row of its slot. If it has draft tokens, the token after each has a further row, a multiple of the
+//              number of slots later. A row is Word | Sleeper | bits, each on its own cache lines.
 //
 // One step, in which slot r samples a masked sequence:
 //
@@ -13,30 +13,30 @@
 //   word = (s, generation, MASK), release            waits for word = (s, generation, ..), acquire
 //   wakes rank 0 if the sleeper says that it sleeps  samples from the tokens whose bits are set
 //
-// Who writes which line. The front end writes bits and words, under a lock of its own; rank 0 writes sleepers, each
-// from the one thread that has the row in this step. Nothing is a read-modify-write, and neither side reads what the
-// other might write at that time: a row of step s is written between the making of plan s and the coming of its result,
-// and the row is written again for step s + 2, whose plan is made after that. (A matcher that is late therefore does
-// not write here itself: it would write over the mask of step s + 2. It fills memory of its own, which is copied while
-// the row is known to be the step's.)
+// Writers of each line. The front end writes bits and words, under a lock of its own. Rank 0 writes sleepers, each from
+// the one thread that has the row in this step. Nothing is a read-modify-write, and neither side reads what the other
+// might write at that time. A row of step s is written after plan s is made and before its result arrives. The row is
+// written again for step s + 2, whose plan is made after that. A matcher that is late must therefore not write here,
+// because it could overwrite the mask of step s + 2. It fills its own memory, which is copied while the row belongs to
+// the step.
 //
-// A word that is not of this step and this generation (the low bits of the nonce) says nothing: zeros of a fresh board,
-// an older step, garbage. One that is, and whose state is none of the three, is taken as DROP.
+// A word of another step or another generation (the low bits of the nonce) carries no state: it is a zero of a fresh
+// board, an older step, or garbage. A word of this step with none of the three states is taken as DROP.
 //
-// The deaths:
-//   front end before or amid the bits, or before the word   rank 0 waits as long as it may and reports the row as late.
-//                                                           It then finds its lifeline closed, and ends.
-//   front end between the word and the wake                 rank 0 sleeps as long as it may, sees the word, goes on.
-//   rank 0 while it waits, or before it reads               its sleeper may stay set: a wake that wakes nobody. The
-//                                                           group ends, and the next one has a board of its own.
-//   matcher fails                                           DROP, at once: the row is dropped.
-//   matcher hangs, is slow                                  no word in time: the row is late. The sequence is computed
-//                                                           again from this position once its mask is there.
-//   the sequence has ended, though the plan names it        DROP, at once.
-// In all of them rank 0 waits for all rows of a step together no longer than a part of the step (see `Masks`): a slow
-// grammar must not hold up the other sequences.
+// Failures:
+//   front end before or during the bits or the word     rank 0 waits up to its limit and reports the row as late. It
+//                                                       then finds its lifeline closed, and ends.
+//   front end between the word and the wake             rank 0 sleeps up to its limit, sees the word and continues.
+//   rank 0 while it waits, or before it reads           its sleeper may stay set: a wake then wakes no thread. The
+//                                                       group ends, and the next group has a board of its own.
+//   matcher fails                                       DROP, at once: the row is dropped.
+//   matcher hangs or is slow                            no word in time: the row is late. The sequence is computed
+//                                                       again from this position once its mask exists.
+//   the sequence has ended, though the plan names it    DROP, at once.
+// In all of these cases, rank 0 waits for all rows of a step together no longer than a part of the step (see `Masks`):
+// a slow grammar must not delay the other sequences.
 //
-// Include this in translation units built for the baseline instruction set only, as the ring's headers.
+// Include this file only in translation units built for the baseline instruction set, like the ring's headers.
 #pragma once
 
 #include <immintrin.h>
@@ -116,10 +116,10 @@ inline void format_board(void* base, const Layout& layout, std::uint64_t nonce) 
                                            .total_bytes = layout.total_bytes()};
 }
 
-// One end of a board. `base` must stay mapped for the life of the object.
+// One end of a board. `base` must stay mapped as long as the object exists.
 class Board {
  public:
-  // Throws Error when the mapping of `bytes` bytes is not the board meant.
+  // Throws Error when the mapping of `bytes` bytes is not the expected board.
   Board(void* base, std::size_t bytes, std::uint64_t nonce) : base_(static_cast<std::byte*>(base)) {
     if (bytes < kPage) throw Error("token masks: the shared memory is shorter than a page");
     const Geometry geometry = *static_cast<const Geometry*>(base);
@@ -142,27 +142,28 @@ class Board {
   std::uint32_t rows() const { return layout_.rows; }
   std::uint32_t row_bytes() const { return layout_.row_bytes; }
 
-  // The bits of a row: `row_bytes` bytes, bit i of the uint32 words tells whether token i is allowed.
+  // The bits of a row: `row_bytes` bytes. Bit i of the uint32 words is set if token i is allowed.
   std::uint32_t* bits(std::uint64_t step, std::uint32_t row) const {
     return reinterpret_cast<std::uint32_t*>(base_ + offset(step, row) + sizeof(Row));
   }
 
-  // Front end: the row's state for this step, and its bits if it is `mask`.
+  // For the front end: publishes the row's state for this step, and its bits if the state is `mask`.
   void publish(std::uint64_t step, std::uint32_t row, State state, const void* bits_in) const {
     Row& lines = at(step, row);
     if (state == State::mask) std::memcpy(bits(step, row), bits_in, layout_.row_bytes);
-    // Sequentially consistent, as what the sleeper does: either it sees this word, or this sees the sleeper.
+    // Sequentially consistent, like the sleeper's accesses: either the sleeper sees this word, or this thread sees the
+    // sleeper.
     lines.word.value.store(key(step) | static_cast<std::uint64_t>(state), std::memory_order_seq_cst);
     if (lines.sleeper.value.load(std::memory_order_seq_cst) != 0) futex(lines, FUTEX_WAKE, INT32_MAX, nullptr);
   }
 
-  // Rank 0: the row's state for this step; `none` if nothing was said yet.
+  // For rank 0: returns the row's state for this step; `none` if no state was published yet.
   State peek(std::uint64_t step, std::uint32_t row) const {
     return state_of(at(step, row).word.value.load(std::memory_order_acquire), step);
   }
 
-  // Rank 0: the same, but waits for it; `none` once ring::monotonic_ns() has passed `limit_ns`. The pauses cover a mask
-  // that is a few microseconds late; the sleep leaves the core to whoever computes it.
+  // For rank 0: waits for the row's state; `none` once ring::monotonic_ns() has passed `limit_ns`. The pauses cover a
+  // mask that is a few microseconds late. The sleep leaves the core to the thread that computes the mask.
   State wait(std::uint64_t step, std::uint32_t row, std::uint64_t limit_ns) const {
     constexpr int kPauses = 1000;
     for (int i = 0; i < kPauses; ++i) {
@@ -200,7 +201,8 @@ class Board {
     return state == 1 || state == 2 ? static_cast<State>(state) : State::drop;
   }
 
-  // On the half of the word that holds the state and the low bits of the step: it changes with every publication.
+  // Waits or wakes on the half of the word that holds the state and the low bits of the step: it changes with every
+  // publication.
   static void futex(Row& row, int operation, std::uint32_t value, const timespec* timeout) {
     auto* low = reinterpret_cast<std::uint32_t*>(&row.word.value);
     syscall(SYS_futex, low, operation, value, timeout, nullptr, 0);

@@ -1,9 +1,10 @@
-// Patience with another process: spent only while this thread runs, and ended only after a look at what the other said.
+// A deadline for another process. It counts only time during which this thread runs, and it ends only after a check of
+// the other process's state.
 //
-// A cgroup can be frozen, a process stopped, a machine paused. The clock goes on meanwhile, and the ranks of a group
-// are absent together: the first to come back must not blame the others for it. Whoever waits therefore looks often: a
-// gap of more than kTickNs between two looks is its own absence, does not count, and leaves the other at least a tick
-// to come back too. server/common/patience.py is the same for the front end.
+// A cgroup can be frozen, a process stopped, a machine paused. The clock runs on meanwhile, and the ranks of a group
+// are absent together: the first rank to return must not blame the others. A waiting thread therefore checks often. A
+// gap of more than kTickNs between two checks is its own absence and does not count. The gap also leaves the other
+// process at least one tick to return. server/common/patience.py does the same for the front end.
 #pragma once
 
 #include <time.h>
@@ -25,7 +26,7 @@ class Patience {
 
   explicit Patience(std::uint64_t ns) : left_(ns), looked_(monotonic_ns()) {}
 
-  // Looks at the clock. True when nothing was left at the look before: what was said has been read since.
+  // Checks the clock. Returns true if no time was left at the previous check: the other's state was read since then.
   bool ends() {
     const std::uint64_t now = monotonic_ns();
     const std::uint64_t gap = now - looked_;

@@ -6,27 +6,27 @@
 //   acquire(lane, n)             the slot n % 3 of this rank's part may be overwritten
 //   ... GEMM writes part(n, rank()) ...
 //   local team barrier           all lanes of this rank have written
-//   arrive_and_wait(lane, n, 0)  lane i says so, and waits until lane i of every other rank has said so
+//   arrive_and_wait(lane, n, 0)  lane i arrives, and waits until lane i of every other rank has arrived
 //   ... read part(n, r) for r = 0 .. world-1, in this order ...
 //   done(lane, n)                this lane reads slot n % 3 no more
 //
-// Every lane accounts for every n: a lane that takes no part in a collective still calls done(lane, n). acquire() may
-// be called by one lane for the whole rank if a team barrier lies between it and the first write.
+// Every lane accounts for every n: a lane that takes no part in a collective still calls done(lane, n). One lane may
+// call acquire() for the whole rank if a team barrier lies between the call and the first write.
 //
-// Who writes which line. Each line has one writer for its whole life, so nothing here is a read-modify-write:
+// Writers of each line. Each line has one writer for its whole lifetime, so nothing here is a read-modify-write:
 //   arrived[rank][lane], done[rank][lane], waits[rank][lane]   thread `lane` of that rank, plain release stores
 //   slots of a part                                            the threads of that rank, between acquire and arrive
 //   pid, beat                                                  the rank that attached
-//   abort line                                                 whoever wins the compare-and-swap of the abort word
+//   abort line                                                 the winner of the compare-and-swap of the abort word
 //
 // Why there is no exit barrier. A rank that has left collective n may run ahead, but it writes slot n % 3 again only in
-// n + 3, and acquire(n + 3) has seen done >= n + 1 of every lane of every rank (its own too: they read its part as
-// well). done is stored with release after the reads and loaded with acquire before the writes, so the reads are over.
-// With one slot this would be an exit barrier in disguise; with three the condition holds already when it is asked,
-// because arriving at n + 1 and n + 2 took everybody through the end of n.
+// n + 3. acquire(n + 3) has seen done >= n + 1 of every lane of every rank, including its own lanes, which read its
+// part too. done is stored with release after the reads and loaded with acquire before the writes, so the reads are
+// over. With one slot, acquire would be an exit barrier in disguise. With three, the condition already holds when it is
+// checked, because arriving at n + 1 and n + 2 took all ranks through the end of n.
 //
-// Why arrived may be compared with >=. It grows monotonically (2n + phase + 1), and a rank that is ahead has, by the
-// same release, published everything of n before; its part of n is intact because our done(n) is still missing.
+// Why arrived may be compared with >=. It grows monotonically (2n + phase + 1). A rank that is ahead has, by the same
+// release, published all its data of n. Its part of n is intact because this rank's done(n) is still missing.
 //
 // The death of a peer:
 //   before it arrives at n   all others wait in arrive_and_wait(n): aborted if the supervisor aborts, else deadline
@@ -34,11 +34,11 @@
 //   between done(n) and n+1  the same as the first case, for n + 1
 //   while aborting           the word is set, the reason is missing: the others report an abort without reason
 //   killed after a deadline  the first waiter whose deadline passes aborts the ring, so the others leave at once
-// A group that is stopped as a whole and goes on is none of them: see numaserve_patience.h.
-// A ring that was aborted stays so: the group is ended and a new one gets a new segment with a new nonce.
+// Stopping and resuming a whole group is none of these cases: see numaserve_patience.h. An aborted ring stays aborted:
+// the group is ended, and a new group gets a new segment with a new nonce.
 //
-// Include this in translation units built for the baseline instruction set only: inline functions are weak symbols, and
-// the linker may keep the copy of the widest instruction set for everybody.
+// Include this file only in translation units built for the baseline instruction set: inline functions are weak
+// symbols, and the linker may keep the copy of the widest instruction set for all callers.
 #pragma once
 
 #include <unistd.h>
@@ -53,7 +53,7 @@
 
 namespace numaserve::ring {
 
-// The note that an abort leaves behind for the error message.
+// The details of an abort, for the error message.
 struct AbortNote {
   std::int32_t origin = -1;
   std::int32_t missing = -1;
@@ -90,8 +90,8 @@ inline std::string abort_message(const Header& header) {
 
 class Ring {
  public:
-  // Attaches to a mapped segment as `rank`. `base` must stay mapped for the life of the object. world = 0 accepts any
-  // world size. Throws Error when the segment is not the one meant or the rank is taken.
+  // Attaches to a mapped segment as `rank`. `base` must stay mapped as long as the object exists. world = 0 accepts any
+  // world size. Throws Error when the segment is not the expected one or the rank is taken.
   Ring(void* base, std::size_t bytes, int rank, std::uint64_t nonce, int world = 0)
       : header_(static_cast<Header*>(base)), layout_(read_layout(base, bytes)), rank_(rank) {
     if (header_->geometry.nonce != nonce) throw Error("ring: the segment belongs to another launch (wrong nonce)");
@@ -126,11 +126,11 @@ class Ring {
   std::uint64_t position() const { return position_; }
   void set_position(std::uint64_t n) { position_ = n; }
 
-  // The longest that one wait may take, in nanoseconds of this thread's presence.
+  // Sets the maximum time of one wait, in nanoseconds during which this thread runs.
   void set_deadline(std::uint64_t ns) { policy_.deadline_ns = ns; }
 
-  // Lets other threads run as soon as there is something to wait for. Ranks that share their cores want it: a wait that
-  // holds a core may hold up the very peer that it waits for.
+  // Makes waits yield immediately to other threads, for ranks that share cores: a wait that holds a core may delay the
+  // very peer that it waits for.
   void share_cores() {
     policy_.pauses = 0;
     policy_.umwaits = 0;
@@ -145,8 +145,8 @@ class Ring {
     return {layout_.part_offset(static_cast<std::size_t>(rank)), layout_.part_bytes()};
   }
 
-  // Touches every page of the own slots, so that they exist (on the node that the part is bound to) before the first
-  // collective. Only before the first collective: it writes.
+  // Touches every page of this rank's slots, so that they are allocated (on the node that the part is bound to). Call
+  // it only before the first collective, because it writes.
   void prefault() {
     for (std::uint64_t n = 0; n < kSlots; ++n) {
       std::byte* slot = part(n, rank_);
@@ -154,7 +154,7 @@ class Ring {
     }
   }
 
-  // Rank's part of the slot of collective n: slot_bytes() bytes, page-aligned.
+  // Returns a rank's part of the slot of collective n: slot_bytes() bytes, page-aligned.
   std::byte* part(std::uint64_t n, int rank) const {
     return base() + layout_.part_offset(static_cast<std::size_t>(rank)) + layout_.control_bytes() +
            (n % kSlots) * layout_.slot_bytes;
@@ -164,7 +164,7 @@ class Ring {
   [[nodiscard]] Status acquire(int lane, std::uint64_t n) {
     if (n < kSlots) return Status::ok;
     const std::uint64_t needed = n - kSlots + 1;
-    // Reading world x lanes lines is dear, and what one lane has seen holds for its neighbours and often for n + 1 too.
+    // Reading world x lanes lines is expensive. One lane's finding holds for its neighbours, and often for n + 1 too.
     if (free_.load(std::memory_order_acquire) >= needed) return Status::ok;
     std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
     for (int peer = 0; peer < world(); ++peer) {
@@ -175,12 +175,12 @@ class Ring {
         least = std::min(least, seen);
       }
     }
-    free_.store(least, std::memory_order_release);  // a race may store a smaller value: then somebody reads again
+    free_.store(least, std::memory_order_release);  // a race may store a smaller value: then a lane reads again
     return Status::ok;
   }
 
-  // Publishes everything this lane (and, through the team barrier, this rank) wrote for phase `phase` of collective n.
-  // Non-temporal stores are not ordered by this: sfence after them.
+  // Publishes all that this lane (and, through the team barrier, this rank) wrote for phase `phase` of collective n.
+  // This does not order non-temporal stores, which need an sfence after them.
   void arrive(int lane, std::uint64_t n, int phase) {
     lane_lines(rank_, lane).arrived.value.store(arrival(n, phase), std::memory_order_release);
   }
@@ -203,14 +203,14 @@ class Ring {
     return Status::ok;
   }
 
-  // This lane reads the slots of collectives up to n no more.
+  // Marks the slots of collectives up to n as no longer read by this lane.
   void done(int lane, std::uint64_t n) { lane_lines(rank_, lane).done.value.store(n + 1, std::memory_order_release); }
 
-  // Ends every wait of every rank with Status::aborted. The first reason is kept.
+  // Ends every wait of every rank with Status::aborted. Only the first reason is stored.
   void abort(std::string_view reason) { abort_segment(*header_, AbortNote{.origin = rank_}, reason); }
   bool aborted() const { return header_->abort.word.load(std::memory_order_acquire) != 0; }
 
-  // Says that this rank makes progress; shown by ring-stat.
+  // Records that this rank makes progress; shown by ring-stat.
   void beat() { rank_line(rank_).beat_ns.store(monotonic_ns(), std::memory_order_relaxed); }
 
   // Time that a lane has spent waiting since it attached, in nanoseconds.
@@ -222,7 +222,7 @@ class Ring {
     return ticks > 0 ? static_cast<std::uint64_t>(static_cast<double>(waited) * ns / ticks) : 0;
   }
 
-  // Turns a status into Aborted or DeadlineExceeded; returns when it is ok.
+  // Throws Aborted or DeadlineExceeded for a status that is not ok.
   void check(Status status) const {
     if (status == Status::aborted) throw Aborted(abort_message(*header_));
     if (status == Status::deadline) throw DeadlineExceeded(abort_message(*header_));
@@ -241,7 +241,7 @@ class Ring {
     return *reinterpret_cast<RankLine*>(base() + layout_.part_offset(static_cast<std::size_t>(rank)));
   }
 
-  // await_epoch with the time kept; the clock is read only when there is something to wait for.
+  // await_epoch, with its time recorded. The clock is read only if the lane has to wait.
   Status await(int lane, const Epoch& epoch, std::uint64_t target, std::uint64_t& seen) {
     seen = epoch.value.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;

@@ -1,5 +1,5 @@
-// Plain collectives on a ring: all-reduce, all-gather, broadcast, barrier. The fused kernels do not use these; tokens,
-// logits, loading and tests do.
+// Plain collectives on a ring: all-reduce, all-gather, broadcast, barrier. Tokens, logits, loading and tests use them;
+// the fused kernels do not.
 //
 // Each call consumes one collective number per piece (a message larger than the channel is cut into pieces) and leaves
 // `n` at the next free number. The number of pieces depends on the sizes only, which must be equal on all ranks.
@@ -15,8 +15,8 @@ namespace numaserve::ring {
 // shares are gathered (two exchanges, but world times fewer bytes summed).
 inline constexpr std::size_t kOneShotBytes = 128 * 1024;
 
-// The stretch of every slot that one caller uses: either one lane's own stretch, several lanes at work at the same time
-// with the same sizes, or the whole slot used by one thread on behalf of all lanes of its rank.
+// The part of every slot that one caller uses. The caller is either one lane with its own part, while other lanes do
+// the same with equal sizes, or one thread that uses the whole slot for all lanes of its rank.
 class Channel {
  public:
   static Channel of_lane(Ring& ring, int lane) {
@@ -49,7 +49,7 @@ class Channel {
 
   Ring& ring_;
   int lane_;
-  int first_;  // the lanes this caller speaks for
+  int first_;  // the lanes that this caller acts for
   int last_;
   std::size_t offset_;
   std::size_t bytes_;
@@ -84,13 +84,13 @@ __attribute__((target("avx2"))) inline void sum_parts_with_avx2(const Channel& c
   sum_parts_inline(channel, n, first, count, out);
 }
 
-// The module is loaded where there is no AVX2 too.
+// The module is also loaded on processors without AVX2.
 inline void sum_parts(const Channel& channel, std::uint64_t n, std::size_t first, std::size_t count, float* out) {
   if (__builtin_cpu_supports("avx2")) return sum_parts_with_avx2(channel, n, first, count, out);
   sum_parts_inline(channel, n, first, count, out);
 }
 
-// Rank's share of `count` elements: [begin, end), cut at cache-line pairs so that no two ranks write the same line.
+// A rank's share of `count` elements: [begin, end), cut at cache-line pairs so that no two ranks write the same line.
 struct Share {
   std::size_t begin;
   std::size_t end;
@@ -110,12 +110,12 @@ inline Status reduce_one_shot(const Channel& channel, std::uint64_t n, float* da
   return Status::ok;
 }
 
-// Reduces the own share in place: nobody else reads or writes that share of this part before phase 1.
+// Reduces this rank's share in place: before phase 1 no other rank reads or writes that share of this part.
 inline void reduce_own_share(const Channel& channel, std::uint64_t n, std::size_t count) {
   constexpr std::size_t kBlock = 2048;
   const Share share = share_of(count, channel.ring().rank(), channel.ring().world());
   float* own = channel.floats(n, channel.ring().rank());
-  alignas(kLine) float sum[kBlock];  // not straight into `own`: it is one of the summands
+  alignas(kLine) float sum[kBlock];  // not directly into `own`, which is one of the summands
   for (std::size_t at = share.begin; at < share.end; at += kBlock) {
     const std::size_t length = std::min(kBlock, share.end - at);
     sum_parts(channel, n, at, length, sum);
@@ -179,7 +179,7 @@ inline Status reduce_scatter_gather(const Channel& channel, std::uint64_t n, flo
   return Status::ok;
 }
 
-// data = root's data, on every rank. The root does not wait for the others beyond the reuse of a slot.
+// data = root's data, on every rank. The root waits for the others only before it reuses a slot.
 [[nodiscard]] inline Status broadcast(const Channel& channel, std::uint64_t& n, std::byte* data, std::size_t bytes,
                                       int root) {
   const bool is_root = channel.ring().rank() == root;

@@ -1,5 +1,5 @@
-// Looks into a ring from outside, through a mapping that may be read-only. Nothing is changed and nothing is waited
-// for, so a live group does not notice.
+// Inspects a ring from outside, through a mapping that may be read-only. Inspection changes nothing and waits for
+// nothing, so it does not disturb a running group.
 #pragma once
 
 #include <algorithm>

@@ -1,12 +1,12 @@
-// The layout of a ring segment: who owns which byte. No other file knows offsets.
+// The layout of a ring segment, and the owner of each byte. No other file knows offsets.
 //
-//   page 0          Header: Geometry, written once by the creator | AbortLine, written once by whoever aborts first
+//   page 0          Header: Geometry, written once by the creator | AbortLine, written once by the first to abort
 //   then per rank   one page-aligned part, to be bound to the rank's own node:
 //                   RankLine | LaneLines x lanes | padding to a page | slot 0 | slot 1 | slot 2
 //
-// A part is written by its own rank only; everybody reads it. A fresh memfd is all zeros, and all zeros is the right
-// start for every epoch and counter: the creator therefore touches page 0 only, so that the pages of a part are first
-// touched (and placed) by the rank that owns them.
+// Only a rank itself writes its part; all ranks read it. A fresh memfd is all zeros, the right initial value of every
+// epoch and counter. The creator therefore touches page 0 only, so that each rank first touches, and so places, the
+// pages of its own part.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,15 @@
 
 namespace numaserve::ring {
 
-// Every failure of a ring; the message says what to do where the operator can do something.
+// The base of all ring errors; the message gives the remedy if the operator has one.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// Somebody (a peer or the supervisor) set the abort word.
+// A peer or the supervisor has set the abort word.
 struct Aborted : Error {
   using Error::Error;
 };
-// A peer did not come within the deadline.
+// A peer did not arrive within the deadline.
 struct DeadlineExceeded : Error {
   using Error::Error;
 };
@@ -51,18 +51,19 @@ struct alignas(kLine) Geometry {
   std::uint32_t lanes;
   std::uint32_t reserved;
   std::uint64_t slot_bytes;
-  std::uint64_t nonce;  // drawn anew for every group: a worker of the last group cannot join this one
+  std::uint64_t nonce;  // random for every group: a worker of an earlier group cannot join this one
   std::uint64_t total_bytes;
 };
 
 enum class AbortState : std::uint32_t { running = 0, aborting = 1, aborted = 2 };
 
-// `word` leaves `running` once, by compare-and-swap; the winner writes the rest and then stores `aborted`. Anything but
-// `running` ends every wait; the other fields may be read only after `aborted` (a winner may be killed in between).
+// `word` leaves `running` once, by compare-and-swap. The winner writes the other fields and then stores `aborted`. Any
+// value but `running` ends every wait. The other fields may be read only after `aborted`, because a winner may be
+// killed in between.
 struct alignas(kLine) AbortLine {
   std::atomic<std::uint32_t> word;
   std::int32_t origin;   // rank that aborted, -1 for the supervisor
-  std::int32_t missing;  // rank that did not come, -1 when the abort was not about one
+  std::int32_t missing;  // rank that did not arrive, -1 when the abort had another reason
   std::int32_t lane;
   std::uint64_t collective;
   char reason[232];
@@ -77,7 +78,7 @@ static_assert(sizeof(Header) <= kPage);
 
 // Written by its rank only, a few times a second at most.
 struct alignas(kLine) RankLine {
-  std::atomic<std::uint64_t> pid;            // 0: nobody has attached yet
+  std::atomic<std::uint64_t> pid;            // 0: no process has attached yet
   std::atomic<std::uint64_t> attach_ns;      // CLOCK_MONOTONIC
   std::atomic<std::uint64_t> attach_cycles;  // time-stamp counter at the same moment: turns cycles into time
   std::atomic<std::uint64_t> beat_ns;        // CLOCK_MONOTONIC of the last beat()
@@ -90,7 +91,7 @@ struct alignas(kLine) Epoch {
 // Written by one thread only: thread `lane` of the rank.
 struct LaneLines {
   Epoch arrived;  // 2 * n + phase + 1 of the last arrival
-  Epoch done;     // n + 1: this lane reads no slot of collectives up to n any more
+  Epoch done;     // n + 1: this lane no longer reads slots of collectives up to n
   struct alignas(kLine) Waits {
     std::atomic<std::uint64_t> count;
     std::atomic<std::uint64_t> cycles;
@@ -137,7 +138,7 @@ inline void format_segment(void* base, const Layout& layout, std::uint64_t nonce
                               .total_bytes = layout.total_bytes()};
 }
 
-// Checks what a mapping of `bytes` bytes claims to be, and returns its layout. Throws Error saying what does not fit.
+// Checks the claims of a mapping of `bytes` bytes, and returns its layout. Throws Error that states the mismatch.
 inline Layout read_layout(const void* base, std::size_t bytes) {
   if (base == nullptr || reinterpret_cast<std::uintptr_t>(base) % kPage != 0 || bytes < kPage) {
     throw Error("ring: the mapping is not page-aligned or is shorter than a page");

@@ -1,4 +1,4 @@
-// How a thread waits for a word of another process: pause, then umwait where the processor has it, then sched_yield.
+// Waiting for a word of another process: pause, then umwait where the processor has it, then sched_yield.
 #pragma once
 
 #include <cpuid.h>
@@ -22,10 +22,10 @@ inline bool probe_waitpkg() {
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1U << 5)) != 0;
 }
 
-// Sleeps in the light state C0.1 until `word` is written or some microseconds have passed. Inline assembly and not the
-// intrinsic: the intrinsic needs the whole file compiled for processors that have it.
+// Sleeps in the light state C0.1 until `word` is written or some microseconds have passed. Inline assembly is used
+// because the intrinsic requires compiling the whole file for processors that have the instruction.
 inline void umwait_word(const std::atomic<std::uint64_t>& word, std::uint64_t seen) {
-  constexpr std::uint64_t kMaxCycles = 20'000;  // some 8 us: an abort is noticed that late at most
+  constexpr std::uint64_t kMaxCycles = 20'000;  // some 8 us: the longest delay in noticing an abort
   asm volatile("umonitor %0" : : "r"(&word) : "memory");
   if (word.load(std::memory_order_relaxed) != seen) return;  // written before the monitor was armed
   const std::uint64_t until = cycles() + kMaxCycles;
@@ -43,10 +43,10 @@ struct WaitPolicy {
   int umwaits = probe_waitpkg() ? 64 : 0;
 };
 
-// Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word.
-// The pauses cover a peer that is a few microseconds late, which is the case that latency rests on; the yields cover a
-// peer whose thread is not running at all (more threads than cores, as in tests). No futex: the waker would then pay a
-// system call for every collective, and workers do not wait here when they are idle.
+// Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word. The
+// pauses cover a peer that is a few microseconds late, the case that latency depends on. The yields cover a peer whose
+// thread is not running (more threads than cores, as in tests). A futex is not used: the waker would pay a system call
+// for every collective, and idle workers do not wait here.
 inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t target,
                           const std::atomic<std::uint32_t>& stop, const WaitPolicy& policy, std::uint64_t& seen) {
   for (int i = 0; i < policy.pauses; ++i) {

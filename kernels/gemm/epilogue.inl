@@ -1,4 +1,4 @@
-// What becomes of a product's finished sums: scales, bias, activation, and the type that is written.
+// The last steps of a product: scales, bias, activation and conversion to the output type.
 #pragma once
 
 #include "kernels/gemm/tile.h"
@@ -19,7 +19,7 @@ inline F32x16 activate(F32x16 x, Activation activation) {
 
 inline F32x16 gated(const GemmArgs& g, F32x16 gate, F32x16 up) {
   if (g.activation != Activation::kSwigluOai) return activate(gate, g.activation) * up;
-  // The second operand is what remains where one is not a number.
+  // The second operand is the result where either is not a number.
   const F32x16 limit = F32x16::set1(g.limit), one = F32x16::set1(1.0f);
   up = F32x16::max(F32x16::zero() - limit, F32x16::min(limit, up));
   return activate(F32x16::min(limit, gate), g.activation) * (up + one);

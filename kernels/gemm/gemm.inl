@@ -1,17 +1,17 @@
-// The one GEMM loop nest. How rows pass by weights differs between the instruction sets (`tile_gemm`, or packed rows),
-// and between the formats only what four bytes of a line mean and how a finished sum is read.
+// The one GEMM loop nest. Instruction sets differ in how rows pass by weights (`tile_gemm`, or packed rows). Formats
+// differ only in what four bytes of a line mean and how a finished sum is read.
 //
 // With many rows, for a thread's share of rows and panels:
-//   rows in blocks of 256                     weights are read from memory once a block: 256 operations a byte
+//   rows in blocks of 256                     weights are read from memory once per block: 256 operations per byte
 //     panels in groups                        the block's results for a group stay in L2, in fp32
 //       k in slabs                            the block of A for a slab stays in L2 while the group passes by it
 //         panels in pairs
 //           k in blocks                       a pair's block of weights stays in L1 while the rows pass by it
 //             rows in tiles of 32, or packed in passes of up to 12
-// The sizes follow from the set and the processor's caches (kernels/blocking.h). Results are carried between slabs and
-// blocks of k in fp32 or int32, which is exact: the bits do not depend on the blocking. For formats in groups
-// (grouped.inl) a slab and a block are as many groups. With up to 32 rows there is nothing to reuse, and every panel
-// pair is read once, from its first tile to its last.
+// The sizes depend on the set and the processor's caches (kernels/blocking.h). Results are carried between slabs and
+// blocks of k in fp32 or int32, which is exact, so the bits do not depend on the blocking. For formats in groups
+// (grouped.inl) a slab and a block are numbers of groups. With up to 32 rows there is nothing to reuse, and every pair
+// of panels is read once, from its first tile to its last.
 #pragma once
 
 #include "kernels/gemm/epilogue.inl"
@@ -25,10 +25,10 @@
 namespace numaserve {
 namespace {
 
-// Calls `multiply` for each rectangle of a thread's part of [m, n_panels], three at most but for very many rows. Units
-// of 32 rows and two panels are counted through row blocks one after the other, in these through panels, in these
-// through rows: any number of threads, 43 too, has equal parts, and parts are not flat, so that what is read stays in
-// caches. A grid of threads would have to divide both sides evenly.
+// Calls `multiply` for each rectangle of a thread's part of [m, n_panels]: at most three, except for very many rows.
+// Units of 32 rows and two panels are counted through row blocks, within a block through panels, and within panels
+// through rows. Any number of threads, such as 43, then has equal parts. The parts are not flat, so data that is read
+// stays in caches. A grid of threads would have to divide both sides evenly.
 template <class Multiply>
 inline void for_share(int64_t m, int64_t n_panels, int thread, int threads, Multiply&& multiply) {
   constexpr int64_t kUnitRows = 32, kBlockUnits = kRowBlock / kUnitRows;
@@ -55,7 +55,7 @@ inline void add_part(const int32_t* part, int64_t rows, int32_t* c) {
   for (int64_t i = 0; i < rows * 32; ++i) c[i] += part[i];
 }
 
-// One row block and one group of panels, all of k.
+// Multiplies one row block by one group of panels, over all of k.
 template <class Weights>
 inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panels, bool streamed,
                        GemmScratch& scratch) {
@@ -100,8 +100,8 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
   }
 }
 
-// The sums of a part of k and a pair of panels, one after the other; a thread's items lie in memory order. A step may
-// have no rows, of logits or at all: there is nothing to pack then.
+// Computes the sums of parts of k and pairs of panels, one after the other; a thread's items lie in memory order. A
+// step may have no rows (of logits, or at all); then there is nothing to pack.
 template <class Weights>
 inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int thread, int threads) {
   if (g.m == 0) return;

@@ -1,4 +1,4 @@
-// Weights in groups: their codes and scales, and how what a group adds is scaled. See grouped.inl.
+// Weights in groups: their codes and scales, and the scaling of a group's sum. See grouped.inl.
 #pragma once
 
 #include <type_traits>
@@ -12,8 +12,8 @@
 namespace numaserve {
 namespace {
 
-// Forms that codes are turned into: whole numbers without a sign, for activations in int8, or values, less the zero of
-// codes without offsets, for products in bf16. `kLinesPerCode`: lines of tiles that a line of codes becomes.
+// Forms that codes are converted to. For int8 activations: unsigned integers. For products in bf16: values, minus the
+// zero for codes without offsets. `kLinesPerCode`: lines of tiles that a line of codes becomes.
 struct Int4Groups {
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   using Element = uint8_t;
@@ -24,7 +24,7 @@ struct Int8Groups {
   using Element = uint8_t;
   static constexpr int kLinesPerCode = 1, kZero = 128;
 };
-// Codes of 4 bits by a table: the whole numbers that they become, and the values.
+// Codes of 4 bits that a table converts: to integers, and to values.
 template <WeightFormat kOf, const NibbleBytes& kBytes, int kMiddle>
 struct TableGroups {
   static constexpr WeightFormat kFormat = kOf;
@@ -42,7 +42,7 @@ struct TableGroupValues {
 using Int4GroupValues = TableGroupValues<WeightFormat::kInt4, kInt4Values, 8>;
 using Mxfp4Groups = TableGroups<WeightFormat::kMxfp4, kE2m1Bytes, kE2m1Zero>;  // twice the values
 using Mxfp4GroupValues = TableGroupValues<WeightFormat::kMxfp4, kE2m1Values>;
-using Mxfp4GroupTwice = TableGroupValues<WeightFormat::kMxfp4, kE2m1Twice>;  // whole numbers, too
+using Mxfp4GroupTwice = TableGroupValues<WeightFormat::kMxfp4, kE2m1Twice>;  // integers, too
 using Iq4Groups = TableGroups<WeightFormat::kIq4, kIq4Bytes, kIq4Zero>;
 using Iq4GroupValues = TableGroupValues<WeightFormat::kIq4, kIq4Values>;
 struct Int8GroupValues {
@@ -58,12 +58,12 @@ struct E4m3GroupValues {
 template <class Codes>
 inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
 
-// The records of a pair of panels, one for each group.
+// Returns the records of a pair of panels, one for each group.
 inline const std::byte* pair_records(const PackedWeights& b, const GroupLayout& layout, int64_t panel) {
   return b.data + panel / 2 * ceil_div(b.depth, b.group) * layout.bytes;
 }
 
-// Half a pair of panels' scales and offsets.
+// Scales and offsets of half a pair of panels.
 struct GroupColumns {
   F32x16 scale, offset;
 };
@@ -85,7 +85,7 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
   }
 }
 
-// Where a row of quantized activations has the scales of its groups, behind its values.
+// Returns the scales of the groups of a row of quantized activations, which follow its values.
 inline const int8_t* group_scales(const GemmArgs& g, int64_t row) {
   return static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
 }
@@ -95,15 +95,16 @@ inline GroupScale group_scale(const int8_t* scales, int64_t group) {
   return x;
 }
 
-// c and what a group adds to it; `sum`, of whole numbers below 2^22, has lost the constant zero of codes without
-// offsets.
+// Returns c plus a group's part. `sum` is of integers below 2^22; the constant zero of codes without offsets is already
+// subtracted.
 inline F32x16 with_group(Offsets offsets, const GroupColumns& columns, const GroupScale& x, F32x16 sum, F32x16 c) {
   if (offsets == Offsets::kZeros) sum = sum - columns.offset * F32x16::set1(x.total);
   const F32x16 result = F32x16::fma(sum * F32x16::set1(x.scale), columns.scale, c);
   return offsets == Offsets::kMinima ? F32x16::fma(F32x16::set1(x.scaled_total), columns.offset, result) : result;
 }
 
-// The same of values and activations in bf16, which sum up to `total` in this group. `zero` is off the codes already.
+// The same for values and activations in bf16; the activations sum up to `total` in this group. `zero` is already
+// subtracted from the codes.
 inline F32x16 with_values(Offsets offsets, const GroupColumns& columns, int zero, float total, F32x16 sum, F32x16 c) {
   const F32x16 constant = F32x16::set1(static_cast<float>(zero)), x = F32x16::set1(total);
   if (offsets == Offsets::kZeros) sum = F32x16::fma(constant - columns.offset, x, sum);
@@ -112,7 +113,7 @@ inline F32x16 with_values(Offsets offsets, const GroupColumns& columns, int zero
   return F32x16::fma(x, F32x16::fma(columns.scale, constant, columns.offset), result);
 }
 
-// Sums of the activations of groups [begin, end), where offsets need them, for each of the rows.
+// Sums the activations of groups [begin, end) for each row, if offsets need these totals.
 inline void sum_groups(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
   if (g.b.offsets == Offsets::kNone) return;
   scratch.first_group = groups.begin;
@@ -129,7 +130,7 @@ inline void sum_groups(const GemmArgs& g, int64_t row, int64_t rows, Range group
   scratch.total_rows = rows;
 }
 
-// `r`: the row within the block that `sum_groups` was given.
+// `r`: the row within the block that was given to `sum_groups`.
 inline float group_total(const GemmArgs& g, const GemmScratch& scratch, int64_t r, int64_t group) {
   if (g.b.offsets == Offsets::kNone) return 0.0f;
   return scratch.totals[(group - scratch.first_group) * scratch.total_rows + r];

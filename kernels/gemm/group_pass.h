@@ -1,4 +1,4 @@
-// A pass of some rows by weights in groups, on packed rows; see grouped_passes.inl.
+// A pass of some packed rows by weights in groups; see grouped_passes.inl.
 #pragma once
 
 #include "kernels/gemm/group_codes.inl"
@@ -14,15 +14,15 @@ struct GroupPass {
   const GemmScratch& scratch;
   const std::byte* records;
   Range groups;
-  int64_t row, first, rows;  // the block's first row, the pass's first row in it, and the rows that are left
+  int64_t row, first, rows;  // the block's first row, the pass's first row in it, and the remaining rows
   const ActivationWord* a;   // packed, from the first group on
-  const std::byte* ahead;    // what is fetched while this is multiplied
+  const std::byte* ahead;    // memory to prefetch during the pass
 
-  // Rows that fill up the height count as the last one.
+  // Rows added to fill the height count as the last row.
   int64_t row_of(int r) const { return first + (r < rows ? r : rows - 1); }
 };
 
-// Calls `work` with the matrix's kind of offsets as a constant.
+// Calls `work` with the kind of offsets of the matrix as a constant.
 template <class Codes, class Work>
 inline void with_offsets(Offsets offsets, Work&& work) {
   if constexpr (may_have_offsets(Codes::kFormat)) {

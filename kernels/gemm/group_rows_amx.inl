@@ -1,9 +1,9 @@
-// Activations as products of grouped weights by tile registers read them: copied tile by tile, and what the sums of
-// their groups are scaled by side by side.
+// Activations in the form in which tile products of grouped weights read them: copied tile by tile, with the factors of
+// the groups' sums side by side.
 //
-// Groups of 32 in int8 fill half of a tile, whose product takes as long as a whole one's. They are multiplied in bf16:
-// it holds whole numbers of eight bits, and fp32 their sums, so that the bits are those of sums in int32. Such sums are
-// scaled with fewer instructions, which is what takes the time.
+// Groups of 32 in int8 fill half of a tile, whose product takes as long as that of a whole tile. They are multiplied in
+// bf16 instead: bf16 holds integers of eight bits, and fp32 their sums, so the bits equal those of sums in int32. Such
+// sums need fewer instructions to scale, and scaling is the bottleneck.
 #pragma once
 
 #include <immintrin.h>
@@ -18,11 +18,12 @@
 namespace numaserve {
 namespace {
 
-// Measured, groups of 64 and 128 in bf16 take 1.2 to 1.4 times what they take in int8, groups of 32 0.75.
+// Measured: groups of 64 and 128 take 1.2 to 1.4 times as long in bf16 as in int8, groups of 32 take 0.75 times as
+// long.
 inline bool multiplied_as_values(int64_t group) { return group < kTileDepth<int8_t>; }
 
-// The values of codes that are otherwise turned into whole numbers without a sign. Where there are offsets nothing is
-// taken off those that have a table.
+// Values for codes that are otherwise converted to unsigned integers. With offsets, no zero is subtracted from codes
+// that have a table.
 template <class Codes, Offsets kOffsets>
 struct ValuesOf;
 template <>
@@ -46,8 +47,8 @@ struct ValuesOf<Iq4Groups, Offsets::kNone> {
   using type = Iq4GroupValues;
 };
 
-// The activations of some groups: [row tiles][k tiles][rows of a tile][64 bytes], and of quantized ones each group's
-// scale, total and scaled total, otherwise its total: [planes][groups][rows].
+// The activations of some groups: [row tiles][k tiles][rows of a tile][64 bytes]. For quantized activations also each
+// group's scale, total and scaled total, otherwise only its total: [planes][groups][rows].
 struct PackedGroups {
   const std::byte* data;
   int64_t tile, strip;  // bytes of a k tile of a row tile, and of a row tile
@@ -62,7 +63,7 @@ inline PackedGroups packed_groups(const GemmScratch& scratch, int64_t rows, int6
   return {scratch.rows, tile, scratch.words * tile, scratch.first_group, scratch.totals, scratch.words / tiles * rows};
 }
 
-// 32 values in bf16 of as many in int8, of each four of which the second and the third have changed places.
+// Converts 32 values in int8 to bf16. In each four, the second and third are exchanged.
 inline constexpr auto kLineOfValues = [](const std::byte* from, std::byte* to) {
   const __m256i order =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
@@ -75,7 +76,8 @@ inline constexpr auto kLineOfValues = [](const std::byte* from, std::byte* to) {
 
 static_assert(3 * kPackedRowBytes / kLineBytes <= kMostTotals);
 
-// A cache line of a row's scales after the other, since rows may all lie in the same sets of the first level.
+// Copies the scales of one row after the other, a cache line at a time, since all rows may lie in the same sets of the
+// first level.
 inline void copy_scales(const GemmArgs& g, int64_t row, int64_t rows, Range groups, float* to) {
   constexpr int64_t kTogether = kLineBytes / static_cast<int64_t>(sizeof(GroupScale));
   const int64_t plane = (groups.end - groups.begin) * rows;
@@ -94,14 +96,14 @@ inline void copy_scales(const GemmArgs& g, int64_t row, int64_t rows, Range grou
   }
 }
 
-// k tiles of a group of codes.
+// The number of k tiles of a group of codes.
 template <class Codes>
 inline int64_t tiles_of_group(int64_t group) {
   if (kWholeNumbers<Codes> && !multiplied_as_values(group)) return group / kTileDepth<int8_t>;
   return group / kTileDepth<bf16>;
 }
 
-// Packs some groups of `rows` rows, to which tile registers are configured. A group that is cut short is filled up with
+// Packs some groups of `rows` rows, for which tile registers are configured. A group that is cut short is padded with
 // zeros, which change no sum.
 template <class Codes>
 inline void pack_groups(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {

@@ -1,7 +1,7 @@
-// Products with weights in groups of k that have scales of their own. With many rows the codes of a block of groups are
-// widened once to tiles in the L1 cache, all rows pass by these, and what a group adds is scaled when its sum is
-// finished: the sum inside a group has the exact values of the codes, in int32 or fp32. Scaling the weights instead
-// would round them to bf16 and cost four times the instructions a weight.
+// Products with weights in groups of k that have their own scales. With many rows, the codes of a block of groups are
+// widened once to tiles in the L1 cache, and all rows pass by these tiles. A group's part is scaled when its sum is
+// finished: the sum within a group has the exact values of the codes, in int32 or fp32. Scaling the weights instead
+// would round them to bf16 and cost four times the instructions per weight.
 #pragma once
 
 #include "kernels/gemm/group_codes.inl"
@@ -71,11 +71,11 @@ struct Grouped {
   }
 
  private:
-  // Whether activations are packed row by row and not tile by tile.
+  // Whether activations are packed row by row rather than tile by tile.
   static bool packs(const GemmArgs& g, int64_t rows) {
     return rows <= (kPacksRows ? kRowBlock : rows_in_registers<T>(g.b.group, g.b.offsets));
   }
-  // Those of a group's packed activations, of one row.
+  // Returns the bytes of a group's packed activations, for one row.
   static int64_t group_bytes(const GemmArgs& g, [[maybe_unused]] int64_t rows) {
 #if defined(NUMASERVE_TILES_HEADER)
     if (!packs(g, rows)) return tiles_of_group<Codes>(g.b.group) * kLineBytes;
@@ -86,7 +86,8 @@ struct Grouped {
   static void add_few_or_many(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
                               GemmScratch& scratch, float* c) {
     if constexpr (kRowsInRegisters<T> > 0) {
-      // A group may be cut short by the padding of bf16 activations: lines of codes would then reach past them.
+      // The padding of bf16 activations may cut a group short: its lines of codes would then extend beyond the
+      // activations.
       if (rows <= rows_in_registers<T>(g.b.group, g.b.offsets) && groups.end * g.b.group <= g.b.depth)
         return add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c);
     }

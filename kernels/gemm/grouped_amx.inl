@@ -1,12 +1,13 @@
-// Products with grouped weights as the amx set does them. Three things that would wait for each other run side by side:
-// while tiles of a group are multiplied, the sums of the group before are stored, those of the one before that are
-// scaled, and with few rows the codes of a later group are widened. A tile load that follows the stores of its lines at
-// once waits for them, and so does a vector load behind a tile store.
+// Products with grouped weights in the amx set. Three operations that would wait for each other run side by side while
+// tiles of a group are multiplied. The sums of the previous group are stored, the sums of the group before that are
+// scaled, and with few rows the codes of a later group are widened. A tile load directly after the stores of its lines
+// waits for them, and so does a vector load directly after a tile store.
 //
-// A tile is stored just before its register is wanted for the next group. Measured, cycles for 16 x 16 results and a
-// group of 32 in bf16, all in the first level: products alone 20, with stores so 25, with stores right behind the
-// products 39, with scaling 40 and 52.
-// Sums of whole numbers are exact: their bits are those of passes on packed rows.
+// A tile is stored just before its register is needed for the next group. Measured cycles for 16 x 16 results and a
+// group of 32 in bf16, all in the first level: products alone 20; with stores 25 in this order, 39 with stores directly
+// after the products; with scaling 40 and 52.
+//
+// Sums of integers are exact: their bits equal those of passes on packed rows.
 #pragma once
 
 #include <immintrin.h>
@@ -24,17 +25,18 @@
 namespace numaserve {
 namespace {
 
-// The products of a block of rows by a pair of panels. `kTiles`: k tiles of a group. `kScaled`: activations are
+// The products of a block of rows and a pair of panels. `kTiles`: k tiles of a group. `kScaled`: activations are
 // quantized.
 template <class Codes, bool kScaled, int kTiles, Offsets kOffsets>
 struct GroupPipe {
   using T = typename Codes::Element;
   static constexpr int kPairs = kLines / Codes::kLinesPerCode;  // of code lines in a k tile
-  static constexpr int kRowsEach = 8 / kTiles;                  // that are scaled beside a product
+  static constexpr int kRowsEach = 8 / kTiles;                  // rows scaled during a product
   static constexpr int64_t kTilesOfGroup = 2 * kTiles * kTileBytes;
-  static constexpr int kPlaces = kWidenedTiles / kTiles;  // of groups that are widened
-  // With few rows tiles are widened so many before they are multiplied, and that many groups begun. Twice as many take
-  // a tenth more time: all this should leave the first level to activations and codes that pass through it.
+  static constexpr int kPlaces = kWidenedTiles / kTiles;  // places for widened groups
+  // With few rows, the number of tiles widened before the product, and the number of groups begun in advance. Twice
+  // these numbers take a tenth more time: this data should leave the first level to activations and codes that pass
+  // through it.
   static constexpr int kLead = 2, kAhead = kTiles == 1 ? 2 : 1;
   using Columns = float[2][2][kTileN];
 
@@ -46,32 +48,32 @@ struct GroupPipe {
   int64_t rows;  // of the block
   float* c;      // [rows][32]
 
-  // Some rows by a group: where their results are, and what scales their sums.
+  // Some rows by a group: the places of their results and of the factors of their sums.
   struct Step {
     float *c, *sums;
     const Columns* columns;
     const float* factors;
     int rows;
   };
-  // A group: where its codes are, and where these and its scales are when they are widened.
+  // A group: the place of its codes, and the places of its widened codes and scales.
   struct Place {
     const std::byte* record;
     std::byte* tiles;
     Columns* columns;
   };
-  // The `index`-th that is widened.
+  // Returns the place of the `index`-th widened group.
   Place place_of(int64_t group, int64_t index) const {
     return {records + group * layout.bytes, memory.tiles + index % kPlaces * kTilesOfGroup,
             &memory.columns[index % kKeptColumns]};
   }
 
-  // To the second level before the first, which has few buffers for what is under way from memory.
+  // Prefetches to the second level well before the first level, which has few buffers for loads from memory.
   static void fetch(const std::byte* codes) {
     prefetch_line(codes + (16 << 10));
     prefetch_first(codes + (2 << 10));
   }
 
-  // A k tile of a group, of both panels.
+  // Widens a k tile of a group, of both panels.
   void widen(const std::byte* record, std::byte* tiles, int tile) const {
     const std::byte* codes = record + tile * kPairs * 2 * kLineBytes;
     std::byte* out = tiles + tile * 2 * kTileBytes;
@@ -103,7 +105,7 @@ struct GroupPipe {
       const auto& at = (*step.columns)[half];
       columns[half] = {F32x16::load(at[0]), kOffsets == Offsets::kNone ? F32x16::zero() : F32x16::load(at[1])};
     });
-    // Pointers of its own: vector stores may alias what the pipe has, which each row would read again.
+    // Local pointers: vector stores might alias the members, which each row would then read again.
     const int64_t plane = a.plane;
     const float *sums = step.sums + from * 32, *factors = step.factors + from;
     float* out = step.c + from * 32;
@@ -116,12 +118,12 @@ struct GroupPipe {
       unrolled<2>([&]<int half>() NUMASERVE_INLINE { results[half].store(out + half * kTileN); });
     }
   }
-  // What is added to whole numbers for each of the activations: the zero of codes without offsets, which values have
-  // lost before, and get back where there are offsets.
+  // The multiple of the activations' total that is added to a sum. Integers of codes without offsets still contain the
+  // zero. Values have already lost the zero, and get it back if there are offsets.
   static constexpr bool kWhole = kWholeNumbers<Codes>, kHasOffsets = kOffsets != Offsets::kNone;
   static constexpr int kAdded = !kScaled || kWhole == kHasOffsets ? 0 : kWhole ? -Codes::kZero : Codes::kZero;
 
-  // Read once a row, before the stores: these may alias what it is read from.
+  // Read once per row, before the stores, which might alias these factors.
   static GroupScale row_scale(const float* factors, int64_t plane) {
     GroupScale x{factors[0], 0, 0.0f, 0.0f};
     if constexpr (!kScaled) x.total = kHasOffsets ? factors[0] : 0.0f;
@@ -146,12 +148,12 @@ struct GroupPipe {
     __asm__ volatile("" ::: "memory");
   }
 
-  // Where the sums of a tile go.
+  // Returns the place of a tile's sums.
   static float* sums_of(const Step& step, int tile) {
     return step.sums + tile % 2 * kTileN + (tile > 1 ? (step.rows - kTileRows) * 32 : 0);
   }
 
-// A tile's product. Before it the sums that are left in the register are stored, beside it others are scaled.
+// A tile's product. Before it the previous sums of the register are stored; meanwhile other sums are scaled.
 #define NUMASERVE_GROUP_PRODUCT(tile, a, b)                                        \
   do {                                                                             \
     if constexpr (i == 0) {                                                        \
@@ -162,8 +164,8 @@ struct GroupPipe {
     scale_part<(i * kRowTiles + (tile) / 2) * 2 + (tile) % 2>(older);              \
   } while (false)
 
-  // The products of some rows by group `own`, while the sums of `before` are stored, which are in the tile registers,
-  // those of `older` scaled, and the rest of `own` and the first tiles of `next` widened.
+  // Multiplies some rows by group `own`. Meanwhile it stores the sums of `before`, which are in the tile registers,
+  // scales the sums of `older`, and widens the rest of `own` and the first tiles of `next`.
   template <int kRowTiles, bool kWidens>
   void multiply(const Step& before, const Step& older, const std::byte* row_a, const Place& own,
                 const Place& next) const {
@@ -205,11 +207,11 @@ struct GroupPipe {
   }
   Step nothing() const { return {c, memory.sums[0], &memory.columns[0], a.factors, 0}; }
 
-  // Up to 32 rows: a group is widened while those before it are multiplied.
+  // Up to 32 rows: a group is widened while the groups before it are multiplied.
   template <int kRowTiles>
   NUMASERVE_FLAT [[gnu::noinline]] void run_once(Range groups) const {
     const auto at = [&](int64_t group) {
-      return place_of(group < groups.end ? group : groups.end - 1, group);  // behind the last comes itself
+      return place_of(group < groups.end ? group : groups.end - 1, group);  // after the last group comes itself
     };
     for (int i = 0; i < kAhead; ++i) widen_group(at(groups.begin + i));
     Step older = nothing(), before = older;
@@ -222,7 +224,7 @@ struct GroupPipe {
     finish<kRowTiles>(before, older);
   }
 
-  // Rows [some.begin, some.end) by a block of groups that are widened, in steps of as many row tiles.
+  // Multiplies rows [some.begin, some.end) by a block of widened groups, in steps of kRowTiles row tiles.
   template <int kRowTiles>
   NUMASERVE_FLAT [[gnu::noinline]] void pass(Range some, Range groups) const {
     Step older = nothing(), before = older;
@@ -240,7 +242,7 @@ struct GroupPipe {
     finish<kRowTiles>(before, older);
   }
 
-  // More rows, in steps of 32; what is left at the end is of 16, or of 17 to 31, or of both.
+  // More rows, in steps of 32. The remainder is one step of 16, one of 17 to 31, or both.
   void run_again(Range groups) const {
     const int64_t odd = rows % 32, tall = rows - odd - (odd > 0 && odd < kTileRows ? 32 : 0), left = rows - tall;
     const int64_t low = tall + (left == kTileRows || left > 32 ? kTileRows : 0);

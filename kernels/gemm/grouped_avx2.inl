@@ -1,4 +1,4 @@
-// What a pass of the portable set does to weights in groups; see grouped_passes.inl.
+// Passes of rows by weights in groups in the portable set; see grouped_passes.inl.
 #pragma once
 
 #include <immintrin.h>
@@ -14,8 +14,8 @@
 namespace numaserve {
 namespace {
 
-// Half a line of codes as operands, in k order. Whole numbers have no sign; `kFits`: the products of so many lines of
-// them by bytes fit 16 bits, 0 where not even those of one do.
+// Half a line of codes as operands, in k order. Integers are unsigned. `kFits`: the number of lines whose byte products
+// together fit 16 bits; 0 if even one line does not fit.
 template <class>
 struct CodeOperands;
 template <>
@@ -50,9 +50,10 @@ struct CodeOperands<Int8Groups> {
   }
 };
 
-// Bits [kAt, kAt + kBits) of words, less kZero, as fp32, or half of that; exact. They become the last bits of a number
-// of which those count one. Shifted to the front, shifted back and converted they would take the few units that shift
-// twice as long; left where they stand, other constants for each kAt, more registers than there are or loads.
+// Converts bits [kAt, kAt + kBits) of words, minus kZero, or half of that, to fp32, exactly. The bits become the last
+// bits of a number whose last bit counts one. Shifting left, shifting right and converting would keep the few shift
+// units busy twice as long. Bits left in place would need different constants for each kAt: more registers than there
+// are, or loads.
 template <int kAt, int kBits, int kZero, bool kHalved = false>
 NUMASERVE_INLINE inline __m256i float_of_bits(__m256i words) {
   constexpr int kExponent = kHalved ? 22 : 23;
@@ -62,7 +63,7 @@ NUMASERVE_INLINE inline __m256i float_of_bits(__m256i words) {
   const __m256i number = _mm256_or_si256(words, _mm256_set1_epi32((kExponent + 127) << 23));
   return _mm256_castps_si256(_mm256_sub_ps(_mm256_castsi256_ps(number), _mm256_set1_ps(kLess)));
 }
-// Which byte of a word `k` is: of each four the second and the third are exchanged.
+// Returns the byte of a word that holds `k`: in each four, the second and third are exchanged.
 constexpr int byte_of(int k) { return k == 1 ? 2 : k == 2 ? 1 : k; }
 template <>
 struct CodeOperands<Int8GroupValues> {
@@ -87,7 +88,7 @@ struct CodeOperands<TableGroupValues<kOf, kValues, kZero>> {
     }
   }
 };
-// Exponents count from 7 less than 127; a subnormal code is a subnormal number before that is made good.
+// The exponent bias is 7 instead of 127; a subnormal code is a subnormal number until that is corrected.
 template <>
 struct CodeOperands<E4m3GroupValues> {
   static constexpr int kOperands = 4;
@@ -99,7 +100,7 @@ struct CodeOperands<E4m3GroupValues> {
   }
 };
 
-// What activations are packed as.
+// The operand type that activations are packed as.
 template <class Codes>
   requires(sizeof(typename Codes::Element) == 1)
 struct OperandsOf<Codes> {
@@ -113,8 +114,8 @@ struct OperandsOf<Codes> {
 template <class Codes>
 using GroupSums = std::conditional_t<kWholeNumbers<Codes>, Int32Sums, Fp32Sums>;
 
-// Sums of a line or more of codes, of one panel or both, from `codes` on; lines of a panel are two apart. `a` are the
-// activations.
+// Adds the products of one or more lines of codes, of one panel or both, from `codes` on. Lines of a panel are two
+// lines apart. `a`: the activations.
 template <class Codes, int kRows, int kPanels, int kLinesOf, class Sums>
 NUMASERVE_INLINE inline void add_lines(const std::byte* codes, const ActivationWord* a, Sums (&sums)[kRows * kPanels]) {
   using Operands = CodeOperands<Codes>;
@@ -130,7 +131,8 @@ NUMASERVE_INLINE inline void add_lines(const std::byte* codes, const ActivationW
   });
 }
 
-// Codes of a group, of one panel or both, by the rows of a pass. `kAhead`: as many lines are fetched from `ahead`.
+// Multiplies codes of a group, of one panel or both, by the rows of a pass. `kAhead`: prefetches as many lines from
+// `ahead`.
 template <class Codes, int kRows, int kPanels, bool kAhead, class Sums>
 NUMASERVE_INLINE inline void add_codes(const std::byte* codes, int64_t lines, const std::byte* ahead,
                                        const ActivationWord* a, Sums (&sums)[kRows * kPanels]) {
@@ -157,7 +159,7 @@ NUMASERVE_INLINE inline void add_codes(const std::byte* codes, int64_t lines, co
   }
 }
 
-// What a group adds to the results of one panel of a pair, the `kPanel`th of those that each row has sums of.
+// Adds a group's part to the results of one panel of a pair, the `kPanel`th of the panels that each row has sums of.
 template <class Codes, Offsets kOffsets, int kRows, int kPanels, int kPanel, class Sums>
 NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, int half, const int8_t* const (&x)[kRows],
                                        const Sums (&sums)[kRows * kPanels], float* c) {
@@ -176,7 +178,7 @@ NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, int ha
   });
 }
 
-// Codes are widened in registers. `kAhead`: as many bytes ahead of each group are fetched as it has.
+// A pass whose codes are widened in registers. `kAhead`: prefetches as many bytes ahead of each group as the group has.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
 NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   using Sums = GroupSums<Codes>;
@@ -191,7 +193,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
     for (int half = 0; half < 2; half += kPanels) {
       Sums sums[kRows * kPanels];
       unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE {
-        // They begin with what the constant zero of codes without offsets takes off.
+        // Sums begin with the correction for the constant zero of codes without offsets.
         if constexpr (kWholeNumbers<Codes> && kOffsets == Offsets::kNone)
           sums[i] = Sums::set1(group_scale(x[i / kPanels], group).minus8 * (Codes::kZero / 8));
         else
@@ -210,7 +212,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   }
 }
 
-// Codes of a panel of a group to fp32, [k][16]: by bf16 they would have to be widened once more, in each pass.
+// Widens codes of a panel of a group to fp32, [k][16]: codes in bf16 would have to be widened again in each pass.
 template <class Codes>
 NUMASERVE_FLAT inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
   for (int64_t line = 0; line < lines; ++line, codes += 2 * kLineBytes) {
@@ -228,7 +230,7 @@ inline int64_t widened_panel_bytes(int64_t group) {
   return group * kLineBytes;
 }
 
-// Codes are in tiles, widened: [groups][2] panels. `kAhead`: as many bytes as the codes have are fetched.
+// A pass whose codes are in tiles, widened: [groups][2] panels. `kAhead`: prefetches as many bytes as the codes have.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
 NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::byte* tiles, float* c) {
   constexpr int kUnrolled = 8, kFetched = kAhead ? kUnrolled * code_bits(Codes::kFormat) / 32 : 0;
@@ -256,7 +258,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::b
   }
 }
 
-// The most rows of a pass.
+// The maximum number of rows of a pass.
 template <class>
 inline constexpr int kMostCodeRows = kMostTogether;
 template <class>

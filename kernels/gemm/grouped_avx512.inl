@@ -1,4 +1,4 @@
-// What a pass of the avx512 set does to weights in groups; see grouped_passes.inl.
+// Passes of rows by weights in groups in the avx512 set; see grouped_passes.inl.
 #pragma once
 
 #include <immintrin.h>
@@ -56,7 +56,7 @@ struct CodeLine<Int8GroupValues> {
   NUMASERVE_INLINE explicit CodeLine(__m512i codes) { widen_int8_values(codes, operand[0], operand[1]); }
 };
 
-// The results of a pass: in registers, where sums leave some free, or in the first-level cache.
+// The results of a pass: in registers if the sums leave enough free, otherwise in the first-level cache.
 template <int kRows>
 struct GroupResults {
   static constexpr bool kInRegisters = kRows <= 6;
@@ -80,7 +80,7 @@ struct GroupResults {
   }
 };
 
-// What a group adds to the results.
+// Adds a group's part to the results.
 template <class Codes, Offsets kOffsets, int kRows, class Sums>
 NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, const int8_t* const (&x)[kRows],
                                        const Sums (&sums)[kRows][2], GroupResults<kRows>& results) {
@@ -99,7 +99,7 @@ NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, const 
   });
 }
 
-// Codes are widened in registers. `kAhead`: as many bytes ahead of each group are fetched as it has.
+// A pass whose codes are widened in registers. `kAhead`: prefetches as many bytes ahead of each group as the group has.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
 NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   using Line = CodeLine<Codes>;
@@ -113,12 +113,12 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   for (int64_t group = p.groups.begin; group < p.groups.end; ++group) {
     const std::byte* record = p.records + group * p.layout.bytes;
     Sums sums[kRows][2];
-    // They begin with what the constant zero of codes without offsets takes off.
+    // Sums begin with the correction for the constant zero of codes without offsets.
     if constexpr (kWholeNumbers<Codes> && kOffsets == Offsets::kNone)
       unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
         sums[r][0].v = sums[r][1].v = _mm512_set1_epi32(group_scale(x[r], group).minus8 * (Codes::kZero / 8));
       });
-    // The two panels' lines lie side by side: in memory order, and two chains of sums at once with a single row.
+    // The lines of the two panels alternate: this is memory order, and gives two chains of sums even with a single row.
     for (int64_t line = 0; line < p.layout.lines; line += 2) {
       unrolled<4>([&]<int step>() NUMASERVE_INLINE {
         constexpr int half = step % 2, first = step / 2 * Line::kOperands;
@@ -140,7 +140,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   results.store();
 }
 
-// A line of codes to lines of tiles.
+// Widens a line of codes to lines of tiles.
 inline void widen_line(Int4Groups, const std::byte* codes, std::byte* out) { widen_int4(codes, out); }
 inline void widen_line(Int8Groups, const std::byte* codes, std::byte* out) { copy_line(codes, out); }
 template <WeightFormat kOf, const NibbleBytes& kTable, int kZero>
@@ -154,7 +154,7 @@ inline void widen_line(TableGroupValues<kOf, kTable, kZero>, const std::byte* co
 inline void widen_line(Int8GroupValues, const std::byte* codes, std::byte* out) { widen_int8_values(codes, out); }
 inline void widen_line(E4m3GroupValues, const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
 
-// Codes of a panel of a group to tiles, widened to bf16.
+// Widens codes of a panel of a group to bf16 tiles.
 template <class Codes>
 inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
   for (int64_t line = 0; line < lines; ++line)
@@ -165,7 +165,7 @@ inline int64_t widened_panel_bytes(int64_t group) {
   return group / kLineDepth<typename Codes::Element> * kLineBytes;
 }
 
-// Codes are in tiles, widened to bf16: [groups][2] panels. `kAhead`: a line is fetched each step.
+// A pass whose codes are in tiles, widened to bf16: [groups][2] panels. `kAhead`: prefetches a line at each step.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
 NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::byte* widened, float* c) {
   constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
@@ -196,9 +196,9 @@ NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::b
   results.store();
 }
 
-// The most rows of a pass: as few, where groups end often or have much to scale, that results stay in registers with
-// the sums; no more than the set gives them; and with AMX, which takes few rows so, up to eight at once: a second pass
-// would widen again (measured with 8 rows, in groups of 32: 1.07 of the time).
+// The maximum number of rows of a pass. Where groups end often or need much scaling, results must stay in registers
+// with the sums. The set gives a further limit. AMX takes only few rows this way, but up to eight at once: a second
+// pass would widen again (measured with 8 rows, in groups of 32: 1.07 of the time).
 inline constexpr int kMostAtOnce = kPacksRows ? 6 : 8;
 template <class Codes>
 inline constexpr int kMostCodeRows = kWholeNumbers<Codes> ? kMostAtOnce : kMostTogether;

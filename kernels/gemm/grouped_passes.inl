@@ -1,7 +1,7 @@
-// Passes of rows by weights in groups, on packed rows. Codes are widened in registers with few rows, where tiles in the
-// cache would be written for one reading, and with any number of rows where widening takes next to nothing; otherwise
-// to tiles. What a pass does is each set's own (`code_pass`, `tile_pass`: grouped_avx512.inl, grouped_avx2.inl). Sums
-// inside a group are exact, or the same chain in either way.
+// Passes of packed rows by weights in groups. Codes are widened in registers with few rows, because tiles in the cache
+// would be written for a single read. Codes that are cheap to widen are widened in registers for any number of rows.
+// Other codes are widened to tiles. Each set has its own passes (`code_pass`, `tile_pass`: grouped_avx512.inl,
+// grouped_avx2.inl). Sums within a group are exact, or the same chain of additions in both ways.
 #pragma once
 
 #include "kernels/gemm/group_pass.h"
@@ -15,8 +15,8 @@
 namespace numaserve {
 namespace {
 
-// Calls `pass(height, GroupPass)` for the passes of all rows by some groups, with what each is to fetch: `next`, if
-// there is more than one pass, in the first of them.
+// Calls `pass(height, GroupPass)` for the passes of all rows by some groups. `next`: the memory that the first pass
+// prefetches.
 template <class Codes, class Pass>
 inline void for_passes(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
                        Range groups, const std::byte* next, const GemmScratch& scratch, Pass&& pass) {
@@ -45,7 +45,7 @@ inline void add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows
     for_passes<Codes>(g, layout, row, rows, panel, some, next, scratch, [&](int height, const GroupPass& pass) {
       with_height<kMostCodeRows<Codes>>(height, [&]<int kRows>() {
         with_offsets<Codes>(g.b.offsets, [&]<Offsets kOffsets>() {
-          // The first pass fetches the next block.
+          // The first pass prefetches the next block.
           if (kRows >= kFewestFetched && pass.first == 0)
             code_pass<Codes, kRows, (kRows >= kFewestFetched), kOffsets>(pass, c + pass.first * 32);
           else
@@ -56,7 +56,7 @@ inline void add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows
   }
 }
 
-// The same of a block of groups whose codes are in tiles.
+// The same for a block of groups whose codes are in tiles.
 template <class Codes>
 inline void multiply_scaled(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
                             Range groups, const GemmScratch& scratch, float* c) {

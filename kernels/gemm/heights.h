@@ -1,4 +1,4 @@
-// Of how many rows the passes of a product are.
+// The number of rows of each pass of a product.
 #pragma once
 
 #include "kernels/include/types.h"
@@ -12,12 +12,12 @@
 namespace numaserve {
 namespace {
 
-// The rows of each pass but the last: as even as the heights that there are allow.
+// Returns the rows of each pass but the last: as even as the available heights allow.
 inline int rows_together(int64_t rows, int64_t most) {
   const int64_t passes = ceil_div(rows, most), each = ceil_div(rows, passes);
   return static_cast<int>(each <= 2 ? each : round_up(each, kHeightStep));
 }
-// The height of the pass that begins at row `first`.
+// Returns the height of the pass that begins at row `first`.
 inline int pass_height(int64_t rows, int64_t first, int together) {
   return rows - first >= together ? together : rows_together(rows - first, together);
 }

@@ -1,4 +1,4 @@
-// How the portable set packs the activations of a pass.
+// Packing of a pass's activations in the portable set.
 #pragma once
 
 #include <immintrin.h>
@@ -10,7 +10,7 @@
 namespace numaserve {
 namespace {
 
-// 8 rows of 8 words, transposed.
+// Transposes 8 rows of 8 words.
 inline void transpose_8(__m256i (&v)[8]) {
   __m256i w[8];
   unrolled<4>([&]<int i>() NUMASERVE_INLINE {
@@ -29,8 +29,8 @@ inline void transpose_8(__m256i (&v)[8]) {
   unrolled<8>([&]<int i>() NUMASERVE_INLINE { v[i] = w[i]; });
 }
 
-// Rows of `lines` words, a multiple of 8, to operands [lines][kPerWord][kRows]; a stride in words. It stores up to 7
-// words too many, which the next operands' take the place of.
+// Packs rows of `lines` words, a multiple of 8, into operands [lines][kPerWord][kRows]; a stride in words. It stores up
+// to 7 words too many, which the next operands overwrite.
 template <class Operands, int kRows>
 NUMASERVE_FLAT inline void pack_pass(const ActivationWord* a, int64_t stride, int64_t lines, ActivationWord* out) {
   constexpr int kPer = Operands::kPerWord;

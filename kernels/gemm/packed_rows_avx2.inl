@@ -1,8 +1,8 @@
 // Products of the portable set on packed rows, whose activations are widened while they are packed (sums_avx2.h).
 //
-// Six rows by one panel fill the sixteen registers: twelve sums, a line's operand and an activation. One row or two
-// take both panels of a pair side by side, so that there are chains of sums enough. More take a few tiles of the one
-// panel and then those of the other, with sums that rest in the first level meanwhile.
+// Six rows by one panel fill the sixteen registers: twelve sums, a line's operand and an activation. With one or two
+// rows, a pass takes both panels of a pair side by side, so that there are enough chains of sums. With more rows, it
+// alternates between a few tiles of one panel and of the other, with the resting sums in the first level.
 #pragma once
 
 #include <immintrin.h>
@@ -17,12 +17,13 @@
 namespace numaserve {
 namespace {
 
-// How many panels a pass takes at once, and k tiles of one of them before those of the other where memory is streamed.
+// The number of panels that a pass takes at once, and the k tiles of one panel between switches when memory is
+// streamed.
 template <int kRows>
 inline constexpr int kPanelsTogether = kRows <= 2 ? 2 : 1;
 inline constexpr int64_t kStreamedTiles = 4;
 
-// What a word of activations becomes for weights of a type, or for codes of groups.
+// The operands that a word of activations becomes, for weights of a type or for codes of groups.
 template <class T>
 struct OperandsOf {
   using type = typename DotOf<T>::Operands;
@@ -47,8 +48,8 @@ inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range word
     });
 }
 
-// Some tiles of one panel of a pair, or of both, by the rows of a pass. `kAhead`: each line fetches one, from `ahead`
-// on.
+// Multiplies some tiles, of one panel of a pair or of both, by the rows of a pass. `kAhead`: each line prefetches one,
+// from `ahead` on.
 template <int kRows, bool kAhead, class T, class Sum>
 NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, const T* b, int64_t tiles, const T* ahead,
                                                     Sum* c, bool accumulate) {
@@ -81,8 +82,8 @@ NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, con
                                 NUMASERVE_INLINE { sums[i].store(c + i / kPanels * 32 + i % kPanels * kTileN); });
 }
 
-// k tiles [first, first + count) of two panels at `b` by all rows; c is [rows][32]. `next`: the tiles that will be
-// wanted after these.
+// Multiplies k tiles [first, first + count) of two panels at `b` by all rows; c is [rows][32]. `next`: the tiles needed
+// after these.
 template <class T, class Sum>
 inline void multiply_packed(const GemmScratch& scratch, int64_t rows, int64_t first, const T* b, int64_t count,
                             const T* next, Sum* c, bool accumulate) {
@@ -98,7 +99,7 @@ inline void multiply_packed(const GemmScratch& scratch, int64_t rows, int64_t fi
       constexpr int kPanels = kPanelsTogether<kRows>;
       const int64_t chunk = alone && kPanels == 1 ? kStreamedTiles : count;
       int64_t t = 0;
-      do {  // once even where there are no tiles, so that the results are zero
+      do {  // once even if there are no tiles, so that the results are zero
         const int64_t some = count - t < chunk ? count - t : chunk;
         for (int p = 0; p < 2; p += kPanels) {
           const ActivationWord* words = a + t * kLines * kPer * kRows;

@@ -1,5 +1,5 @@
-// Products of the avx512 set on packed rows. A pass does a multiply-add of every two panels a cycle for each pipe, and
-// fetches its weights ahead itself, a line or two each step: the hardware's prefetcher falls behind where a line meets
+// Products of the avx512 set on packed rows. A pass does one multiply-add per cycle and pipe, for two panels. It
+// prefetches its weights itself, a line or two at each step: the hardware prefetcher does not keep up when a line meets
 // many rows.
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace numaserve {
 namespace {
 
-// 16 rows of 16 words, transposed.
+// Transposes 16 rows of 16 words.
 inline void transpose_16(__m512i (&v)[16]) {
   __m512i w[16];
   for (int i = 0; i < 16; i += 2) {
@@ -38,13 +38,13 @@ inline void transpose_16(__m512i (&v)[16]) {
   }
 }
 
-// Rows of `lines` words to [lines][kRows]; a stride in words. It stores 16 words for each of up to 15 lines too many:
-// what follows is packed afterwards, or is the end of `rows`, which has room for that.
+// Packs rows of `lines` words into [lines][kRows]; a stride in words. It stores 16 words for each of up to 15 surplus
+// lines. Later packing overwrites them, or they lie at the end of `rows`, which has space for them.
 template <int kRows>
 inline void pack_pass(const ActivationWord* a, int64_t stride, int64_t rows, int64_t lines, ActivationWord* out) {
   for (int64_t line = 0; line < lines; line += 16) {
     __m512i v[16] = {};
-    // Rows that fill up the height are the last one again: nothing is read past it.
+    // Rows added to fill up the height repeat the last one, so that nothing is read past it.
     const auto some = static_cast<__mmask16>(lines - line < 16 ? (1 << (lines - line)) - 1 : -1);
     unrolled<kRows>(
         [&]<int r>() { v[r] = _mm512_maskz_loadu_epi32(some, a + (r < rows ? r : rows - 1) * stride + line); });
@@ -57,8 +57,8 @@ inline void pack_pass(const ActivationWord* a, int64_t stride, int64_t rows, int
 template <class>
 inline constexpr int kPerWord = 1;
 
-// Packs words [begin, end) of some rows to `scratch.rows`, for passes of `most` rows; a single row lies as it should
-// already.
+// Packs words [begin, end) of some rows to `scratch.rows`, for passes of `most` rows; a single row is already in the
+// right order.
 inline void pack_words(const void* a, int64_t row_bytes, int64_t rows, Range words, int64_t most,
                        GemmScratch& scratch) {
   const auto* from = static_cast<const ActivationWord*>(a) + words.begin;
@@ -84,7 +84,7 @@ inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range word
   pack_words(a, row_bytes, rows, words, most, scratch);
 }
 
-// Some tiles of two panels by the rows of a pass. `kAhead`: lines from `ahead` on that each step fetches.
+// Multiplies some tiles of two panels by the rows of a pass. `kAhead`: lines from `ahead` on that each step prefetches.
 template <int kRows, int kAhead, class T, class Sum>
 NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, const T* b, int64_t tiles, const T* ahead,
                                                     Sum* c, bool accumulate) {
@@ -95,7 +95,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, con
   });
   for (int64_t t = 0; t < tiles; ++t) {
     if constexpr (kRows <= 4) {
-      // Few rows read their weights strictly in order, tile by tile, as fast as a plain read loop.
+      // With few rows, weights are read strictly in order, tile by tile, as fast as by a plain read loop.
       unrolled<2>([&]<int p>() NUMASERVE_INLINE {
         for (int line = 0; line < kLines; line += kSteps)
           unrolled<kSteps>([&]<int i>() NUMASERVE_INLINE {
@@ -126,8 +126,8 @@ NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, con
   });
 }
 
-// k tiles [first, first + count) of two panels at `b` by all rows; c is [rows][32]. `next`: the tiles that will be
-// wanted after these.
+// Multiplies k tiles [first, first + count) of two panels at `b` by all rows; c is [rows][32]. `next`: the tiles needed
+// after these.
 template <class T, class Sum>
 inline void multiply_packed(const GemmScratch& scratch, int64_t rows, int64_t first, const T* b, int64_t count,
                             const T* next, Sum* c, bool accumulate) {
@@ -144,7 +144,7 @@ inline void multiply_packed(const GemmScratch& scratch, int64_t rows, int64_t fi
         multiply_pass<kRows, 0>(a, b, count, b, out, accumulate);
       else if (alone)
         multiply_pass<kRows, 2>(a, b, count, b + kAheadBytes / kLineBytes * kLine, out, accumulate);
-      else if (pass < 2)  // of the next block each takes half
+      else if (pass < 2)  // each of the two prefetches half of the next block
         multiply_pass<kRows, 1>(a, b, count, next + pass * count * kLines * kLine, out, accumulate);
       else
         multiply_pass<kRows, 0>(a, b, count, next, out, accumulate);

@@ -1,7 +1,7 @@
-// Products of many rows with tile registers, of activations that are copied tile by tile first, where that pays. In
-// place the 16 rows of a tile whose width is a multiple of 2 KiB fall into one or two sets of the first level, which
-// has 64 of 12 lines: they evict each other, and the block of weights that should stay. A tile that is copied fills 16
-// sets with a line each. oneDNN copies for widths of powers of two (lda_big_pow2 in brgemm_matmul_utils.hpp).
+// Products of many rows with tile registers, whose activations are first copied tile by tile where that pays. In place,
+// the 16 rows of a tile whose width is a multiple of 2 KiB fall into one or two sets of the first level, which has 64
+// sets of 12 lines. They evict each other, and the block of weights that should stay. A copied tile fills 16 sets with
+// a line each. oneDNN copies for widths of powers of two (lda_big_pow2 in brgemm_matmul_utils.hpp).
 #pragma once
 
 #include <immintrin.h>
@@ -18,8 +18,8 @@
 namespace numaserve {
 namespace {
 
-// Copies `tiles` tiles of each of `rows` rows to `to`: [row tiles][room][rows of a tile][64 bytes], a line of a tile
-// from `kBytes` by `copy`. The last row tile ends with the last row; tiles that have room but are not there are zero.
+// Copies `tiles` tiles of each of `rows` rows to `to`: [row tiles][room][rows of a tile][64 bytes]. `copy` makes a line
+// of a tile from `kBytes`. The last row tile ends with the last row. Tiles up to `room` that do not exist are zero.
 template <int64_t kBytes, class Copy>
 inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, int64_t tiles, int64_t room,
                        std::byte* to, Copy&& copy) {
@@ -35,7 +35,7 @@ inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, i
   }
 }
 
-// Function objects: functions would be called for each line.
+// Function objects, because functions would be called for each line.
 inline constexpr auto kWholeLine = [](const std::byte* from, std::byte* to) { __builtin_memcpy(to, from, kLineBytes); };
 
 inline bool packs_tiles(int64_t row_bytes, int64_t rows) {
@@ -57,7 +57,7 @@ inline void pack_tiles(const GemmArgs& g, int64_t row, int64_t rows, Range k, Ge
   copy_tiles<kLineBytes>(from, row_bytes, rows, tiles, tiles, scratch.rows, kWholeLine);
 }
 
-// The tiles from k tile `kt` on of `rows` rows from row `r` of the block on, packed or in place.
+// Returns the tiles from k tile `kt` on of `rows` rows from row `r` of the block on, packed or in place.
 template <class T>
 inline RowTiles<T> tiles_of(const GemmArgs& g, const GemmScratch& scratch, int64_t row, int64_t r, int rows,
                             int64_t kt) {
@@ -70,23 +70,23 @@ inline RowTiles<T> tiles_of(const GemmArgs& g, const GemmScratch& scratch, int64
   return {first, first + row_tile, kTile, kTileDepth<T>};
 }
 
-// How far ahead of what is read once lines are fetched. The hardware looks ahead too, but not beyond a page of 4 KiB.
-// Measured with AMX, one core: a sixth to a fourth more bytes a second than without, which is more than a plain loop of
-// loads reads; 256 bytes and 4 KiB ahead are as good with one row, and 5 % worse with more.
+// Prefetch distance for lines that are read once. The hardware prefetches too, but not beyond a page of 4 KiB. Measured
+// with AMX, one core: a sixth to a fourth more bytes per second than without, which is more than a plain loop of loads
+// reads. Distances of 256 bytes and 4 KiB are as good with one row, and 5 % worse with more.
 inline constexpr int64_t kStreamAhead = 3072;
 
-// What vector instructions do beside the products of some rows, a part at each k tile. Tiles take so many cycles that
-// it is free there, and 10 to 20 % of the time where it has its own: finishing the sums of the rows before, which are
-// still in the first level, and fetching the next block from memory, where all its lines at once would fill the miss
-// buffers that loads of tiles need.
+// Vector work done during the tile products of some rows, a part at each k tile. Tile products take enough cycles to
+// hide it; done separately, it would take 10 to 20 % of the time. It finishes the sums of the previous rows, which are
+// still in the first level, and prefetches the next block from memory. Prefetching all lines of the block at once would
+// fill the miss buffers that tile loads need.
 template <class T, class Sum>
 struct BesideTiles {
   const GemmArgs& g;
   const TileBlock<T>& block;
   const Sum* c;
-  const std::byte* from;  // what is fetched
-  int64_t lines, rows;    // of it, and to finish, at each k tile
-  Range ahead{0, 0};      // lines left to fetch
+  const std::byte* from;  // memory to prefetch
+  int64_t lines, rows;    // lines to prefetch, and rows to finish, at each k tile
+  Range ahead{0, 0};      // lines left to prefetch
   Range done{0, 0};       // rows left to finish
 
   void operator()() {
@@ -101,7 +101,7 @@ struct BesideTiles {
   }
 };
 
-// Adds a block to `c` [rows][32], and finishes the sums where that is the last one.
+// Adds a block to `c` [rows][32], and finishes the sums if the block is the last one.
 template <class T, class Sum>
 [[gnu::noinline]] inline void multiply_by_tiles(const GemmArgs& g, const GemmScratch& scratch,
                                                 const TileBlock<T>& block, Sum* c, bool accumulate, bool finish) {
@@ -120,7 +120,7 @@ template <class T, class Sum>
     multiply_row_tiles(a, tile, kTile, block.count, c + r * 32, 32, rows, accumulate, beside);
     r += rows;
   }
-  if (finish) beside.finish(block.rows);  // the last rows, or all where a rank has no share of k
+  if (finish) beside.finish(block.rows);  // the last rows, or all rows if a rank has no share of k
 }
 
 }  // namespace

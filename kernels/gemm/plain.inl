@@ -1,5 +1,4 @@
-// Products with weights that are not in groups, bf16 and int8: what happens inside the loop nest of gemm.inl to a block
-// of k tiles.
+// Products with bf16 and int8 weights without groups: the work for a block of k tiles in the loop nest of gemm.inl.
 #pragma once
 
 #include "kernels/gemm/scratch.inl"
@@ -18,12 +17,12 @@
 namespace numaserve {
 namespace {
 
-// The loop nest's view of formats whose tiles lie in memory as the dot products take them: its unit of k is a tile.
+// The loop nest's view of formats whose tiles in memory are in the order of the dot products; the unit of k is a tile.
 template <class T>
 struct Plain {
   using Sum = typename SumOf<T>::type;
   static constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
-  static constexpr bool kFinishes = kPacksTiles;  // `add` finishes the sums itself where it is told to
+  static constexpr bool kFinishes = kPacksTiles;  // `add` finishes the sums itself if `finish` is set
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     const int64_t wanted = streamed ? g.b.depth : g.blocking.slab_tiles;
@@ -41,14 +40,14 @@ struct Plain {
     }
   }
 
-  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`.
+  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or overwrites `c` with them if `fresh` is set.
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
                   bool finish, GemmScratch& scratch, Sum* c) {
     const int64_t k_tiles = g.b.depth / kTileDepth<T>;
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
     const int64_t depth = block_tiles(g, rows, k, streamed);
     int64_t kt = k.begin;
-    do {  // once even where k is empty, so that the results are zero
+    do {  // once even if k is empty, so that the results are zero
       const int64_t count = k.end - kt < depth ? k.end - kt : depth;
       const T* block = b + kt * 2 * kElements;
       const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (k_tiles + k.begin) * 2 * kElements;
@@ -63,7 +62,7 @@ struct Plain {
   }
 
  private:
-  // k tiles that all rows pass by before the next ones.
+  // Returns the number of k tiles that all rows pass by before the next ones.
   static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
     if (kPacksRows ? rows <= kMostTogether : streamed) return k.end;
     return rows <= g.blocking.few_rows ? g.blocking.few_tiles : g.blocking.block_tiles;

@@ -1,9 +1,9 @@
-// What the portable set multiplies: the operands that four bytes of activations and a line of weights become, and sums
-// of 16 columns in two AVX2 registers.
+// The operands and sums of the portable set: operands made of four bytes of activations or of a line of weights, and
+// sums of 16 columns in two AVX2 registers.
 //
-// There is no dot product of bf16 or of four bytes in AVX2. Widened where they are multiplied, activations would cost
-// an instruction or two beside each multiply-add: they are widened once, when they are packed. A line of weights is
-// widened once for all rows of a pass.
+// AVX2 has no dot product of bf16 or of four bytes. Widening activations at each multiply-add would cost one or two
+// more instructions there, so they are widened once, when they are packed. A line of weights is widened once for all
+// rows of a pass.
 #pragma once
 
 #include <immintrin.h>
@@ -17,8 +17,8 @@ namespace {
 inline constexpr int kMostTogether = 6;  // packed rows of a pass by a panel: 12 registers of sums
 inline constexpr int kHeightStep = 1;
 
-// Half a line, eight columns of four bytes each, or eight words of a row of activations, as operands in k order.
-// bf16: fp32.
+// Operands, in k order, of half a line (eight columns of four bytes each) or of eight words of a row of activations.
+// bf16 becomes fp32.
 struct FloatOperands {
   static constexpr int kPerWord = 2;
   template <int i>
@@ -27,8 +27,9 @@ struct FloatOperands {
     return _mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xffff0000)));
   }
 };
-// Bytes with a sign: pairs of int16, the bytes with even numbers, then the others. A pair of products is summed by one
-// instruction, as four of bytes are by three, one of which gives the activations the signs of the weights.
+// Signed bytes as pairs of int16: first the bytes with even numbers, then the others. One instruction sums a pair of
+// products. Four products of bytes would take three instructions, one of which gives activations the signs of the
+// weights.
 struct PairOperands {
   static constexpr int kPerWord = 2;
   template <int i>
@@ -45,7 +46,8 @@ struct ByteOperands {
   }
 };
 
-// A line's operand: 16 columns. Halves have names: of arrays that are indexed in a loop gcc 12 keeps some in memory.
+// A line's operand: 16 columns. The halves are named members, because gcc 12 keeps some arrays that a loop indexes in
+// memory.
 struct Columns {
   __m256i low, high;
 };
@@ -58,8 +60,8 @@ NUMASERVE_INLINE inline Columns widened(const Columns& line, Widen&& widen) {
   return {widen(line.low), widen(line.high)};
 }
 
-// Sums of 16 columns, without a default: gcc 12 begins an array with a loop, and keeps the array in memory for it. To a
-// sum an activation's operand, in every lane, by those of the columns is added.
+// Sums of 16 columns, without a default value: gcc 12 initialises an array by a loop, and then keeps the array in
+// memory. `add` adds the product of an activation's operand, broadcast to every lane, and the columns' operands.
 struct Fp32Sums {
   __m256 low, high;
   NUMASERVE_INLINE static Fp32Sums zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
@@ -71,8 +73,8 @@ struct Fp32Sums {
   }
 };
 
-// Additions are written out: gcc 12 takes sums of whole numbers apart, makes many products first, and has no registers
-// for them.
+// Additions are written as assembly: gcc 12 reorders integer sums, computes many products first, and runs out of
+// registers.
 NUMASERVE_INLINE inline void add_int32(__m256i& sum, __m256i x) { __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(x)); }
 NUMASERVE_INLINE inline void add_int16(__m256i& sum, __m256i x) { __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(x)); }
 
@@ -93,7 +95,7 @@ struct Int32Sums {
     add_int32(high, _mm256_madd_epi16(a, columns.high));
   }
 };
-// Sums in 16 bits of small codes without a sign by bytes: half of the instructions, as long as they fit.
+// Sums in 16 bits of small unsigned codes by bytes: half of the instructions, as long as the sums fit.
 struct Int16Sums {
   __m256i low, high;
   NUMASERVE_INLINE static Int16Sums zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -107,7 +109,7 @@ struct Int16Sums {
   }
 };
 
-// What a format without groups takes.
+// The operand and sum types of a format without groups.
 template <class T>
 struct DotOf;
 template <>

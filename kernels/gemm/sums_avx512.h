@@ -1,5 +1,5 @@
-// Sums of 16 columns. fp32 and int32 each in a register type of their own: gcc 12 copies registers at every product
-// when the one is kept as the other.
+// Sums of 16 columns. fp32 and int32 have register types of their own: with one type for both, gcc 12 copies registers
+// at every product.
 #pragma once
 
 #include <immintrin.h>
@@ -28,7 +28,7 @@ struct Int32Sums {
   void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, _mm512_set1_epi32(activations), line); }
 };
 struct CodeSums : Int32Sums {
-  // Written out: gcc 12 gives the broadcast a register, keeps it for both panels, and has none left for the sums.
+  // Written as assembly: gcc 12 would keep the broadcast in a register for both panels and have none left for the sums.
   [[gnu::always_inline]] void add(const ActivationWord& activations, __m512i line) {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(v) : "v"(line), "m"(activations));
   }

@@ -1,4 +1,4 @@
-// The micro-tile of the instruction set that is compiled, which isa/ names by NUMASERVE_TILE_HEADER.
+// The micro-tile of the instruction set being compiled, which isa/ names by NUMASERVE_TILE_HEADER.
 #pragma once
 
 #if defined(NUMASERVE_TILE_HEADER)

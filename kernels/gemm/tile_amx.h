@@ -1,13 +1,14 @@
-// The GEMM micro-tile of the amx set: 1 or 2 by 2 tiles of up to 16 x 16 results. The contract of `tile_gemm` is that
-// of tile_portable.h. Tile registers: 0-3 results (row tile * 2 + panel), 4-5 activations, 6-7 weights.
+// The GEMM micro-tile of the amx set: 1 or 2 by 2 tiles of up to 16 x 16 results. The contract of `tile_gemm` is in
+// tile_portable.h. Tile registers: 0-3 results (row tile * 2 + panel), 4-5 activations, 6-7 weights.
 //
-// The tiles of a k tile are loaded before its products, weights first and in the order in which they lie in memory,
-// which is what the hardware prefetcher wants. Measured with AMX, one core: each tile just before the first product
-// that takes it, which is oneDNN's order (jit_brgemm_amx_uker.cpp), is 0 to 5 % slower, and TILELOADDT1 no faster.
+// The tiles of a k tile are loaded before its products, weights first and in memory order, which suits the hardware
+// prefetcher. Measured with AMX, one core: loading each tile just before its first product, which is oneDNN's order
+// (jit_brgemm_amx_uker.cpp), is 0 to 5 % slower, and TILELOADDT1 is no faster.
 //
-// Fewer than 16 rows have a tile configuration of their own, so that no more of them are read, multiplied and written.
-// LDTILECFG takes some 200 cycles (Intel's Optimization Reference Manual, throughput of AMX instructions), so that it
-// is loaded once a product or item (`tile_begin`), and the last of more rows overlap those before them instead.
+// Fewer than 16 rows have their own tile configuration, so that no surplus rows are read, multiplied or written.
+// LDTILECFG takes some 200 cycles (Intel's Optimization Reference Manual, throughput of AMX instructions). It is
+// therefore executed once per product or item (`tile_begin`), and with more rows the last tile overlaps the previous
+// one instead.
 #pragma once
 
 #include <immintrin.h>
@@ -25,19 +26,19 @@ namespace numaserve {
 namespace {
 
 inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands signed
-// Two panels of weights, 32 rows of activations and their results: with 48 KiB eight k tiles. Measured with AMX, of the
-// peak of bf16 and with activations in the second level: 65 % with 8, 55 % with 16.
+// Two panels of weights, 32 rows of activations and their results: with 48 KiB eight k tiles. Measured with AMX, as a
+// fraction of the bf16 peak, with activations in the second level: 65 % with 8 tiles, 55 % with 16.
 inline constexpr FirstLevelUse kFirstLevelUse = {
     .quarters = 3, .tile_bytes = 4 * kTileBytes, .other_bytes = 32 * 32 * 4};
 inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
 inline constexpr bool kPacksTiles = true;  // see packed_tiles_amx.inl
-// Up to so many rows of groups take fewer cycles as vectors than as tiles, whose sums have to be stored before they are
-// scaled, group by group. Measured, time as vectors by time as tiles: groups of 32 with minima and 9 to 12 rows
-// 0.82-0.92, with 16 rows 1.0-1.07; without, where tiles are scaled with less, 0.94-1.03 with 10 rows and 1.0-1.08
-// with 12; groups of 64 with 6 rows 0.94 and with 7 rows 1.18; of 128 with 3 rows 1.15 and with 8 rows 1.51.
-// TDPBF16PS rounds otherwise than VDPBF16PS: all rows of bf16 go through tiles, so that the bits are the same in any
-// batch.
+// The maximum number of rows for which products of groups take fewer cycles with vectors than with tiles, whose sums
+// have to be stored before they are scaled, group by group. Measured time with vectors divided by time with tiles:
+// groups of 32 with minima 0.82-0.92 with 9 to 12 rows, 1.0-1.07 with 16. Without minima, where tiles need less
+// scaling, 0.94-1.03 with 10 rows, 1.0-1.08 with 12. Groups of 64: 0.94 with 6 rows, 1.18 with 7. Groups of 128: 1.15
+// with 3 rows, 1.51 with 8. TDPBF16PS rounds differently from VDPBF16PS: all rows of bf16 go through tiles, so that the
+// bits are the same in any batch.
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? 12 : 0;
 template <class Element>
@@ -46,11 +47,11 @@ inline int64_t rows_in_registers(int64_t group, Offsets offsets) {
   if (group <= 32) return offsets == Offsets::kMinima ? kRowsInRegisters<Element> : 8;
   return group <= 64 ? 6 : 2;
 }
-// However few they are, they fetch groups ahead: from the third level two cores read 1.5 to 1.9 times as much so as
-// with the hardware's prefetcher alone, from memory 1.1 times.
+// With any number of rows, passes prefetch groups. From the third level, two cores then read 1.5 to 1.9 times as much
+// as with the hardware prefetcher alone; from memory, 1.1 times.
 inline constexpr int kFewestFetched = 1;
 
-// How many of `left` rows products take at once: 32, and of what is left at the end no fewer than 16.
+// Returns the number of rows, of `left`, that products take at once: 32, or 16 where 32 would leave fewer than 16.
 inline int rows_at_once(int64_t left) {
   if (left <= 2 * kTileRows) return static_cast<int>(left);
   return left < 3 * kTileRows ? kTileRows : 2 * kTileRows;
@@ -60,7 +61,7 @@ inline void tile_begin(int64_t rows) {
   NUMASERVE_TILE_CONFIGURE(static_cast<int>(rows < kTileRows ? rows : kTileRows));
 }
 
-// Not functions: tile numbers are part of the instruction.
+// Macros rather than functions: tile numbers are part of the instruction.
 #define NUMASERVE_TILE_DOT(T, c, a, b)         \
   do {                                         \
     if constexpr (sizeof(T) == sizeof(bf16)) { \
@@ -72,8 +73,8 @@ inline void tile_begin(int64_t rows) {
     }                                          \
   } while (false)
 
-// Where the activations of up to 32 rows are, in elements: the first tile of both row tiles, and how far it is to the
-// next k tile and to the next row. The second row tile ends with the last row.
+// The place of the activations of up to 32 rows: the first tile of each row tile, and the distances, in elements, to
+// the next k tile and to the next row. The second row tile ends with the last row.
 template <class T>
 struct RowTiles {
   const T *first, *second;
@@ -90,7 +91,7 @@ inline void amx_block(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int6
   const int64_t a_bytes = a.row * static_cast<int64_t>(sizeof(T));
   const int64_t c_bytes = ldc * static_cast<int64_t>(sizeof(Sum));
   Sum* c1 = kRowTiles == 2 ? c + (rows - kTileRows) * ldc : c;
-  // gcc's tile loads do not say that they read memory: without this, stores to `a` or `c` could sink below them.
+  // gcc does not know that tile loads read memory: without this, stores to `a` or `c` could sink below them.
   __asm__ volatile("" ::: "memory");
   if (accumulate) {
     NUMASERVE_TILE_LOAD(0, c, c_bytes);
@@ -125,7 +126,7 @@ struct Nothing {
   void operator()() const {}
 };
 
-// `beside` is called at each k tile, for what vector instructions do meanwhile.
+// `beside` is called at each k tile and does the vector work of that time.
 template <class T, class TileAt, class Sum, class Beside = Nothing>
 inline void multiply_row_tiles(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c,
                                int64_t ldc, int rows, bool accumulate, Beside&& beside = {}) {
@@ -145,7 +146,7 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   }
 }
 
-// As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+// Runs as many multiply-adds as the processor can, to measure its peak; returns the number of operations.
 template <class T>
 inline int64_t tile_peak(int64_t rounds) {
   alignas(64) static const std::byte kZeros[kTileBytes] = {};

@@ -1,6 +1,5 @@
 // The GEMM micro-tile of the avx512 set: VDPBF16PS or VPDPBUSD with four bytes of activations broadcast from memory.
-// The contract of `tile_gemm` is that of tile_portable.h. It serves attention, bf16; products take
-// packed_rows_avx512.inl.
+// The contract of `tile_gemm` is in tile_portable.h. It serves attention in bf16; products use packed_rows_avx512.inl.
 #pragma once
 
 #include <immintrin.h>
@@ -13,22 +12,22 @@
 namespace numaserve {
 namespace {
 
-// VPDPBUSD wants its first operand unsigned: activations are stored with this added, and the results corrected.
+// VPDPBUSD needs an unsigned first operand: activations are stored with this offset, and results are corrected.
 inline constexpr int kActivationOffset = 128;
-// Weights alone: activations are a stream beside them.
+// Only weights stay in the cache; activations are streamed.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksRows = true;  // see packed_rows_avx512.inl
 inline constexpr bool kPacksTiles = false;
-// Up to how many rows meet a KV cache that is widened in registers (kv_tiles_avx512.inl).
+// The maximum number of rows for which a KV cache is widened in registers (kv_tiles_avx512.inl).
 inline constexpr int kKvRowsInRegisters = 8;
-// Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).
+// The maximum number of rows for which weights are widened in registers (grouped_avx512.inl).
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;
 template <class Element>
 inline int64_t rows_in_registers(int64_t, Offsets) {
   return kRowsInRegisters<Element>;
 }
-// Fewer rows read groups as fast as a plain read loop (Zen 4), without fetching them ahead.
+// With fewer rows, groups are read as fast as by a plain read loop (Zen 4), without prefetching.
 inline constexpr int kFewestFetched = 5;
 
 template <int kRows, class TileAt>
@@ -81,7 +80,7 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 inline void tile_begin(int64_t) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 
-// As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+// Runs as many multiply-adds as the processor can, to measure its peak; returns the number of operations.
 template <class T>
 inline int64_t tile_peak(int64_t rounds) {
   typename SumsOf<T>::type acc[16];

@@ -13,11 +13,11 @@ namespace numaserve {
 namespace {
 
 inline constexpr int kActivationOffset = 0;
-// Weights alone: activations are a stream beside them.
+// Only weights stay in the cache; activations are streamed.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksRows = true;  // see packed_rows_avx2.inl
 inline constexpr bool kPacksTiles = false;
-// Up to how many rows meet weights that are widened in registers (grouped_avx2.inl).
+// The maximum number of rows for which weights are widened in registers (grouped_avx2.inl).
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;
 template <class Element>
@@ -26,7 +26,7 @@ inline int64_t rows_in_registers(int64_t, Offsets) {
 }
 inline constexpr int kFewestFetched = 1;
 
-// A panel by the rows of a pass, whose activations are packed; see tile_gemm.
+// Multiplies a panel by the rows of a pass, whose activations are packed; see tile_gemm.
 template <int kRows, class TileAt>
 NUMASERVE_FLAT inline void tile_pass_by_panel(const ActivationWord* a, TileAt b, int64_t k_tiles, float* c, int64_t ldc,
                                               bool accumulate) {
@@ -50,12 +50,11 @@ NUMASERVE_FLAT inline void tile_pass_by_panel(const ActivationWord* a, TileAt b,
   unrolled<kRows>([&]<int r>() NUMASERVE_INLINE { sums[r].store(c + r * ldc); });
 }
 
-// c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k-tile kt and each further
-// panel's lies `panel_stride` elements on; `panels` is even. Each element is one chain of fused multiply-adds in k
-// order, whatever `rows` is, which is what makes a row's bits independent of its batch. `rows` is what `rows_at_once`
-// says of the rows that are left of those that this thread has named to `tile_begin`, for this product or before it;
-// rows beyond them are neither read nor written. It serves attention, whose k is no more than kMostTileDepth; products
-// take packed_rows_avx2.inl.
+// c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k tile kt. The tile of each
+// further panel lies `panel_stride` elements after the one before; `panels` is even. Each element is one chain of fused
+// multiply-adds in k order, whatever `rows` is, so a row's bits do not depend on its batch. `rows` is the result of
+// `rows_at_once` for the rows that are left of the number that this thread gave to `tile_begin`. Rows beyond them are
+// neither read nor written. It serves attention, whose k is at most kMostTileDepth; products use packed_rows_avx2.inl.
 inline constexpr int64_t kMostTileDepth = kMaxLatentDim > kMaxHeadDim ? kMaxLatentDim : kMaxHeadDim;
 template <class TileAt>
 inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
@@ -67,7 +66,7 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
     with_height(pass_height(rows, r, together), [&]<int kRows>() {
       pack_pass<FloatOperands, kRows>(words + r * lda / 2, lda / 2, k_tiles * kLines, packed);
       for (int p = 0; p < panels; p += 2) {
-        // Asked for once for both panels of a pair: whoever is asked fetches ahead at that pace.
+        // `b` is called once for both panels of a pair, because each call of `b` also prefetches.
         const bf16* tiles[kMostTileDepth / kTileK];
         const auto first = [&](int64_t kt) { return tiles[kt] = b(kt) + p * panel_stride; };
         const auto second = [&](int64_t kt) { return tiles[kt] + panel_stride; };
@@ -81,10 +80,11 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 inline void tile_begin(int64_t) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 
-// Has a sum be needed. Not written where the sum is a lambda's capture: clang captures nothing that only asm names.
+// Makes the compiler keep a sum. It is a function because clang does not capture in a lambda a variable that only asm
+// names.
 NUMASERVE_INLINE inline void need(const auto& sum) { __asm__ volatile("" ::"x"(sum.low), "x"(sum.high)); }
 
-// As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+// Runs as many multiply-adds as the processor can, to measure its peak; returns the number of operations.
 template <class T>
 NUMASERVE_FLAT inline int64_t tile_peak(int64_t rounds) {
   constexpr int kSums = kMostTogether;
@@ -101,7 +101,7 @@ NUMASERVE_FLAT inline int64_t tile_peak(int64_t rounds) {
   for (int64_t i = 0; i < rounds; ++i) {
     __m256i activations = _mm256_set1_epi32(x);
     unrolled<kTimes * kSums>([&]<int s>() NUMASERVE_INLINE {
-      __asm__("" : "+x"(activations));  // or all products would be known to be one
+      __asm__("" : "+x"(activations));  // otherwise the compiler would know that all products are equal
       sums[s % kSums].add(activations, columns);
     });
     __asm__ volatile("" : "+m"(x));

@@ -1,6 +1,7 @@
 // AMX tile registers in software, so that every line of the amx set is tested on machines without AMX. The arithmetic
-// is that of TDPBF16PS in Intel's manual: even and odd products are summed apart by fused multiply-adds, both sums are
-// added, and that to the result. Inlined, the instructions would make this set take half as long again to compile.
+// is that of TDPBF16PS in Intel's manual: even and odd products are summed separately by fused multiply-adds, both sums
+// are added, and the total is added to the result. The functions are not inlined: inlining would lengthen compilation
+// of this set by half.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +13,7 @@ namespace {
 
 inline constexpr int kTileRows = 16;  // of results and activations, at most
 
-// Rows beyond those that are configured are zero.
+// Rows beyond the configured ones are zero.
 struct EmulatedTile {
   alignas(64) unsigned char row[kTileRows][64];
 };
@@ -20,7 +21,7 @@ thread_local EmulatedTile emulated_tiles[8];
 thread_local int emulated_rows = 0;  // of results and activations; 0: not configured
 
 inline void emulated_require() {
-  if (emulated_rows == 0) __builtin_trap();  // what the processor does: #UD
+  if (emulated_rows == 0) __builtin_trap();  // like the processor: #UD
 }
 
 [[gnu::noinline]] void emulated_configure(int rows) {
@@ -71,7 +72,8 @@ inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
 
 [[gnu::noinline]] void emulated_dpbssd(int c, int a, int b) {
   emulated_require();
-  // The instruction at hand takes its first operand unsigned: 128 is added to it, and 128 times the other taken off.
+  // The instruction used takes an unsigned first operand: 128 is added to it, and 128 times the other operand is
+  // subtracted.
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
   for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);

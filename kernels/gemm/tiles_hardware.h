@@ -1,4 +1,4 @@
-// AMX tile registers, the real ones.
+// AMX tile registers of the processor.
 #pragma once
 
 #include <immintrin.h>
@@ -16,7 +16,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// By the rows of results and activations, from 1 on.
+// Configurations by the number of rows of results and activations, from 1 on.
 struct TileConfigs {
   TileConfig of[kTileRows + 1];
   constexpr TileConfigs() : of{} {

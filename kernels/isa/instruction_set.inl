@@ -1,4 +1,4 @@
-// Everything an instruction set consists of, and its table. Included once by each file of this folder, with
+// All functions of an instruction set, and their table. Each file of this folder includes this once, with
 // NUMASERVE_ISA_NAME, NUMASERVE_ISA_TABLE and NUMASERVE_TILE_HEADER set.
 //
 // Anonymous namespaces keep the sets apart: nothing here may have linkage that another set's copy could replace.

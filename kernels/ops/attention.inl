@@ -1,14 +1,15 @@
 // Attention over paged KV for prefill, extend and decode alike.
 //
 // KV is cut at fixed positions into blocks of kAttentionBlock tokens. For each block a row gets its maximum m, its sum
-// l of exponentials and its unnormalised output o; blocks are merged strictly in order, by the same arithmetic whether
-// one work item goes through all blocks (prefill) or each block is an item of its own (decode of a long sequence).
-// So a row's bits depend on its own KV alone. Online softmax: Milakov and Gimelshein, 2018; blocks: Dao et al., 2022.
+// l of exponentials and its unnormalised output o. Blocks are merged strictly in order, by the same arithmetic, whether
+// one work item goes through all blocks (prefill) or each block is an item of its own (decode of a long sequence). A
+// row's bits therefore depend on its own KV alone. Online softmax: Milakov and Gimelshein, 2018; blocks: Dao et al.,
+// 2022.
 //
-// Codes of one byte are widened to bf16, exactly, a half page at a time into a tile buffer that stays in the L1 or L2
-// cache; then everything runs as for bf16. The scales of K are multiplied into the columns of scores, in fp32. The
-// scales of V are multiplied into the probabilities before those are rounded to bf16, where V itself would have lost
-// more; what a rounded weight has become is counted in l, so that the weights add up to one as they do without scales.
+// Codes of one byte are widened to bf16, exactly, half a page at a time into a tile buffer that stays in the L1 or L2
+// cache; the rest is as for bf16. The scales of K are multiplied into the columns of scores, in fp32. The scales of V
+// are multiplied into the probabilities before these are rounded to bf16; rounding a scaled V would lose more. l sums
+// the rounded weights, so that weights add up to one as they do without scales.
 #pragma once
 
 #include "kernels/gemm/tile.h"
@@ -57,7 +58,7 @@ inline void gather_q(const AttentionArgs& a, const AttentionItem& item, Attentio
                      static_cast<size_t>(padded) * sizeof(bf16));
 }
 
-// Stores the new keys and values of an item's head that its blocks have: no other item sees them (see
+// Stores the new keys and values of an item's head that belong to its blocks: no other item sees these (see
 // AttentionWork::can_store).
 inline void store_new(const AttentionArgs& a, const AttentionItem& item) {
   const AttentionSequence& s = a.sequences[item.sequence];
@@ -95,7 +96,7 @@ inline const bf16* widen_tiles(const AttentionArgs& a, const std::byte* half, Kv
   return reinterpret_cast<const bf16*>(w.tiles);
 }
 
-// The scales of a block's tokens as factors. Those of tokens that no row sees are zero, or what was left there.
+// Loads the scales of a block's tokens as factors. Scales of tokens that no row sees are zero or stale.
 template <class Codes>
 inline void load_scales(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
                         BlockScales& scales) {
@@ -189,8 +190,8 @@ inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, in
   block_outputs<Codes, kAhead>(a, item, table, pages, ahead, w);
 }
 
-// `q` are the item's queries. Many rows find most KV in a cache, and prefetch between rows: inside of the tiles it
-// would spill accumulators, a fifth of the speed.
+// `q`: the item's queries. With many rows most KV comes from a cache, so prefetches go between rows: inside the tiles
+// they would spill accumulators and cost a fifth of the speed.
 inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, const bf16* q,
                             KvAhead& ahead, AttentionScratch& w) {
   with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
@@ -205,8 +206,8 @@ inline int32_t first_block(const AttentionArgs& a, const AttentionItem& item) {
   return item.block >= 0 ? item.block : row_limits(a, item, 0).low / kAttentionBlock;
 }
 
-// The block to prefetch while one is computed: the block after it, or else the first of the item that comes next, or
-// what comes after all items.
+// Returns the memory to prefetch while a block is computed: the block after it, otherwise the first block of the next
+// item, otherwise the memory needed after all items.
 inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t end,
                         const AttentionItem* next) {
   if (block + 1 < end) return kv_ahead(a, item, block + 1, item.num_rows);
@@ -214,7 +215,7 @@ inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32
   return after_ahead(a, item.num_rows);
 }
 
-// `next` is what this thread will probably compute next, or null.
+// `next`: the item that this thread will probably compute next, or null.
 inline void attention_item(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* next,
                            void* scratch) {
   AttentionScratch& w = *static_cast<AttentionScratch*>(scratch);

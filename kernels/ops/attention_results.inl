@@ -1,5 +1,4 @@
-// What becomes of the results of blocks: merged in order, kept as partial ones, or written as the result of a row. See
-// attention.inl.
+// Results of blocks: merged in order, stored as partial results, or written as the result of a row. See attention.inl.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -16,8 +15,8 @@ inline int64_t query_row(const AttentionArgs& a, const AttentionItem& item, int3
          index % group;
 }
 
-// Merges a block's outputs (o, m, l) of up to 16 rows into what came before them (merged...). The rows of `o` are
-// `stride` apart, those of `merged` `merged_stride`; m, l and merged_... have room for 16.
+// Merges a block's outputs (o, m, l) of up to 16 rows into the outputs of earlier blocks (merged...). The rows of `o`
+// are `stride` apart, the rows of `merged` `merged_stride`; m, l and merged_... have space for 16.
 inline void merge_rows(const float* o, int64_t stride, const float* m, const float* l, float* merged,
                        int64_t merged_stride, float* merged_m, float* merged_l, int32_t rows, int32_t count) {
   const F32x16 m_before = F32x16::load(merged_m), m_now = F32x16::load(m), peak = F32x16::max(m_now, m_before);
@@ -43,7 +42,7 @@ inline void merge_rows(const float* o, int64_t stride, const float* m, const flo
   }
 }
 
-// The same of all rows of an item, their values side by side.
+// The same for all rows of an item, with their values side by side.
 inline void merge_block(const float* o, const float* m, const float* l, float* merged, float* merged_m, float* merged_l,
                         int32_t rows, int32_t count) {
   for (int32_t r = 0; r < rows; r += 16)
@@ -51,7 +50,7 @@ inline void merge_block(const float* o, const float* m, const float* l, float* m
                rows - r < 16 ? rows - r : 16, count);
 }
 
-// The same of one row.
+// The same for one row.
 inline void merge_row(const float* o, float m, float l, float* merged, float& merged_m, float& merged_l,
                       int32_t count) {
   alignas(64) float of[4][16] = {{m}, {l}, {merged_m}, {merged_l}};
@@ -60,13 +59,13 @@ inline void merge_row(const float* o, float m, float l, float* merged, float& me
   merged_l = of[3][0];
 }
 
-// Dimensions of a row's result, and the same padded.
+// The dimensions of a row's result, and the padded dimensions.
 inline int32_t value_dim(const AttentionArgs& a) { return a.value_dim > 0 ? a.value_dim : a.head_dim; }
 inline int32_t padded_values(const AttentionArgs& a) { return static_cast<int32_t>(round_up(value_dim(a), kTileK)); }
 
-// A head's sink as a part of a row's sum of probabilities, whose maximum is `m`. Added to the finished sum, it is the
-// same however the row's blocks were computed. A sink far above all scores leaves a result of next to nothing: `exp`
-// does not overflow.
+// Returns a head's sink as a part of a row's sum of probabilities, whose maximum is `m`. Added to the finished sum, it
+// does not depend on how the row's blocks were computed. A sink far above all scores gives a result of nearly zero:
+// `exp` does not overflow.
 inline float sink_share(float sink, float m) {
   constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
   alignas(64) float share[16];
@@ -74,7 +73,7 @@ inline float sink_share(float sink, float m) {
   return share[0];
 }
 
-// Normalised result of a row, without the padding of its head.
+// Writes the normalised result of a row, without the padding of its head.
 inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float m,
                       float l) {
   const int64_t index = query_row(a, item, row);

@@ -1,4 +1,4 @@
-// Which rows see which part of the KV cache, and the prefetching of what is needed next.
+// The part of the KV cache that each row sees, and prefetching of the part that is needed next.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -20,31 +20,31 @@ inline RowLimits row_limits(const AttentionArgs& a, const AttentionItem& item, i
   return {low, position + 1};
 }
 
-// Number of a block's pages that the rows of an item see something of.
+// Returns the number of a block's pages that the item's rows see, at least in part.
 inline int32_t visible_pages(const AttentionArgs& a, const AttentionItem& item, int32_t block) {
   const int32_t seen = row_limits(a, item, item.num_rows - 1).high - block * kAttentionBlock;
   return static_cast<int32_t>(ceil_div(seen < kAttentionBlock ? seen : kAttentionBlock, kPageTokens));
 }
 
-// The K and V that are needed next, prefetched in small portions while a block is computed: a core can have few misses
-// under way, and drops what a longer burst asks for beyond them.
+// The K and V that are needed next, prefetched in small portions while a block is computed. A core can have few misses
+// in flight, and drops prefetches beyond that number.
 struct KvAhead {
   const int32_t* table = nullptr;  // of the pages left
   int32_t pages = 0;
   bool in_v = false;
   const std::byte *k = nullptr, *v = nullptr, *next = nullptr;
   int64_t stride = 0, half_lines = 0;
-  int64_t lines = 0;                        // left of the half page, K or V, that `next` is in
+  int64_t lines = 0;                        // lines left of the half page, K or V, that contains `next`
   int64_t vector_lines = 0, row_lines = 0;  // portions: for each 16 scores of few rows, for each of many rows
 };
 
-constexpr int32_t kRowsAhead = 16;  // up to so many rows wait for memory
+constexpr int32_t kRowsAhead = 16;  // the maximum number of rows for which memory is the bottleneck
 
-// The lines to prefetch for each two tiles, of which a page has as many as the next one: three quarters of theirs. A
-// quarter is left to the softmax, so that memory works during that too.
+// The number of lines to prefetch for every two tiles: three quarters of the lines of two tiles, since the next page
+// has as many tiles. The softmax prefetches the last quarter, so that memory is busy then too.
 constexpr int64_t tile_lines_ahead(KvDtype dtype) { return 2 * kv_tile_bytes(dtype) / kLineBytes * 3 / 4; }
 
-// Nothing yet, at the pace at which `rows` rows of some block are computed.
+// Returns an empty prefetch, at the pace at which `rows` rows of a block are computed.
 inline KvAhead paced(const AttentionArgs& a, int32_t rows) {
   const int64_t half_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;
   return {.half_lines = half_lines,
@@ -52,7 +52,7 @@ inline KvAhead paced(const AttentionArgs& a, int32_t rows) {
           .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
 }
 
-// The memory to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
+// Returns the memory to prefetch while `rows` rows of a block are computed: the part of `block` that `item` needs.
 inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
   KvAhead ahead = paced(a, rows);
   ahead.table = a.sequences[item.sequence].pages + block * (kAttentionBlock / kPageTokens);
@@ -63,7 +63,7 @@ inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32
   return ahead;
 }
 
-// The same of what comes after all items.
+// The same for the memory needed after all items.
 inline KvAhead after_ahead(const AttentionArgs& a, int32_t rows) {
   KvAhead ahead = paced(a, rows);
   ahead.next = a.after;
@@ -71,7 +71,7 @@ inline KvAhead after_ahead(const AttentionArgs& a, int32_t rows) {
   return ahead;
 }
 
-// Whether there is anything left; goes on to the next half page where one is done.
+// Returns whether anything is left to prefetch; moves on to the next half page when one is done.
 inline bool open_half_page(KvAhead& ahead) {
   if (ahead.lines > 0) return true;
   if (ahead.in_v) {

@@ -1,6 +1,6 @@
-// Products with codes of the KV cache that are widened in registers: what the avx512 set does with few rows, where
-// tiles in the cache would be written for one reading. Each element is the chain of products that `tile_gemm` makes of
-// it. More than four rows take one panel at a time: with two their sums leave no registers for widening.
+// Products with codes of the KV cache that are widened in registers: the avx512 set uses these with few rows, for which
+// tiles in the cache would be written for a single read. Each element is the same chain of products as in `tile_gemm`.
+// More than four rows take one panel at a time: with two, their sums would leave no registers for widening.
 #pragma once
 
 #include <immintrin.h>
@@ -35,8 +35,9 @@ inline void kv_rows_in_registers(const bf16* a, int64_t lda, TileAt b, int64_t p
     for (int panel = 0; panel < kPanels; ++panel) sums[r][panel].store(c + r * ldc + panel * kTileN);
 }
 
-// c[rows, panels * 16] = a[rows, k] · B, where b(kt) is the tile of codes of the first panel for k-tile kt and each
-// further panel's lies `panel_bytes` on; `panels` is even. False, and nothing is done, where this is not the way.
+// c[rows, panels * 16] = a[rows, k] · B, where b(kt) is the tile of codes of the first panel for k tile kt. The tile of
+// each further panel lies `panel_bytes` after the one before; `panels` is even. Returns false, with nothing done, where
+// this method does not apply.
 template <class Codes, int kRows = kKvRowsInRegisters, class TileAt>
 inline bool kv_tiles_in_registers(const bf16* a, int64_t lda, TileAt b, int64_t panel_bytes, int panels,
                                   int64_t k_tiles, float* c, int64_t ldc, int rows) {

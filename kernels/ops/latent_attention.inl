@@ -1,16 +1,16 @@
 // Attention over a latent cache: multi-head latent attention (DeepSeek-V2, 2024) with the projections of keys and
-// values absorbed into queries and outputs. All heads share one key, [latent, rotated part], and its first `value_dim`
-// dimensions are their value too: so every row of every head passes by the same tokens, and heads are rows of a matrix
-// product like any others.
+// values absorbed into queries and outputs. All heads share one key, [latent, rotated part], whose first `value_dim`
+// dimensions are also their value. Every row of every head therefore passes by the same tokens, and heads are rows of
+// an ordinary matrix product.
 //
 // Pages hold the tokens once, in tiles of keys (dimensions down the lines). Tiles of values (tokens down the lines) are
-// made of these in the thread's scratch, once for a block of tokens and all rows of an item: a second copy in the cache
-// would double what is read from memory, which is what decoding waits for. Blocks, softmax and merging are those of
-// attention.inl, and so are the reasons why a row's bits depend on nothing but its own tokens.
+// made from these in the thread's scratch, once for a block of tokens and all rows of an item. A second copy in the
+// cache would double the bytes read from memory, which is the bottleneck of decoding. Blocks, softmax and merging are
+// those of attention.inl, and for the same reasons a row's bits depend on nothing but its own tokens.
 //
-// With several ranks blocks are merged as so many groups, block b in group b % world, and then the groups in order:
-// whether one rank goes through all of them or each rank attends one for the heads of all (see
-// runtime/context_parallel.h) does not show in the bits either.
+// With several ranks, blocks are merged as `world` groups, block b in group b % world, and then the groups in order.
+// The bits are the same whether one rank goes through all groups, or each rank attends one group for the heads of all
+// ranks (see runtime/attention/context_parallel.h).
 #pragma once
 
 #include <immintrin.h>
@@ -22,8 +22,8 @@ namespace numaserve {
 namespace {
 
 inline constexpr int kBlockPages = kAttentionBlock / kPageTokens;
-// From row to row an odd number of cache lines, so that the rows of a tile do not fall into the same set of the L1
-// cache.
+// The distance of rows is an odd number of cache lines, so that the rows of a tile do not fall into the same set of the
+// L1 cache.
 inline constexpr int64_t latent_stride(int32_t head_tiles) { return (head_tiles | 1) * kTileK; }
 
 struct LatentScratch {
@@ -40,11 +40,11 @@ struct LatentScratch {
   float total_m[kLatentRows], total_l[kLatentRows];
 };
 
-// The order in which an item goes through blocks.
+// The order in which an item visits blocks.
 struct BlockOrder {
   int32_t end, groups, only;  // `only` this group, or -1: all, one after the other
   int32_t first() const { return only < 0 ? 0 : only; }
-  // The block after `block`, or `end`.
+  // Returns the block after `block`, or `end`.
   int32_t after(int32_t block) const {
     if (block + groups < end) return block + groups;
     return only < 0 && ends_group(block) && block % groups + 1 < groups ? block % groups + 1 : end;
@@ -53,8 +53,8 @@ struct BlockOrder {
 };
 
 // Makes half of the lines of two tiles of values, with 16 dimensions each, from the tile of keys with their 32
-// dimensions of 16 tokens. Four words, two dimensions of two tokens, stay together: they change their order, and as 64
-// bits they are transposed, 8 by 8 (pairs of dimensions by pairs of tokens).
+// dimensions of 16 tokens. Groups of four words, two dimensions of two tokens, stay together. Their words are
+// reordered, and the groups are transposed as 64 bits, 8 by 8 (pairs of dimensions by pairs of tokens).
 inline void turn_tile(const bf16* keys, bf16* values) {
   constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
   for (int half = 0; half < 2; ++half) {
@@ -63,7 +63,7 @@ inline void turn_tile(const bf16* keys, bf16* values) {
 #if defined(__AVX512F__)
     const __m512i exchange = _mm512_set4_epi32(0x0f0e0b0a, 0x0d0c0908, 0x07060302, 0x05040100);
     for (int column = 0; column < 4; ++column) {
-      // 128 bits of every second line: loads with inserts leave the shuffle port to what only it can do.
+      // 128 bits of every second line: loads with inserts leave the shuffle port to operations that need it.
       const auto gather = [&](int first) {
         const auto at = [&](int i) {
           return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines + (first + 2 * i) * kLine) + column);
@@ -106,8 +106,8 @@ inline void turn_values(const AttentionArgs& a, const int32_t* table, int32_t pa
   }
 }
 
-// The memory to prefetch while an item of `rows` rows is busy with some block: what `item` needs of `block`. Halves of
-// a page stand in for its K and V.
+// Returns the memory to prefetch while an item of `rows` rows computes a block: the part of `block` that `item` needs.
+// Halves of a page take the place of its K and V.
 inline KvAhead latent_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
   const int64_t half_lines = a.head_tiles * kTileBytes / kLineBytes, lines = 2 * half_lines * kBlockPages;
   const int64_t portions = ceil_div(rows, kAttentionRows) * (kBlockPages + a.value_dim / kTileK) + rows;
@@ -126,14 +126,14 @@ inline int32_t first_latent_block(const AttentionArgs& a, const AttentionItem& i
   return a.block_group < 0 ? 0 : a.block_group;
 }
 
-// m, l and o of the rows of `part`, a part of an item, for one block. Up to 16 rows wait for memory, and prefetch a
-// little with every tile; more do it between products, and between the rows of the softmax.
+// Computes m, l and o of the rows of `part`, a part of an item, for one block. Up to 16 rows are limited by memory, and
+// prefetch a little with every tile. More rows prefetch between products, and between the rows of the softmax.
 template <bool kAhead>
 inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32_t block, const bf16* q, KvAhead& ahead,
                         LatentScratch& w) {
   const int32_t first = block * kAttentionBlock, pages = visible_pages(a, part, block);
   const int32_t* table = a.sequences[part.sequence].pages + block * kBlockPages;
-  // Half of two tiles' lines, because two products go by as many tiles; a quarter is left to the softmax.
+  // Half of the lines of two tiles, because two products pass by the same tiles; the softmax prefetches a quarter.
   constexpr int64_t kTileLines = kTileBytes / kLineBytes * 3 / 4;
   for (int32_t page = 0; page < pages; ++page) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
@@ -159,7 +159,8 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
   }
 }
 
-// One block for all rows of an item: results to the partial ones, or merged into what came before.
+// Computes one block for all rows of an item: writes partial results, or merges them into the results of earlier
+// blocks.
 inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
                          LatentScratch& w) {
   turn_values(a, a.sequences[item.sequence].pages + block * kBlockPages, visible_pages(a, item, block), w.v);
@@ -184,7 +185,7 @@ inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int3
   }
 }
 
-// A finished row: normalised, or as a group's part of what other ranks know the rest of.
+// Writes a finished row: normalised, or as a group's part, to be merged with the parts of other ranks.
 inline void write_result(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* o, float m,
                          float l) {
   if (a.group_out == nullptr)
@@ -193,7 +194,7 @@ inline void write_result(const AttentionArgs& a, const AttentionItem& item, int3
     write_partial(a, a.group_out, query_row(a, item, row), o, m, l);
 }
 
-// All blocks of an item that sees those before `end`.
+// Computes all blocks of an item that sees the blocks before `end`.
 inline void latent_blocks(const AttentionArgs& a, const AttentionItem& item, int32_t end, const AttentionItem* next,
                           LatentScratch& w) {
   const BlockOrder order{.end = end, .groups = a.block_groups, .only = a.block_group};
@@ -220,7 +221,7 @@ inline void latent_blocks(const AttentionArgs& a, const AttentionItem& item, int
                  several ? w.total_l[r] : w.merged_l[r]);
 }
 
-// `next` is what this thread will probably compute next, or null.
+// `next`: the item that this thread will probably compute next, or null.
 inline void latent_attention_item(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* next,
                                   void* scratch) {
   LatentScratch& w = *static_cast<LatentScratch*>(scratch);

@@ -69,7 +69,7 @@ SampledBlock look_at_block(const float* x, int64_t block, int64_t vocab) {
   return {.peak = lane_maxima(x, begin, end).max_lane(), .weight = 0.0f, .holds_nan = holds_nan(x, begin, end)};
 }
 
-// The largest logit and the lowest id that has it, of blocks that `block_at` gives: a second look at one of them.
+// Finds the largest logit and the lowest id that has it, from blocks that `block_at` gives; one block is read again.
 template <class BlockAt>
 Peak peak_of_blocks(const float* x, int64_t vocab, BlockAt&& block_at) {
   Peak peak{kMinusInfinity, 0, true};
@@ -120,14 +120,14 @@ struct Softmax {
   }
 };
 
-// The same of blocks that have been weighed.
+// The same for blocks that have been weighed.
 double total_weight(const SampledBlock* blocks, int64_t vocab) {
   double sum = 0.0;
   for (int64_t block = 0; block < sample_blocks(vocab); ++block) sum += static_cast<double>(blocks[block].weight);
   return sum;
 }
 
-// The most likely tokens by insertion into a list of at most `num_top`; blocks that cannot enter it are skipped.
+// Finds the most likely tokens by insertion into a list of at most `num_top`; blocks that cannot enter it are skipped.
 int find_top(const float* x, int64_t vocab, int num_top, int32_t* ids, float* values) {
   int count = 0;
   for (int64_t begin = 0; num_top > 0 && begin < vocab; begin += kTopScan) {
@@ -147,7 +147,7 @@ int find_top(const float* x, int64_t vocab, int num_top, int32_t* ids, float* va
   return count;
 }
 
-// A token's log-probability and those of the most likely ones; `log_sum` is the logarithm of the sum of the
+// Writes a token's log-probability and those of the most likely tokens. `log_sum` is the logarithm of the sum of the
 // exponentials of the logits.
 void write_logprobs(const float* logits, int64_t vocab, const Peak& peak, double log_sum, int32_t token, int num_top,
                     SampledRow* out) {

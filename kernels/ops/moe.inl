@@ -1,4 +1,4 @@
-// Routing of tokens to experts, and the weighted sum of what the experts make of them.
+// Routing of tokens to experts, and the weighted sum of the experts' results.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -17,7 +17,7 @@ inline float sigmoid(float x) {
   return values[0];
 }
 
-// Scores of all experts; `scores` has room for whole registers, and ends in values that are never chosen.
+// Computes the scores of all experts; `scores` has space for whole registers, and ends in values that are never chosen.
 inline void expert_scores(const RouteArgs& a, const float* logits, float* scores) {
   const int32_t count = a.num_experts, padded = static_cast<int32_t>(round_up(count, 16));
   __builtin_memcpy(scores, logits, static_cast<size_t>(count) * sizeof(float));
@@ -37,12 +37,12 @@ inline void expert_scores(const RouteArgs& a, const float* logits, float* scores
   for (int32_t i = 0; i < padded; i += 16) (F32x16::load(scores + i) * inverse).store(scores + i);
 }
 
-// Choices lie between these; what is taken out of the choice is below, and so is the sum of two.
+// Choices lie between the first two. kNever marks an excluded expert: it is below any choice and the sum of any two.
 inline constexpr float kFirst = 1.0e38f, kLast = -1.0e38f, kNever = -3.0e38f;
 
-// The scores by which experts are chosen: each can be chosen once only, whatever its score, because memory is divided
-// by that. A score that is not a number comes first: its weight is none either, so that it shows in the result. (A
-// minimum gives its second operand for a NaN.)
+// Computes the scores by which experts are chosen. Each expert can be chosen only once, whatever its score, because
+// memory is divided on that assumption. A score that is not a number comes first: its weight is not a number either, so
+// the result shows it. (A minimum returns its second operand for a NaN.)
 inline void expert_choices(const RouteArgs& a, const float* scores, float* choice) {
   const int32_t padded = static_cast<int32_t>(round_up(a.num_experts, 16));
   for (int32_t i = 0; i < padded; i += 16) {

@@ -25,9 +25,9 @@ inline float rms_scale(const float* x, int64_t count, float eps) {
   return 1.0f / __builtin_sqrtf(sum_of_squares(x, count) / static_cast<float>(count) + eps);
 }
 
-// A thread's part of `rows` rows: whole rows when there are enough of them, otherwise a range of the columns of every
-// row (the sum of squares is then computed by each thread: cheaper than a barrier). Rows without columns, of a rank
-// that has no heads, are whole ones too: every range of columns would be the last.
+// A thread's part of `rows` rows: whole rows if there are enough, otherwise a range of the columns of every row. Each
+// thread then computes the sum of squares itself, which is cheaper than a barrier. Rows without columns, of a rank
+// without heads, are shared as whole rows too: every range of columns would be the last one.
 struct RowShare {
   Range rows, columns;
 };
@@ -37,7 +37,7 @@ inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads, i
   return {{0, rows}, split(cols, threads, thread, unit)};
 }
 
-// Columns of a normalised row; `out` is its first one.
+// Normalises columns of a row; `out` is the first of these columns.
 inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* out) {
   const float* x = n.x + row * n.ldx;
   const F32x16 scale = F32x16::set1(rms_scale(x, n.cols, n.eps));

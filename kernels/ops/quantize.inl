@@ -11,14 +11,14 @@ namespace {
 
 inline constexpr float kInt8Max = 127.0f;
 
-// What values are multiplied by; 0 where all are below 2^-121, whose inverses are infinite.
+// Returns the factor that values are multiplied by; 0 where all are below 2^-121, whose inverses are infinite.
 inline float steps_of(float peak) {
   const float steps = kInt8Max / peak;
   return is_finite(steps) ? steps : 0.0f;
 }
 
-// NaN where there is one: then the scale is NaN, and so is every product with the row. Codes have none, and would make
-// numbers of it.
+// Returns NaN if there is one: the scale is then NaN, and so is every product with the row. Codes have no NaN and would
+// become numbers.
 template <class T>
 inline float largest_magnitude(const T* x, int64_t count) {
   F32x16 peak = F32x16::zero();
@@ -26,12 +26,12 @@ inline float largest_magnitude(const T* x, int64_t count) {
   return peak.max_magnitude();
 }
 
-// Values [first, first + 16) of a row, zero beyond its padding.
+// Returns values [first, first + 16) of a row, zero beyond its padding.
 inline F32x16 padded_values(const QuantizeArgs& q, const bf16* x, int64_t first) {
   return first < round_up(q.cols, kPad) ? F32x16::load(x + first) : F32x16::zero();
 }
 
-// A row's groups [begin, end).
+// Quantizes a row's groups [begin, end).
 inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, int8_t* out) {
   for (int64_t group = groups.begin; group < groups.end; ++group) {
     const int64_t begin = group * q.group, end = begin + q.group;
@@ -39,7 +39,7 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
     for (int64_t i = begin; i < end; i += 16) peaks = F32x16::larger_magnitude(peaks, padded_values(q, x, i));
     const float peak = peaks.max_magnitude();
     const F32x16 factor = F32x16::set1(steps_of(peak));
-    F32x16 sums = F32x16::zero();  // of whole numbers: exact
+    F32x16 sums = F32x16::zero();  // of integers: exact
     for (int64_t i = begin; i < end; i += 16) {
       const F32x16 v = (padded_values(q, x, i) * factor).round();
       v.store_int8_exchanged(out + i);
@@ -72,7 +72,7 @@ inline RowShare quantize_share(const QuantizeArgs& q, int thread, int threads) {
   return row_share(q.rows, q.depth, thread, threads, q.group > 0 ? q.group : 16);
 }
 
-// With few rows each thread takes a range of the columns of every row: finding a row's largest value again is cheaper
+// With few rows, each thread takes a range of the columns of every row: finding a row's largest value again is cheaper
 // than a barrier.
 inline void quantize(const QuantizeArgs& q, int thread, int threads) {
   const RowShare share = quantize_share(q, thread, threads);
@@ -83,8 +83,8 @@ inline void quantize(const QuantizeArgs& q, int thread, int threads) {
   }
 }
 
-// A norm and its result in int8, in one pass; q.x is what the norm writes. With few rows every thread normalises all of
-// them for itself, to `scratch`: that is cheaper than a barrier, too.
+// Computes a norm and its result in int8 in one pass; q.x is the norm's output. With few rows, every thread normalises
+// all of them itself, to `scratch`: that is cheaper than a barrier, too.
 inline void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void* scratch, int thread, int threads) {
   const RowShare share = quantize_share(q, thread, threads), written = row_share(n.rows, n.ldo, thread, threads);
   const Range all{0, n.ldo};

@@ -41,7 +41,7 @@ inline void round_head(const float* x, int32_t count, bf16* out) {
   for (int32_t i = 0; i < count; i += 16) F32x16::load(x + i).store(out + i);
 }
 
-// Where in a line of tiles the values of token or dimension `i` of its column lie; see KvLayer.
+// Returns the place in a tile line of the values of token or dimension `i` of its column; see KvLayer.
 inline int32_t place_in_line(int32_t i, bf16) { return i % 2; }
 inline int32_t place_in_line(int32_t i, uint8_t) { return i % 2 * 2 + i / 2 % 2; }
 
@@ -63,7 +63,7 @@ inline void store_v(const T* x, int32_t tiles, int32_t token, T* page) {
   for (int32_t d = 0; d < tiles * kTileK; ++d) row[d / kTileN * kTileElements + d % kTileN * kLineDepth<T>] = x[d];
 }
 
-// K or V of one token, [head_tiles * 32] values, as the cache keeps it.
+// Stores K or V of one token, [head_tiles * 32] values, in the format of the cache.
 template <class Codes>
 inline void store_token(const float* x, int32_t tiles, int32_t token, bool is_k, std::byte* half) {
   const int32_t padded = tiles * kTileK;
@@ -89,7 +89,7 @@ inline void store_token(const float* x, int32_t tiles, int32_t token, bool is_k,
   }
 }
 
-// Whether values are numbers that bf16 can keep.
+// Whether values are numbers that bf16 can represent.
 inline bool are_numbers(const float* x, int32_t count) {
   constexpr float kLargestBf16 = 0x1.fep127f;
   F32x16 peak = F32x16::zero();
@@ -97,9 +97,9 @@ inline bool are_numbers(const float* x, int32_t count) {
   return peak.max_magnitude() <= kLargestBf16;
 }
 
-// A token whose V is not all numbers has zeros for V, and K tells: it is NaN then. Tokens that do not see this one
-// multiply its V by a probability of zero, which would not hide a NaN from them: it would reach tokens before it, and
-// pages that other sequences share.
+// Whether V of a token is all numbers. Otherwise V is stored as zeros, and K as NaN marks the token. Tokens that do not
+// see this token multiply its V by a probability of zero, which would not hide a NaN. The NaN would reach earlier
+// tokens, and pages that other sequences share.
 inline bool has_values(const RopeStoreArgs& a, const float* token, int32_t kv_head) {
   return are_numbers(token + (a.q_heads + a.kv_heads + kv_head) * a.head_dim, a.head_dim);
 }
@@ -108,15 +108,15 @@ inline void fill(float* x, int32_t count, float value) {
   for (int32_t i = 0; i < count; ++i) x[i] = value;
 }
 
-// A head of a new token's queries, [head_tiles * 32], as attention reads it.
+// Rotates a head of a new token's queries, [head_tiles * 32], for attention.
 inline void rotate_query(const RopeStoreArgs& a, int64_t row, int32_t head, int32_t position, bf16* out) {
   alignas(64) float x[kMaxHeadDim];
   prepare_head(a, a.qkv + row * a.ld + head * a.head_dim, a.q_norm, position, x);
   round_head(x, a.head_tiles * kTileK, out);
 }
 
-// A run of tokens of one head. A page's first token clears it: what an earlier sequence left is never read, not
-// even multiplied by a zero probability (it could be a NaN).
+// Stores a run of tokens of one head. A page's first token clears the page: data of an earlier sequence is never read,
+// not even multiplied by a zero probability (it could be a NaN).
 template <class Codes>
 inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t head) {
   const int32_t padded = a.head_tiles * kTileK;

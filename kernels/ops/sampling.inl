@@ -5,16 +5,16 @@
 //   frequency and presence penalty (output), bias, mask, suppression, temperature, min-p (relative to the most likely
 //   token), top-k, top-p (of what is left, renormalised), draw.
 // This is the order of vLLM. Where suppression would leave no token that the mask allows, the mask wins. Where the mask
-// itself leaves none whose logit is above minus infinity, the row is dropped. Where tokens are equally likely the lower
+// itself leaves no token whose logit is above minus infinity, the row is dropped. Among equally likely tokens the lower
 // id comes first everywhere: greedy, the k of top-k and the last token of top-p are all unambiguous.
 //
 // The draw inverts the cumulative distribution at u = Philox(seed, position). With top-k, top-p or min-p it runs over
 // the candidates from the most to the least likely; over the whole vocabulary it runs in the order of ids, which needs
 // no sort. Arithmetic has one order and calls no libm: the same logits give the same token on every instruction set.
 //
-// No value of a logit can lead out of the vocabulary: a row that holds a NaN, or that has no finite maximum, is
-// answered with its argmax (NaN left out; 0 if all is NaN), and told of; one that is dropped with 0. So there is a
-// token for the next step of a sequence, which may have begun before anybody hears of it.
+// No value of a logit can lead out of the vocabulary. A row that holds a NaN or has no finite maximum gets its argmax
+// (NaN left out; 0 if all are NaN) and is reported. A dropped row gets 0. The next step of a sequence, which may begin
+// before the front end learns of the failure, therefore always has a token.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -46,8 +46,8 @@ double uniform_at(uint64_t seed, int64_t position) {
   return static_cast<double>(bits) * 0x1p-53;
 }
 
-// The index at which the running sum, starting from `below`, exceeds `target`. Rounding may leave none: then the last
-// one that has any weight.
+// Returns the index at which the running sum, starting from `below`, exceeds `target`. Rounding may leave no such
+// index; the result is then the last index that has any weight.
 int64_t find_in_cumulative(const float* weights, int64_t count, double below, double target) {
   int64_t last = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -72,7 +72,7 @@ int32_t draw_from_all(const float* x, int64_t vocab, const Softmax& softmax, dou
   return static_cast<int32_t>(begin + find_in_cumulative(weights, count, below, target));
 }
 
-// Smaller for larger x; the two zeros are one.
+// Returns a key that is smaller for larger x; the two zeros have the same key.
 uint32_t descending_key(float x) {
   const float value = x + 0.0f;
   uint32_t bits;
@@ -104,9 +104,9 @@ void sort_descending(const float* values, int32_t* ids, int32_t* sorted, int64_t
   }
 }
 
-// A lower bound of the k-th largest logit: the k-th largest maximum of disjoint groups of 64 tokens, which k logits at
-// least reach. Close to the k-th largest as long as k is well below the number of groups. Overwrites 3 * vocab / 64
-// entries of scratch.
+// Returns a lower bound of the k-th largest logit: the k-th largest maximum of disjoint groups of 64 tokens, which at
+// least k logits reach. It is close to the k-th largest logit if k is well below the number of groups. Overwrites 3 *
+// vocab / 64 entries of scratch.
 float lower_bound_of_top(const float* x, int64_t vocab, int64_t k, int32_t* scratch) {
   const int64_t groups = vocab / kSampleBlock * kMaximaPerBlock;
   if (k > groups) return kMinusInfinity;
@@ -122,8 +122,8 @@ float lower_bound_of_top(const float* x, int64_t vocab, int64_t k, int32_t* scra
   return maxima[sorted[k - 1]];
 }
 
-// Draws with top-k, top-p or min-p. Candidates are first narrowed down to the tokens whose logit is at most
-// -`depth` below the peak, a superset of those wanted; only these are sorted.
+// Draws with top-k, top-p or min-p. Candidates are first narrowed down to tokens whose logit is at most -`depth` below
+// the peak, a superset of the tokens wanted; only these are sorted.
 int32_t draw_from_top(const float* x, const SampleArgs& a, const Softmax& softmax, double u) {
   const int64_t vocab = a.vocab;
   const SamplingState& state = *a.state;
@@ -137,7 +137,7 @@ int32_t draw_from_top(const float* x, const SampleArgs& a, const Softmax& softma
     if (min_depth > depth) depth = min_depth;
   }
   if (!limit_k && !limit_min) {
-    // Tokens that weigh less than (1 - p) total / vocab together weigh less than (1 - p) total: top-p can do without
+    // Tokens that weigh less than (1 - p) total / vocab weigh less than (1 - p) total together: top-p does not need
     // them. The slack of 0.001 covers the rounding of weights.
     total = total_weight(a.drawn, vocab);
     const double lightest = (1.0 - static_cast<double>(state.top_p)) * total / static_cast<double>(vocab);
@@ -172,7 +172,7 @@ int32_t draw_from_top(const float* x, const SampleArgs& a, const Softmax& softma
   return sorted[find_in_cumulative(weights, num_kept, 0.0, u * kept)];
 }
 
-// Leaves only what the mask allows, of tokens from a multiple of 32 on.
+// Leaves only the tokens that the mask allows, among tokens from a multiple of 32 on.
 void keep_allowed(const uint32_t* mask, Range tokens, float* x) {
   for (int64_t begin = tokens.begin; begin < tokens.end; begin += 32) {
     const uint32_t bits = mask[begin / 32];
@@ -185,7 +185,7 @@ bool is_in(int32_t id, Range tokens) { return id >= tokens.begin && id < tokens.
 
 bool suppresses(const SampleArgs& a) { return a.state->num_suppress > 0 && a.position < a.state->min_position; }
 
-// Whether what is drawn from differs from the logits.
+// Whether the logits that are drawn from differ from the row's logits.
 bool adjusts(const SampleArgs& a) {
   return a.state->output_counts != nullptr || a.state->num_bias > 0 || suppresses(a) || a.mask != nullptr;
 }
@@ -194,7 +194,7 @@ bool draws(const SampleArgs& a) { return a.state->temperature >= kLowestTemperat
 
 bool wants_logprobs(const SampleArgs& a) { return a.state->num_logprobs >= 0 || a.state->num_named > 0; }
 
-// Whether the draw is by the weights of all tokens: top-k and min-p weigh those alone that are left.
+// Whether the draw uses the weights of all tokens: top-k and min-p weigh only the remaining tokens.
 bool weighs_all(const SampleArgs& a) {
   return draws(a) && !(a.state->min_p > 0.0f) && !(a.state->top_k > 0 && a.state->top_k < a.vocab);
 }

@@ -1,4 +1,4 @@
-// Scores of a block of KV to probabilities. See attention.inl.
+// Conversion of a KV block's scores to probabilities. See attention.inl.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -21,7 +21,7 @@ inline F32x16 lane_indices() {
   return F32x16::load(kLanes);
 }
 
-// A row's scores of the tokens [begin, begin + count), where some are hidden or capped, as softmax_row wants them.
+// Adjusts a row's scores of the tokens [begin, begin + count), where some are hidden or capped, for softmax_row.
 inline void adjust_scores(const AttentionArgs& a, RowLimits limits, int32_t begin, int32_t count, float* s) {
   const float low = static_cast<float>(limits.low - begin), high = static_cast<float>(limits.high - begin);
   const bool hides = low > 0.0f || high < static_cast<float>(count);
@@ -47,9 +47,9 @@ inline F32x16 row_peak(const float* s, int32_t count) {
   return F32x16::max(peak[0], peak[1]);
 }
 
-// Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16, times the scales of V, and returns the
-// lanes of their sum. Their maximum `m` counts in powers of two: the factor `unit` that makes scores exponents of two
-// is multiplied in where the maximum is subtracted, and costs nothing.
+// Turns a row of `count` scores, a multiple of 32, into probabilities in bf16, times the scales of V, and returns the
+// lanes of their sum. The maximum `m` is in powers of two: the factor `unit` that makes scores exponents of two is
+// applied where the maximum is subtracted, at no cost.
 template <class Codes, bool kAhead>
 inline F32x16 probabilities(const BlockScales& scales, float unit, float m, int32_t count, KvAhead& ahead,
                             const float* s, bf16* p) {
@@ -61,7 +61,7 @@ inline F32x16 probabilities(const BlockScales& scales, float unit, float m, int3
     for (int i = 0; i < 2; ++i) {
       const int32_t at = j + 16 * i;
       x[i] = exp2_probability<!Codes::kScaled>(F32x16::fma(F32x16::load(s + at), factor, minus_m));
-      // The numbers that V is multiplied with are summed, so that the weights add up to one.
+      // The factors that V is multiplied by are summed, so that the weights add up to one.
       if constexpr (Codes::kScaled) {
         x[i] = (x[i] * F32x16::load(scales.v + at)).nearest_bf16();
         sum[i] = F32x16::fma(x[i], F32x16::load(scales.v_inverse + at), sum[i]);
@@ -74,9 +74,9 @@ inline F32x16 probabilities(const BlockScales& scales, float unit, float m, int3
   return sum[0] + sum[1];
 }
 
-// Scores of tokens from `first` on, as they come from the product, to probabilities, of up to 16 rows of an item from
-// `row` on: 16, because maxima and sums are taken over the lanes of all of them at once. m and l have room for 16. A
-// row that sees none of the tokens gets l = 0.
+// Converts scores of tokens from `first` on, as products give them, to probabilities, for up to 16 rows of an item from
+// `row` on. The limit is 16 because maxima and sums are taken over the lanes of all these rows at once. m and l have
+// space for 16. A row that sees none of the tokens gets l = 0.
 template <class Codes, bool kAhead>
 inline void softmax_rows(const AttentionArgs& a, const BlockScales& scales, const AttentionItem& item, int32_t row,
                          int32_t first, int32_t count, KvAhead& ahead, float* s, bf16* p, float* m, float* l) {

@@ -1,6 +1,6 @@
-// The work of multi-head latent attention on its projections before they are multiplied with anything: queries are
-// taken apart and rotated, the latent is normalised, the key that all heads share is rotated, and both are written to
-// the cache, once. See latent_attention.inl.
+// The work of multi-head latent attention on projections before they are multiplied with anything: queries are split
+// and rotated, the latent is normalised, the key that all heads share is rotated, and latent and key are written to the
+// cache, once. See latent_attention.inl.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -11,8 +11,8 @@
 namespace numaserve {
 namespace {
 
-// Writes one head's part without positions, for the product that absorbs W_UK, and its rotated part, which is not
-// multiplied with anything, in its place behind what that product makes.
+// Writes one head's part without positions, for the product that absorbs W_UK, and its rotated part. The rotated part
+// is not multiplied with anything and goes straight to its place after that product's results.
 inline void split_query(const LatentStoreArgs& a, const PageRun& run, int32_t head) {
   for (int32_t t = 0; t < run.count; ++t) {
     const int64_t row = run.row + t;
@@ -25,8 +25,8 @@ inline void split_query(const LatentStoreArgs& a, const PageRun& run, int32_t he
   }
 }
 
-// The tokens of a run that lie in one half of its page: 16 of them share tiles. A page's first token clears the page,
-// as in rope_store, here each half for itself: different threads may write them.
+// Stores the tokens of a run that lie in one half of its page: 16 of them share tiles. A page's first token clears the
+// page, as in rope_store; here each half separately, because different threads may write the halves.
 inline void store_latents(const LatentStoreArgs& a, const PageRun& run, int32_t half) {
   const int32_t dim = a.value_dim + a.rope_dim, tiles = dim / kTileK, first = run.position % kPageTokens;
   bf16* page = reinterpret_cast<bf16*>(a.kv_layer.k + run.page * a.kv_layer.page_stride);
@@ -40,7 +40,7 @@ inline void store_latents(const LatentStoreArgs& a, const PageRun& run, int32_t 
       (F32x16::load(source + i) * scale * F32x16::load(a.norm + i)).store(x + i);
     __builtin_memcpy(x + a.value_dim, source + a.value_dim, static_cast<size_t>(a.rope_dim) * sizeof(float));
     rotate_halves(x + a.value_dim, a.rope_dim / 2, run.position + t, a.cos, a.sin);
-    if (!are_numbers(x, dim)) {  // the latent is the value: as in rope_store the rest of the key tells
+    if (!are_numbers(x, dim)) {  // the latent is the value: as in rope_store, NaN in the rest of the key marks it
       fill(x, a.value_dim, 0.0f);
       fill(x + a.value_dim, a.rope_dim, __builtin_nanf(""));
     }

@@ -1,7 +1,7 @@
-// Codes of quantized weights widened to what the dot products take; exact.
+// Codes of quantized weights, widened exactly to the operands of dot products.
 //
-// A 32-bit word of codes holds one column's consecutive k: of each four the second and the third have changed places.
-// So the even bytes of an e4m3 line are one line of bf16 and the odd ones the next.
+// A 32-bit word of codes holds one column's consecutive k; in each four, the second and third are exchanged. The even
+// bytes of an e4m3 line are therefore one line of bf16, and the odd bytes the next.
 #pragma once
 
 #include <immintrin.h>
@@ -11,7 +11,7 @@
 namespace numaserve {
 namespace {
 
-// Written with the compiler's vector types: a line of codes is one register, or two.
+// Uses the compiler's vector types: a line of codes is one register, or two.
 #if defined(__AVX512BW__)
 inline constexpr int64_t kCodeVector = 64;
 #else
@@ -54,14 +54,14 @@ struct NibbleBytes {
 #endif
 };
 
-// With the zero that the dot products with unsigned codes want.
+// With the zero that dot products with unsigned codes need.
 inline constexpr int kE2m1Zero = 16;
 inline constexpr NibbleBytes kE2m1Bytes([](int code) { return twice_e2m1(code) + kE2m1Zero; });
 
 inline constexpr int kIq4Zero = 128;
 inline constexpr NibbleBytes kIq4Bytes([](int code) { return kIq4[code] + kIq4Zero; });
 
-// The bits of a whole number of at most eight binary digits in bf16, which holds it exactly.
+// Returns the bits of an integer of at most eight binary digits in bf16, which holds it exactly.
 constexpr uint16_t bf16_bits(int value) {
   const int magnitude = value < 0 ? -value : value;
   if (magnitude == 0) return 0;
@@ -74,7 +74,7 @@ constexpr uint16_t bf16_bits(int value) {
 #if defined(__AVX512VBMI__)
 inline void copy_line(const std::byte* codes, std::byte* out) { __builtin_memcpy(out, codes, kLineBytes); }
 
-// A line of nibbles to two of bytes: the low ones, then the high ones, as `byte_of` has them.
+// Widens a line of nibbles to two of bytes: the low ones, then the high ones, converted by `byte_of`.
 template <class ByteOf>
 inline void widen_nibbles(const std::byte* codes, std::byte* out, ByteOf&& byte_of) {
   for (int64_t i = 0; i < kLineBytes; i += kCodeVector) {
@@ -92,8 +92,8 @@ inline void widen_by(const NibbleBytes& table, const std::byte* codes, std::byte
   widen_nibbles(codes, out, [&table](CodeBytes nibbles) { return table.of(nibbles); });
 }
 
-// To lines of bf16: a line of nibbles, by a table, to four, a line of bytes less 128 to two, a line of e4m3 to two. NaN
-// codes become 480: checkpoints that hold any are refused.
+// Widening to lines of bf16: a line of nibbles, by a table, to four; a line of bytes minus 128 to two; a line of e4m3
+// to two. NaN codes become 480: checkpoints that contain NaN are refused.
 //
 // The bytes of the bf16 values of all magnitudes, for codes of a sign and a magnitude.
 struct MagnitudeTable {
@@ -108,13 +108,13 @@ struct MagnitudeTable {
   }
 };
 
-// The bytes of each 128 bits, those with even numbers first.
+// Sorts the bytes of each 128 bits: even-numbered bytes first.
 inline __m512i evens_first(__m512i bytes) {
   return _mm512_shuffle_epi8(
       bytes, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)));
 }
 
-// A line of codes of one byte, the sign first, whose magnitudes `magnitude_of` gives.
+// Widens a line of one-byte codes, sign first, whose magnitudes `magnitude_of` gives.
 template <class MagnitudeOf>
 inline void widen_bytes(const MagnitudeTable& table, MagnitudeOf magnitude_of, __m512i codes, __m512i& even,
                         __m512i& odd) {
@@ -130,7 +130,7 @@ inline void widen_bytes(const MagnitudeTable& table, MagnitudeOf magnitude_of, _
   odd = _mm512_unpackhi_epi8(low, high);
 }
 
-// The values of codes of 4 bits: whole numbers, or half of them.
+// The values of codes of 4 bits: integers, or half of them.
 struct NibbleTable {
   alignas(64) uint16_t value[32];
   template <class WholeOf>
@@ -142,11 +142,11 @@ struct NibbleTable {
   }
 };
 
-// Only the lowest five bits of a word choose, and the table has everything twice: nothing need be masked off.
+// Only the lowest five bits of a word select, and the table holds everything twice, so no masking is needed.
 inline void widen_nibble_values(const NibbleTable& values, __m512i codes, __m512i (&out)[4]) {
   const __m512i table = _mm512_load_si512(values.value);
   out[0] = _mm512_permutexvar_epi16(codes, table);
-  // Not a shift, of which there is one a cycle, by an execution unit that the others and the look-ups share.
+  // Not a shift, which runs once per cycle, on an execution unit that the other operations and the look-ups share.
   const __m512i high = _mm512_shuffle_epi8(
       codes, _mm512_broadcast_i32x4(_mm_setr_epi8(1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15)));
   out[1] = _mm512_permutexvar_epi16(high, table);
@@ -160,8 +160,9 @@ inline void widen_nibble_values(const NibbleTable& values, const std::byte* code
   for (int i = 0; i < 4; ++i) _mm512_storeu_si512(out + i * kLineBytes, lines[i]);
 }
 
-// Magnitudes of codes less 128 by the codes' own magnitude as signed bytes: 128 less code, or 128 less 256 less code.
-// Only the lowest seven bits of code 128 count, which are those of code 0: it is taken out.
+// Magnitudes of codes minus 128 by the codes' own magnitude as signed bytes: 128 minus code, or 128 minus (256 minus
+// code). Only the lowest seven bits of code 128 count, and they equal those of code 0, so code 128 is zeroed
+// separately.
 inline constexpr MagnitudeTable kInt8Values([](int index) { return bf16_bits(128 - index); });
 
 inline void widen_int8_values(__m512i codes, __m512i& even, __m512i& odd) {
@@ -185,7 +186,7 @@ inline void widen_int8_values(const std::byte* codes, std::byte* out) {
   _mm512_storeu_si512(out + kLineBytes, odd);
 }
 
-// Magnitudes count in 2^-9, from 8 on in steps that double with every eighth.
+// Magnitudes are multiples of 2^-9; from 8 on, the steps double at every eighth.
 inline constexpr MagnitudeTable kE4m3([](int code) {
   if (code == 0) return 0;
   return code < 8 ? bf16_bits(code) - (9 << 7) : bf16_bits(8 + code % 8) + (code / 8 - 10) * 128;
@@ -204,16 +205,16 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
 #else
 struct NibbleTable {
   static constexpr int kByteZero = 128;
-  NibbleBytes bytes;  // the whole numbers and that
+  NibbleBytes bytes;  // the integers plus that zero
   bool halved;
   template <class WholeOf>
   constexpr explicit NibbleTable(WholeOf whole_of, bool half = false)
       : bytes([whole_of](int code) { return whole_of(code) + kByteZero; }), halved(half) {}
 };
 
-// To lines of bf16, as above.
-// Words whose low seven bits are the magnitude of a code. The bias of the exponents differs by 120; where the exponent
-// is zero the value is the mantissa times 2^-9: its leading bit gives the exponent, the bits behind it the mantissa.
+// Widening to lines of bf16, as above. Returns words of bf16 for words whose low seven bits are the magnitude of a
+// code. The exponent biases differ by 120. Where the exponent is zero, the value is the mantissa times 2^-9: its
+// leading bit gives the exponent, the lower bits the mantissa.
 inline CodeWords e4m3_magnitude(CodeWords code) {
   const CodeWords normal = (code << 4) + 0x3c00;
   const CodeWords from_four = 0x3c00 + ((code & 3) << 5), from_two = 0x3b80 + ((code & 1) << 6);

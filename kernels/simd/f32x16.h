@@ -1,7 +1,7 @@
 // Sixteen fp32 lanes: one zmm register on AVX-512, two ymm registers on the portable set.
 //
-// Every operation that is not a GEMM tile is written once, in terms of this type. Like all that is compiled once
-// for each instruction set (see isa/) it lies in an anonymous namespace, and is included nowhere else: a shared inline
+// Every operation that is not a GEMM tile is written once, in terms of this type. Like all code that is compiled once
+// for each instruction set (see isa/), it lies in an anonymous namespace and is included nowhere else. A shared inline
 // function would be a weak symbol, and the linker could pick the zmm copy for the portable path.
 #pragma once
 
@@ -22,7 +22,7 @@ struct F32x16 {
     const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16))};
   }
-  // The first `count` lanes, none when it is not positive; the others are zero.
+  // Loads the first `count` lanes, none if it is not positive; the others are zero.
   static F32x16 load_head(const float* p, int count) { return {_mm512_maskz_loadu_ps(head_mask(count), p)}; }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store(bf16* p) const {
@@ -35,12 +35,12 @@ struct F32x16 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
   }
   void store_head(float* p, int count) const { _mm512_mask_storeu_ps(p, head_mask(count), v); }
-  // Whole numbers in [-127, 127] plus `offset`, rounded to nearest even.
+  // Stores integers in [-127, 127] plus `offset`, rounded to nearest even.
   void store_int8(int8_t* p, int offset) const {
     const __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(offset));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(whole));
   }
-  // The same, of each four the second and the third exchanged.
+  // The same, with the second and third of each four exchanged.
   void store_int8_exchanged(int8_t* p) const {
     const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_shuffle_epi8(bytes, exchanged()));
@@ -48,13 +48,14 @@ struct F32x16 {
   static F32x16 load_half(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
-  // 2^(e - 127) for exponents e of one byte; the smallest of these is below the exponents of fp32, and a subnormal.
+  // Returns 2^(e - 127) for exponents e of one byte; the smallest power is below the exponents of fp32, and a
+  // subnormal.
   static F32x16 load_powers(const uint8_t* p) {
     const __m512i bits =
         _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 23);
     return {_mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22)))};
   }
-  // p, less `minus` unless that is null.
+  // Converts p, minus `minus` unless that is null.
   static F32x16 convert(const int32_t* p, const int32_t* minus) {
     __m512i whole = _mm512_loadu_si512(p);
     if (minus != nullptr) whole = _mm512_sub_epi32(whole, _mm512_loadu_si512(minus));
@@ -67,8 +68,8 @@ struct F32x16 {
   static F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
   static F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
-  // The larger of `peak`, of magnitudes, and the magnitude of x. As whole numbers, of which NaN has the largest: a
-  // maximum of fp32 would lose it with the next x.
+  // Returns the larger of `peak`, a magnitude, and the magnitude of x. They are compared as integers, of which NaN is
+  // the largest: a maximum in fp32 would lose a NaN at the next x.
   static F32x16 larger_magnitude(F32x16 peak, F32x16 x) {
     const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7fffffff));
     return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(peak.v), magnitude))};
@@ -79,26 +80,26 @@ struct F32x16 {
     const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
   }
-  // v minus the integer below it; 0 for minus infinity.
+  // Returns v minus the integer below it; 0 for minus infinity.
   F32x16 fraction() const { return {_mm512_reduce_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
-  // v times 2 to the integer below `y`; zero below -96: times a scale that stays above subnormal numbers, which are
+  // Returns v times 2 to the integer below `y`; zero below -96, which keeps scaled results above subnormals, which are
   // slow.
   F32x16 times_exp2_floor(F32x16 y) const {
     return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(y.v, _mm512_set1_ps(-96.0f), _CMP_NLT_UQ), v, y.v)};
   }
-  // The nearest bf16 of non-negative lanes. Ties go up, not to even: one instruction for four, and a tie is one of
-  // 65536 values.
+  // Returns the nearest bf16 of non-negative lanes. Ties go up rather than to even: one instruction instead of four,
+  // and a tie is one of 65536 values.
   F32x16 nearest_bf16() const {
     const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(0x8000));
     return F32x16{_mm512_castsi512_ps(bits)}.truncated_bf16();
   }
-  // The bf16 next to each lane in the direction of zero.
+  // Returns the nearest bf16 towards zero of each lane.
   F32x16 truncated_bf16() const {
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(v), high))};
   }
-  // Stores the lanes of two as bf16, truncated. Two permutations of words; the instruction that narrows 32 bits to 16
-  // takes two operations for each of them, VCVTNE2PS2BF16 four.
+  // Stores the lanes of two vectors as bf16, truncated, by two word permutations. The instruction that narrows 32 bits
+  // to 16 takes two operations for each vector, and VCVTNE2PS2BF16 takes four.
   static void store_truncated(F32x16 first, F32x16 second, bf16* p) {
     alignas(64) static constexpr uint16_t kHighWords[32] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                                             1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
@@ -106,7 +107,7 @@ struct F32x16 {
     const __m512i low = _mm512_permutexvar_epi16(words, _mm512_castps_si512(first.v));
     _mm512_storeu_si512(p, _mm512_mask_permutexvar_epi16(low, 0xffff0000, words, _mm512_castps_si512(second.v)));
   }
-  // This where `x` lies in [low, high), `otherwise` elsewhere.
+  // Selects this where `x` lies in [low, high), and `otherwise` elsewhere.
   F32x16 where_in(F32x16 x, float low, float high, F32x16 otherwise) const {
     const __mmask16 in = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(low), _CMP_GE_OQ) &
                          _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(high), _CMP_LT_OQ);
@@ -251,7 +252,7 @@ struct F32x16 {
 
   static __m128i exchanged() { return _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15); }
 
-  // Lanes combined as a binary tree: the order is fixed, and the same on every instruction set.
+  // Combines lanes as a binary tree: the order is fixed, and the same on every instruction set.
   float sum() const {
     alignas(64) float x[16];
     store(x);
@@ -259,7 +260,7 @@ struct F32x16 {
       for (int i = 0; i < width; ++i) x[i] += x[i + width];
     return x[0];
   }
-  // The order shows neither in the largest lane nor in the sum of whole numbers below 2^24.
+  // The order changes neither the largest lane nor the sum of integers below 2^24.
 #if defined(__AVX512F__)
   float max_lane() const { return _mm512_reduce_max_ps(v); }
   float max_magnitude() const {  // of lanes that are magnitudes; NaN is the largest

@@ -24,10 +24,10 @@ inline F32x16 exp(F32x16 x) {
   return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::max(F32x16::zero(), x));
 }
 
-// 2^x to a relative 9e-5 for x <= 1, zero for minus infinity, NaN for NaN: for probabilities, which are rounded to bf16
-// (4e-3) next. A polynomial of degree 3 (minimax over [0, 1), exact at 0); exp's would cost twice as many instructions.
-// With `kForTruncation` half of a bf16's last bit is added before the power of two is multiplied in, at no cost, so
-// that the bf16 that remains when the lower bits are dropped is the nearest.
+// 2^x to a relative 9e-5 for x <= 1, zero for minus infinity, NaN for NaN. For probabilities, which are then rounded to
+// bf16 (4e-3). A polynomial of degree 3 (minimax over [0, 1), exact at 0); the one of `exp` would cost twice as many
+// instructions. With `kForTruncation`, half of bf16's last bit is added before multiplying by the power of two, at no
+// cost. Dropping the lower bits then gives the nearest bf16.
 template <bool kForTruncation>
 inline F32x16 exp2_probability(F32x16 x) {
   const F32x16 r = x.fraction();

@@ -1,5 +1,5 @@
-// The contents of the KV cache: bf16, or codes of one byte; see KvLayer. `Bf16Codes`, `Int8Codes` and `E4m3Codes` tell
-// the operations on the cache how, so that each of them is written once.
+// The contents of the KV cache: bf16, or codes of one byte; see KvLayer. Operations on the cache are written once, with
+// `Bf16Codes`, `Int8Codes` or `E4m3Codes` as a parameter.
 #pragma once
 
 #include <immintrin.h>
@@ -26,10 +26,10 @@ struct Int8Codes {
   static constexpr bool kScaled = true;
   static constexpr float kMost = 127.0f;
 
-  // Sixteen values of a magnitude of at most 127.5, rounded to nearest even.
+  // Encodes sixteen values of a magnitude of at most 127.5, rounded to nearest even.
   static void encode(F32x16 x, uint8_t* out) { x.store_int8(reinterpret_cast<int8_t*>(out), 0); }
 
-  // A line to two of bf16. Whole numbers below 2^8 are exact in bf16.
+  // Widens a line to two of bf16. Integers below 2^8 are exact in bf16.
 #if defined(__AVX512VBMI__)
   static void widen(__m512i codes, __m512i& even, __m512i& odd) {
     static constexpr MagnitudeTable kWhole([](int magnitude) { return bf16_bits(magnitude); });
@@ -52,7 +52,7 @@ struct Int8Codes {
   }
 
  private:
-  // The highest bytes, as bf16: `low` in the lower half of each word.
+  // Returns the highest bytes, as bf16: `low` in the lower half of each word.
   static CodeFloatBits pair(CodeInts low, CodeInts high) { return (value(low) >> 16) | value(high); }
   static CodeFloatBits value(CodeInts v) {
     return reinterpret_cast<CodeFloatBits>(__builtin_convertvector(v >> 24, CodeFloats));
@@ -60,13 +60,13 @@ struct Int8Codes {
 };
 #endif
 
-// Micikevicius et al., FP8 Formats for Deep Learning, 2022. Neither infinity nor NaN is ever written: the scale has it.
+// Micikevicius et al., FP8 Formats for Deep Learning, 2022. Infinity and NaN are never written: the scale carries them.
 struct E4m3Codes {
   static constexpr KvDtype kDtype = KvDtype::kFp8E4m3;
   static constexpr bool kScaled = true;
   static constexpr float kMost = 448.0f;
 
-  // Sixteen values, rounded to nearest even, at most to 448.
+  // Encodes sixteen values, rounded to nearest even, clamped to 448.
   static void encode(F32x16 x, uint8_t* out) {
     alignas(64) float values[16];
     x.store(values);
@@ -87,7 +87,7 @@ struct E4m3Codes {
   static CodeFloatBits code(CodeFloatBits bits) {
     const CodeFloatBits magnitude = bits & 0x7fffffff;
     const CodeFloatBits normal = ((magnitude + 0x7ffff + ((magnitude >> 20) & 1)) >> 20) - (120 << 3);
-    // Below 2^-6 codes count in 2^-9, which is what the last bit of 2^14 in fp32 is worth.
+    // Below 2^-6 codes are multiples of 2^-9, the value of the last bit of 2^14 in fp32.
     const CodeFloats sum = reinterpret_cast<CodeFloats>(magnitude) + 0x1p14f;
     const CodeFloatBits tiny = reinterpret_cast<CodeFloatBits>(sum) - 0x46800000;
     const CodeFloatBits rounded = magnitude < 0x3c800000 ? tiny : normal;
@@ -95,12 +95,12 @@ struct E4m3Codes {
   }
 };
 
-// Scales begin here: even a token of zeros has one, so that 1 / scale and its product with a probability are ordinary
+// The smallest scale. Even a token of zeros has it, so that 1 / scale and its product with a probability are ordinary
 // numbers.
 inline constexpr float kSmallestKvScale = 0x1p-64f;
 
-// The scale of a token whose largest magnitude is `peak`, as it is stored. Rounding it may make codes 1/256 larger than
-// kMost, which rounds to kMost.
+// Returns the scale, as it is stored, of a token whose largest magnitude is `peak`. Rounding the scale may make codes
+// 1/256 larger than kMost; they are rounded to kMost.
 template <class Codes>
 inline bf16 kv_scale(float peak) {
   const float scale = peak / Codes::kMost;

@@ -1,4 +1,5 @@
-// The largest lanes, and the sums of the lanes, of sixteen rows at once: a row alone would wait for each of four steps.
+// Largest lanes and sums of lanes of sixteen rows at once: with a single row, each of four steps would wait for the
+// last.
 #pragma once
 
 #include "kernels/simd/f32x16.h"
@@ -7,7 +8,7 @@ namespace numaserve {
 namespace {
 
 #if defined(__AVX512F__)
-// Lane i is the lanes of rows[i], combined in a fixed order.
+// Lane i of the result combines the lanes of rows[i], in a fixed order.
 template <class Combine>
 inline F32x16 of_rows(const F32x16* rows, Combine combine) {
   __m512 four[4];  // lane i of each 128 bits is of row 4 * g + i

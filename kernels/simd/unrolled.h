@@ -1,15 +1,15 @@
-// A loop over a constant range whose counter is a constant in its body. Arrays of registers that are indexed by it are
-// registers from the start: gcc 12 keeps some of those that a loop counts through in memory, or copies them.
+// A loop over a constant range whose counter is a constant in its body. Arrays of registers indexed by the counter are
+// registers from the start. With ordinary loops, gcc 12 keeps some arrays in memory or copies them.
 #pragma once
 
 #include <utility>
 
-// Bodies are NUMASERVE_INLINE: a lambda that gcc inlines later than its caller's arrays become registers leaves them in
-// memory, stored and loaded at every step. Measured, of products of few rows with groups in 4 bits: a quarter of the
-// time.
+// Bodies are NUMASERVE_INLINE: if gcc inlines a lambda only after its caller's arrays became registers, the arrays stay
+// in memory, and are stored and loaded at every step. Measured for products of few rows with groups in 4 bits: a
+// quarter of the time.
 //
-// NUMASERVE_FLAT: of functions whose arrays have to stay in registers. Sanitizers keep them in memory anyway, and would
-// take an hour to compile functions that are all of their callees.
+// NUMASERVE_FLAT is for functions whose arrays have to stay in registers. Sanitizers keep the arrays in memory anyway,
+// and would take an hour to compile functions with all callees inlined.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define NUMASERVE_FLAT
 #define NUMASERVE_INLINE

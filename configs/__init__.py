@@ -12,7 +12,7 @@ def presets() -> dict[str, Path]:
 
 
 def generation_configs() -> dict[str, Path]:
-    """The generation_config.json of models that are published without one, by the name that an operator gives."""
+    """The generation_config.json of models that are published without one, by the name that an operator uses."""
     return _by_name("generation", "json")
 
 
@@ -22,7 +22,7 @@ def hosts() -> dict[str, Path]:
 
 
 def efficiencies() -> dict[str, Path]:
-    """The file of what `numaserve bench kernels` measured with an instruction set, by its name."""
+    """The file of the measurements of `numaserve bench kernels` with an instruction set, by its name."""
     return _by_name("efficiencies", "jsonl")
 
 

@@ -31,8 +31,8 @@ using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cp
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const int32_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu>;
 
-// The division of a sequence's latents among ranks: boundaries of the ranks' heads, the number of tokens per new token
-// from which on latents are divided, and the maximum number of new tokens.
+// The division of a sequence's latents among ranks: boundaries of the ranks' heads, the minimum number of tokens per
+// new token, and the maximum number of new tokens.
 struct Division {
   std::vector<int32_t> head_bounds;
   int64_t from, max_rows;

@@ -1,5 +1,5 @@
-// Activations in the form in which tile products of grouped weights read them: copied tile by tile, with the factors of
-// the groups' sums side by side.
+// Activations packed for tile products of grouped weights: copied tile by tile, with the factors of the groups' sums
+// side by side.
 //
 // Groups of 32 in int8 fill half of a tile, whose product takes as long as that of a whole tile. They are multiplied in
 // bf16 instead: bf16 holds integers of eight bits, and fp32 their sums, so the bits equal those of sums in int32. Such

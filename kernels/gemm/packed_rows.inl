@@ -1,7 +1,7 @@
-// Activations of a product in the order in which vectors read them: the rows of a pass side by side, word by word (four
-// bytes of k). In place, rows whose width is a power of two fall into the same set of the first-level cache and evict
-// each other; packed, they are one stream. Each set packs a pass and multiplies with it in its own way
-// (packed_rows_avx512.inl, packed_rows_avx2.inl).
+// Activations of a product in vector order: the rows of a pass side by side, word by word (four bytes of k). In place,
+// rows whose width is a power of two fall into the same set of the first-level cache and evict each other; packed, they
+// are one stream. Each set packs a pass and multiplies with it in its own way (packed_rows_avx512.inl,
+// packed_rows_avx2.inl).
 #pragma once
 
 #include "kernels/gemm/heights.h"

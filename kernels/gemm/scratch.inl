@@ -50,8 +50,8 @@ struct GemmScratch {
   // copy_scales.
   alignas(64) float totals[kMostTotals];
   int64_t first_group, total_rows;
-  // Packed activations, in the order in which micro-tiles read them: words [first_word, first_word + words) of k, or
-  // `words` k tiles from `first_group` on. See packed_rows.inl, packed_tiles_amx.inl and group_rows_amx.inl.
+  // Packed activations, in the order of the micro-tiles' reads: words [first_word, first_word + words) of k, or `words`
+  // k tiles from `first_group` on. See packed_rows.inl, packed_tiles_amx.inl and group_rows_amx.inl.
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
   const ActivationWord* packed;
   int64_t first_word, words;

@@ -33,12 +33,12 @@ inline constexpr FirstLevelUse kFirstLevelUse = {
 inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
 inline constexpr bool kPacksTiles = true;  // see packed_tiles_amx.inl
-// The maximum number of rows for which products of groups take fewer cycles with vectors than with tiles, whose sums
-// have to be stored before they are scaled, group by group. Measured time with vectors divided by time with tiles:
-// groups of 32 with minima 0.82-0.92 with 9 to 12 rows, 1.0-1.07 with 16. Without minima, where tiles need less
-// scaling, 0.94-1.03 with 10 rows, 1.0-1.08 with 12. Groups of 64: 0.94 with 6 rows, 1.18 with 7. Groups of 128: 1.15
-// with 3 rows, 1.51 with 8. TDPBF16PS rounds differently from VDPBF16PS: all rows of bf16 go through tiles, so that the
-// bits are the same in any batch.
+// Products of groups with up to this number of rows take fewer cycles with vectors than with tiles: sums of tiles have
+// to be stored before they are scaled, group by group. Measured time with vectors divided by time with tiles: groups of
+// 32 with minima 0.82-0.92 with 9 to 12 rows, 1.0-1.07 with 16. Without minima, where tiles need less scaling,
+// 0.94-1.03 with 10 rows, 1.0-1.08 with 12. Groups of 64: 0.94 with 6 rows, 1.18 with 7. Groups of 128: 1.15 with 3
+// rows, 1.51 with 8. TDPBF16PS rounds differently from VDPBF16PS: all rows of bf16 go through tiles, so that the bits
+// are the same in any batch.
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? 12 : 0;
 template <class Element>

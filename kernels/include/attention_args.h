@@ -92,9 +92,9 @@ struct AttentionArgs {
   int32_t value_dim = 0;
   // [q_heads] or null: for each head a logit that takes part in the softmax but has no value.
   const float* sinks = nullptr;
-  // The number of groups in which blocks of a latent cache are merged: block b in group b % block_groups, then the
-  // groups in order. If `block_group` is not negative, only that group is attended, and its results go to `group_out`
-  // [rows, q_heads, value_dim + kPartialExtra].
+  // The number of groups for merging blocks of a latent cache: block b in group b % block_groups, then the groups in
+  // order. If `block_group` is not negative, only that group is attended, and its results go to `group_out` [rows,
+  // q_heads, value_dim + kPartialExtra].
   int32_t block_groups = 1, block_group = -1;
   float* group_out = nullptr;
   // If set, items rotate their queries and store the new keys and values of their blocks themselves; `q` is not read.

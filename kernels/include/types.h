@@ -148,9 +148,9 @@ struct Range {
   int64_t begin, end;
 };
 
-// The number of parts of k in which a product is computed, each with a sum of its own, added in order. With few panels
-// and many cores, parts of k are divided among threads as well. The number of parts depends on the matrix alone, and so
-// the bits do too.
+// The number of parts of k of a product, each with a sum of its own, added in order. With few panels and many cores,
+// parts of k are divided among threads as well. The number of parts depends on the matrix alone, and so the bits do
+// too.
 inline constexpr int64_t kSplitPairs = 64, kPartDepth = 1024;
 [[gnu::always_inline]] constexpr int64_t parts_of_k(int64_t n_panels, int64_t depth) {
   const int64_t pairs = n_panels / 2, most = depth / kPartDepth;

@@ -1,4 +1,4 @@
-// The mask board: one memfd in which the front end gives rank 0 the tokens allowed for each constrained sequence.
+// The mask board: one memfd through which the front end gives rank 0 the tokens allowed for each constrained sequence.
 //
 //   page 0     Geometry, written once by the creator
 //   then rows  two halves, one for each of the two plans that can be in flight: step s has half s % 2. A sequence has

@@ -1,4 +1,5 @@
-"""The ceilings of a rank: what its cores read and compute at best, measured. Profiles and benchmarks divide by them."""
+"""Measured ceilings of a rank: the best rates at which its cores read and compute. Profiles and benchmarks divide by
+them."""
 
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -9,19 +10,19 @@ from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.topology import read_topology
 
 MIN_READ_BYTES = 512 << 20
-_CACHES = 2  # times the last cache: so much that is read over and over is in it no more when its turn comes
+_CACHES = 2  # times the last-level cache: data of this size is evicted before it is read again
 _SLICE_BYTES = 32 << 20  # some milliseconds
-_READ_PASSES = 3  # of each way to read
+_READ_PASSES = 3  # for each way of reading
 _PEAK_PASSES = 3
-_READING_S = 0.2  # after which no further pass begins
+_READING_S = 0.2  # no pass begins after this time
 
 Range = tuple[int, int]  # an address and a number of bytes
 
 
 def rank_ceilings(team: Team, formats: Iterable[str] = ("bf16",), *, teams: int = 1) -> Ceilings:
-    """Measure with a team that there is, in about a third of a second, while `teams` of them may do so at once.
+    """Measure with an existing team, in about a third of a second, while up to `teams` teams may measure at once.
 
-    Bandwidth is that of memory, from a buffer that no cache holds; where memory is too short for one, it is smaller.
+    Bandwidth is measured from a buffer larger than any cache; if memory is short, the buffer is smaller.
     """
     read = read_bandwidth(team, min(bytes_beyond_caches(), spare_bytes() // teams))
     return Ceilings(isa(), team.size, read, {format: peak_flops(team, format) for format in sorted(set(formats))})

@@ -18,11 +18,11 @@ class _Mount:
     top: tuple[str, ...]  # the cgroup that the mount point shows; ".." is above the process's cgroup namespace
     point: Path
     unified: bool  # v2
-    options: frozenset[str]  # of v1, its controllers among them
+    options: frozenset[str]  # of a v1 mount, including its controllers
 
 
 def cgroup_cpuset(root: Path, what: str) -> str:
-    """The effective cpuset, of ``cpus`` or ``mems``, in the kernel's list format; empty where none is set."""
+    """Return the effective cpuset, of ``cpus`` or ``mems``, in the kernel's list format; empty where none is set."""
     for folder in _folders(root, "cpuset"):
         for name in (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}"):
             found = read_text(folder / name).strip()
@@ -32,7 +32,7 @@ def cgroup_cpuset(root: Path, what: str) -> str:
 
 
 def cgroup_free_bytes(root: Path) -> int | None:
-    """Bytes that the tightest memory limit leaves, page cache not counted; None without a limit."""
+    """Return the bytes that the tightest memory limit leaves, not counting page cache; None without a limit."""
     free: list[int] = []
     for folder in _folders(root, "memory"):
         for limit_name, usage_name, cache_key in (
@@ -48,9 +48,9 @@ def cgroup_free_bytes(root: Path) -> int | None:
 
 
 def cgroup_cpu_quota(root: Path) -> float | None:
-    """The least CPU quota, in logical processors' worth of time; None without one.
+    """Return the smallest CPU quota, in units of one logical processor's time; None without a quota.
 
-    A burst that is allowed on top is not counted: it is paid back out of later periods.
+    A burst on top of the quota is not counted: later periods pay it back.
     """
     quotas: list[float] = []
     for folder in _folders(root, "cpu"):
@@ -62,7 +62,7 @@ def cgroup_cpu_quota(root: Path) -> float | None:
 
 
 def read_text(path: Path) -> str:
-    """The file's text, or nothing where it cannot be read: holes in sysfs are normal, not errors."""
+    """Return the file's text, empty if the file cannot be read: holes in sysfs are normal, not errors."""
     try:
         return path.read_text()
     except OSError:
@@ -70,7 +70,7 @@ def read_text(path: Path) -> str:
 
 
 def _folders(root: Path, controller: str) -> list[Path]:
-    """The folders of the process's cgroup and of its visible ancestors, innermost first, for a controller."""
+    """Return the folders of the process's cgroup and of its visible ancestors, innermost first, for a controller."""
     mounts = _mounts(root)
     folders: list[Path] = []
     for line in read_text(root / "proc/self/cgroup").splitlines():
@@ -91,16 +91,16 @@ def _folders(root: Path, controller: str) -> list[Path]:
 
 
 def _below(top: tuple[str, ...], path: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The way from a mount's cgroup to the process's. None where there is none, or where it is not known."""
+    """Return the path from a mount's cgroup down to the process's; None if there is none, or if it is unknown."""
     if path[: len(top)] == top:
         below = path[len(top) :]
         return None if ".." in below else below
-    # A mount from before the cgroup namespace was made shows an ancestor; the names down from there are hidden.
+    # A mount made before the cgroup namespace shows an ancestor; the names from there down are hidden.
     return () if set(top) == {".."} and ".." not in path else None
 
 
 def _mounts(root: Path) -> list[_Mount]:
-    """The mounted hierarchies, see proc_pid_mountinfo(5)."""
+    """Return the mounted hierarchies, see proc_pid_mountinfo(5)."""
     mounts = []
     for line in read_text(root / "proc/self/mountinfo").splitlines():
         fields, _, described = line.partition(" - ")
@@ -116,5 +116,5 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _unescape(word: str) -> str:
-    """Blanks and backslashes in mountinfo are octal numbers."""
+    """Decode mountinfo's octal numbers for blanks and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)

@@ -1,7 +1,6 @@
 """A model's deployment: the cores and the memory of each rank, decided before any weight is read.
 
-It needs only the model's configuration and the machine's topology, so that an impossible wish is answered at
-once.
+It needs only the model's configuration and the machine's topology, so impossible options are refused at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +43,7 @@ class Deployment:
     max_step_tokens: int
     max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
     weight_formats: Sequence[str]  # the one with the most bytes first
-    multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by what multiplies them
+    multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by activations
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # sentences for the operator about the choices made
 

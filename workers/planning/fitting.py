@@ -1,4 +1,4 @@
-"""The KV cache and the context that the machine's memory holds next to the weights, and advice where it does not."""
+"""The KV cache and the context that fit the machine's memory next to the weights, and advice if they do not fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ USEFUL_CONTEXT = 1024  # a default context is not reduced below this
 
 
 class TooLittleMemory(OperatorError):
-    """Memory that lacks `missing` bytes. `what` is wrong, and each of `remedies` would mend it."""
+    """An error about `missing` bytes of memory. `what` states the problem, and each of `remedies` would solve it."""
 
     def __init__(self, what: str, missing: int, remedies: Sequence[str], *, more: str = "") -> None:
         *others, last = remedies
@@ -41,7 +41,7 @@ class Fitting:
 
 @dataclass(frozen=True)
 class _Pool:
-    """Memory that some ranks share: a node's, or what a limit leaves. `remark` explains `usable_bytes`, and each of
+    """Memory that some ranks share: a node's, or the rest of a limit. `remark` explains `usable_bytes`, and each of
     `remedies` raises them."""
 
     place: str
@@ -54,8 +54,8 @@ class _Pool:
 def fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]) -> Fitting:
     """Return the memory of `ranks`.
 
-    Raises `OperatorError` where the model does not fit. It says how many bytes are missing, and which quantization
-    would fit, if there is one.
+    Raises `OperatorError` if the model does not fit. The message states the missing bytes and, if there is one, a
+    quantization that would fit.
     """
     try:
         return _fit(options, model, topology, ranks)
@@ -76,8 +76,8 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
 def _quantization(
     options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], missing: int
 ) -> tuple[list[str], str]:
-    """The remedy of narrower weights, found by planning with them, or what the narrowest still lack of the `missing`
-    bytes; neither where the checkpoint cannot be had so, or has such weights."""
+    """Return the remedy of narrower weights, found by planning with them, or a text with the bytes that the narrowest
+    weights still lack. Return neither if the checkpoint does not support them or already has them."""
     lack = ""
     for name, settings in narrower_settings(options.settings):
         try:
@@ -119,8 +119,8 @@ def _pools(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankC
 def _pages_that_fit(
     options: DeploymentOptions, topology: Topology, ranks: Sequence[RankCores], needs: RankNeeds
 ) -> int:
-    """KV pages that the memory of all `ranks` holds next to weights and scratch, or the number that `kv_cache_gib` asks
-    for. Raises `TooLittleMemory` for the pool that lacks most."""
+    """Return the KV pages that fit the memory of all `ranks` next to weights and scratch, or the number for
+    `kv_cache_gib`. Raises `TooLittleMemory` for the pool that lacks most."""
     fitting: list[int] = []
     lacking: list[TooLittleMemory] = []
     for pool in _pools(options, topology, ranks):
@@ -171,7 +171,7 @@ def _choose_context(
     if options.context_length is not None or holds < min(USEFUL_CONTEXT, wanted):
         shorter = [f"set --context-length to at most {holds}"] if holds >= PAGE_SIZE else []
         what = f"the KV cache holds {holds} tokens, but a sequence of {wanted} tokens needs {format_bytes(needed)}"
-        if options.kv_cache_gib:  # which narrower weights leave as it is
+        if options.kv_cache_gib:  # narrower weights would not change this
             raise OperatorError(f"{what}: {' or '.join([*remedies, *shorter])}")
         raise TooLittleMemory(what, needed - pages * bytes_per_page, [*remedies, *shorter])
     note = f"the context is {holds} tokens instead of the model's {wanted}, because the KV cache holds no more"

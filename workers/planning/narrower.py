@@ -9,9 +9,9 @@ _NARROWER: tuple[Quantization, ...] = ("int8", "int4")
 
 
 def narrower_settings(settings: ModelSettings) -> Iterator[tuple[Quantization, ModelSettings]]:
-    """Yield what `--quantization` may say instead, the widest format first, and the settings that it makes.
+    """Yield the alternatives for `--quantization`, the widest format first, with the resulting settings.
 
-    A checkpoint that is quantized already cannot be had in most of them.
+    A checkpoint that is quantized already does not support most of them.
     """
     formats = settings.formats
     for each in _NARROWER if formats.linear in (None, "bf16") else _NARROWER[1:]:

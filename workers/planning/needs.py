@@ -40,7 +40,7 @@ def max_logit_rows(options: DeploymentOptions) -> int:
 
 
 def format_bytes(nbytes: int) -> str:
-    """Bytes as an operator reads them: MiB below one GiB."""
+    """Return bytes as text for an operator, in MiB below one GiB."""
     return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
 
 
@@ -55,8 +55,8 @@ def _logit_rows(options: DeploymentOptions) -> int:
 
 
 def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
-    """The largest message of a step, fp32: the residual stream of all tokens, what one rank makes of a layer for the
-    others, or its logits. A draft model has them, too."""
+    """Return the size of the largest message of a step, in fp32: the residual stream of all tokens, a rank's part of a
+    layer's result for the others, or its logits. A draft model has these messages, too."""
     if options.draft is not None:
         own = ring_slot_bytes(replace(options, draft=None), model, partition)
         return max(own, ring_slot_bytes(*_of_draft(options, options.draft, partition)))
@@ -69,18 +69,18 @@ def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: P
 
 
 def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> RankNeeds:
-    """The memory that each rank needs, for its draft model, too. Raises `OperatorError` for formats that cannot be
-    had."""
+    """Return the memory that each rank needs, including its draft model. Raises `OperatorError` for formats that the
+    checkpoint does not support."""
     if options.draft is not None:
         served = rank_needs(replace(options, draft=None), model, partition)
         draft = rank_needs(*_of_draft(options, options.draft, partition))
         return RankNeeds(*(list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True)))
     slot_bytes = ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
-    # Besides the ring's slots, queries of all ranks' heads: narrower than the results that a slot has for as many
-    # sequences.
+    # Besides the ring's slots: the queries of all ranks' heads, which are narrower than the results that a slot has for
+    # the same sequences.
     exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.decoder.shares_queries else 0)
     ranks, dtype = partition.ranks, options.settings.kv_cache_dtype
-    # Hidden states that a layer is to predict by: of each sequence's last tokens, and of each page's last one.
+    # Hidden states that a predictor layer reads: of each sequence's last tokens, and of each page's last one.
     state = 0 if model.decoder.predictor is None else BF16_BYTES * model.hidden_size
     kept = state * options.max_running_requests
     expands = options.backend == "reference"
@@ -95,13 +95,14 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
 def _of_draft(
     options: DeploymentOptions, draft: DraftOptions, partition: Partition
 ) -> tuple[DeploymentOptions, ModelConfig, Partition]:
-    """The draft model as if it were served itself by the same ranks. Some scratch is counted twice: an upper bound."""
+    """Return the draft model's options as if the same ranks served it alone. Some scratch is counted twice: an upper
+    bound."""
     alone = replace(options, model=draft.model, settings=draft.settings, draft=None)
     return alone, draft.config, draft.config.partition(partition.shares, draft.settings)
 
 
 def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
-    """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
+    """Return an upper bound of a step's intermediate results, as if no two of them shared memory."""
     tokens, decoder = step_tokens(options), model.decoder
     per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part))
     # Rank 0 gathers the logits of all ranks.
@@ -111,5 +112,5 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
 
 
 def pages_of(tokens: int) -> int:
-    """Pages of KV cache that a sequence takes."""
+    """Return the pages of KV cache that a sequence takes."""
     return -(-tokens // PAGE_SIZE)

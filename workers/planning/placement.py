@@ -89,16 +89,16 @@ def _within_quota(topology: Topology, tp: int | None) -> tuple[list[Node], tuple
 
 
 def _roomiest(nodes: list[Node], count: int, cores: int) -> list[Node]:
-    """`count` nodes with `cores` cores, or else the most, and of several such those with the most free memory.
+    """Return `count` nodes with `cores` cores or else the most; among equal nodes, those with the most free memory.
 
-    So servers of one quota each, which are started one after the other on a host, are likely to take different nodes.
+    Servers with one quota each that are started one after the other on a host then probably take different nodes.
     """
     ranked = sorted(nodes, key=lambda node: (-min(len(node.cpus), cores), -node.free_bytes, node.id))
     return sorted(ranked[:count], key=lambda node: node.id)
 
 
 def _shares(total: int, sizes: list[int]) -> list[int]:
-    """Divide `total`, or all that there is, so that shares are as equal as `sizes` allow."""
+    """Divide `total`, or all that `sizes` hold, into shares as equal as `sizes` allow."""
     shares = [0] * len(sizes)
     for _ in range(min(total, sum(sizes))):
         shares[min((share, index) for index, share in enumerate(shares) if share < sizes[index])[1]] += 1
@@ -106,7 +106,7 @@ def _shares(total: int, sizes: list[int]) -> list[int]:
 
 
 def _spread(cpus: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """`count` of the cores, evenly over the node: neighbours share a cache, and its way to the memory."""
+    """Return `count` of the cores, evenly over the node: neighbours share a cache, and its path to memory."""
     return tuple(cpus[index * len(cpus) // count] for index in range(count))
 
 

@@ -6,5 +6,5 @@ from numaserve.workers.interface.settings import ActivationDtype
 
 
 def products_text(multiplied_by: Mapping[ActivationDtype, Sequence[str]]) -> str:
-    """The formats of weights, by the activations that they are multiplied by, in words; empty without any."""
+    """Return the formats of weights, by the activations that they are multiplied by, as text; empty without any."""
     return "; ".join(f"{', '.join(kept)} times {by} activations" for by, kept in multiplied_by.items())

@@ -6,7 +6,7 @@ from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.handles import Matrix
 
-TORCH_BYTES = 1 << 30  # the library, and what its functions make for themselves
+TORCH_BYTES = 1 << 30  # the library, and the temporaries of its functions
 _FP32 = 4
 
 NOTE = (
@@ -16,7 +16,7 @@ NOTE = (
 
 
 def only_rank(tp: int | None) -> int:
-    """The number of ranks. Raises `OperatorError` where more than one is asked for."""
+    """Return the number of ranks. Raises `OperatorError` where more than one is asked for."""
     if tp is not None and tp > 1:
         raise OperatorError(f"--backend reference runs on one rank, not {tp}: leave out --tp")
     return 1

@@ -1,8 +1,7 @@
 """Processors and memory that this process may use, read from procfs, sysfs and cgroups.
 
-The machine is not asked what it has but what this process was given: the affinity mask, and the cgroup's cpuset,
-CPU quota and memory limit. Every reader takes the root of the file system, so that tests describe other machines as
-folders.
+The result is the resources of this process, not of the machine: the affinity mask, and the cgroup's cpuset, CPU quota
+and memory limit. Every reader takes the root of the file system, so that tests can describe other machines as folders.
 """
 
 import os
@@ -78,7 +77,7 @@ def parse_cpu_list(text: str) -> set[int]:
 
 
 def format_cpu_list(cpus: Iterable[int]) -> str:
-    """The inverse of `parse_cpu_list`: ``0-3,8``."""
+    """Return the inverse of `parse_cpu_list`: ``0-3,8``."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and runs[-1][1] == cpu - 1:
@@ -103,11 +102,11 @@ def _read_nodes(root: Path, allowed: set[int]) -> tuple[Node, ...]:
     if not memory_of:  # a kernel without NUMA, or a sandbox that hides it
         cpus_of, memory_of = {0: allowed}, {0: machine}
     elif len(memory_of) == 1:
-        # The node's own figures leave out memory that a hypervisor plugged in later; the machine's do not.
+        # The node's own figures omit memory that a hypervisor plugged in later; the machine's figures include it.
         only = next(iter(memory_of))
         memory_of[only] = max(memory_of[only], machine, key=_available)
     for orphan in sorted(cpus_of.keys() - memory_of.keys()):
-        # A node without memory of its own: its cores work from the nearest node that has some.
+        # A node without memory of its own: its cores use the nearest node that has memory.
         nearest = _nearest(folder, orphan, sorted(memory_of))
         cpus_of[nearest] = cpus_of.get(nearest, set()) | cpus_of[orphan]
     nodes = []
@@ -120,7 +119,7 @@ def _read_nodes(root: Path, allowed: set[int]) -> tuple[Node, ...]:
 
 
 def _nearest(folder: Path, node: int, candidates: list[int]) -> int:
-    """The candidate with the smallest ACPI distance. The distance file lists the online nodes in order."""
+    """Return the candidate with the smallest ACPI distance. The distance file lists the online nodes in order."""
     distances = [int(word) for word in read_text(folder / f"node{node}/distance").split()]
     online = sorted(parse_cpu_list(read_text(folder / "online")))
     by_node = dict(zip(online, distances, strict=False))
@@ -128,7 +127,7 @@ def _nearest(folder: Path, node: int, candidates: list[int]) -> int:
 
 
 def _split_hyperthreads(root: Path, cpus: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The lowest allowed hyperthread of each core, and the rest."""
+    """Return the lowest allowed hyperthread of each core, and the other hyperthreads."""
     first: list[int] = []
     rest: list[int] = []
     seen: set[int] = set()
@@ -151,7 +150,7 @@ def _read_meminfo(path: Path) -> dict[str, int]:
 
 
 def _available(memory: dict[str, int]) -> int:
-    """Free memory and page cache: a model file that was just downloaded must not count as memory in use."""
+    """Return free memory and page cache: a model file that was just downloaded must not count as memory in use."""
     if "MemAvailable" in memory:
         return memory["MemAvailable"]
     return sum(memory.get(key, 0) for key in ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable"))

@@ -1,4 +1,4 @@
-"""Opens a checkpoint, and finds out without reading a weight whether it is the one that its configuration describes."""
+"""Opens a checkpoint, and checks without reading a weight that it matches its configuration."""
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
@@ -12,7 +12,7 @@ from numaserve.workers.weights.tensors import check_tensors
 
 
 def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
-    """The model's tensors. Raises `OperatorError` when they cannot be read."""
+    """Return the model's tensors. Raises `OperatorError` when they cannot be read."""
     if files.gguf is not None:
         # For GGUF files only, see `models/load.py`.
         from numaserve.workers.weights.gguf_source import GGUFSource  # noqa: PLC0415
@@ -23,15 +23,15 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
 
 
 def check_checkpoint(files: ModelFiles, config: ModelConfig) -> None:
-    """Compare the model's tables of tensors with what the loader will ask for. Raises `OperatorError` for a file that
-    is damaged, for a tensor that is missing, of another shape or type, or too much."""
+    """Compare the model's tables of tensors with the tensors that the loader needs. Raises `OperatorError` for a
+    damaged file, and for a tensor that is missing, unexpected, or of another shape or type."""
     check_tensors(open_source(files, config), config)
 
 
 def can_predict(files: ModelFiles, *, weights: bool) -> bool:
-    """Whether a model has the layer that predicts the token after the next. With `weights` it has to be in the
-    checkpoint, and as the configuration says: quantized ones often lack it, or have it in another format. Raises
-    `OperatorError` for a configuration that cannot be read."""
+    """Return whether a model has the layer that predicts the token after the next. With `weights`, the layer must also
+    be in the checkpoint and match the configuration: quantized checkpoints often lack it, or have it in another format.
+    Raises `OperatorError` for a configuration that cannot be read."""
     if read_whole_config(files).decoder.predictor is None:
         return False
     try:

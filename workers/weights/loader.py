@@ -45,7 +45,7 @@ class _Loader:
     config: ModelConfig
     part: RankPart
     names: TensorNames
-    packer: Packer | None  # None: matrices are made, and filled by others
+    packer: Packer | None  # None: matrices are made, and the caller fills them
     report: Callable[[int], None]
     done: int = 0
 
@@ -59,7 +59,7 @@ class _Loader:
         return weights
 
     def _matrices(self) -> Iterator[tuple[MatrixParameter, int, Matrix]]:
-        """All matrices with their units; those of one unit follow each other, as they do in files."""
+        """Yield all matrices with their units; the matrices of a unit follow each other, as in files."""
         for _, group in groupby(self.part.distinct(), lambda each: each.each or id(each)):
             together = list(group)
             handles = [self.part.matrices(each) for each in together]

@@ -1,4 +1,4 @@
-"""Brings rows of a checkpoint's tensors into packed matrices: as they are, decoded, or as codes."""
+"""Copies rows of a checkpoint's tensors into packed matrices: unchanged, decoded, or as codes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +14,17 @@ from numaserve.workers.weights.source import Floats, RawTensor, TensorSource, as
 
 Rows = npt.NDArray[np.int32]
 
-# Blocks of 32 that the kernels read themselves, and the matrices that keep their codes.
+# Layouts of blocks of 32 that the kernels read themselves, and the matrices that keep their codes.
 _BLOCK = 32
 _NATIVE_BLOCKS = {"q8_0": ("int8_group", "none"), "q4_0": ("int4", "none"), "q4_1": ("int4", "minima")}
 _PANEL = 16
-_DECODED_BYTES = 16 << 20  # of weights in fp32: what is decoded at a time; all of a rank's threads still have panels
+_DECODED_BYTES = 16 << 20  # of weights in fp32 decoded at a time: enough panels for all threads of a rank
 
 
 @dataclass(frozen=True)
 class Place:
-    """A place for rows: row i goes to row `dst_row` + i, in panels of 16 dealt to every `panel_stride`-th."""
+    """The destination of rows: row i goes to row `dst_row` + i, in panels of 16 dealt to every `panel_stride`-th
+    panel."""
 
     dst_row: int = 0
     first_col: int = 0  # of the tensor
@@ -47,7 +48,7 @@ class Packer:
         stored: Stored | None,
         shape: tuple[int, int],
     ) -> None:
-        """Pack `rows` of the weight of `module`, which is of `shape` and in the file as `stored` says."""
+        """Pack `rows` of the weight of `module`, which has `shape` and is in the file as `stored` says."""
         if matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
             return
         if stored is None or _reads_blocks(matrix, stored, place):
@@ -76,7 +77,7 @@ class Packer:
         stored: Stored | None,
         shape: tuple[int, int],
     ) -> None:
-        """Pack the transposes of some blocks of rows of that weight, below each other. Codes are kept where their
+        """Pack the transposes of some blocks of rows of that weight, one below the other. Codes are kept if their
         scales allow it, otherwise rounded again."""
         tensor = self._source.tensor(f"{module}.weight") if stored is None else None
         quantized = None if stored is None else QuantizedMatrix(self._source, module, stored, shape)
@@ -100,7 +101,7 @@ class Packer:
             if matrix.format != "int8_group":
                 self._pack_values(matrix, _raw(decoded.name, values), rows, place)
                 return
-            # Not by way of bf16, which would cost them as much again.
+            # Not via bf16, whose rounding would cost them as much again.
             turned = requantized(decoded.name, values, matrix.group)
         self._pack_codes(matrix, turned, rows, place)
 
@@ -142,7 +143,8 @@ def _rows_of(tensor: RawTensor, rows: range) -> RawTensor:
 
 
 def _upright(tensor: RawTensor, rows: Rows, place: Place, columns: int) -> tuple[RawTensor, Rows, Place]:
-    """Some rows and columns of a turned tensor as one that is not, and which of its rows go where."""
+    """Return some rows and columns of a transposed tensor as an ordinary one, with the rows to take from it and their
+    place."""
     height, width = tensor.shape
     values = tensor.data.view(f"u{len(tensor.data) // (height * width)}").reshape(width, height)
     upright = np.ascontiguousarray(values[place.first_col : place.first_col + columns, rows].T)
@@ -158,8 +160,8 @@ def _reads_blocks(matrix: PackedMatrix, stored: Stored, place: Place) -> bool:
 
 
 def _portions(rows: Rows, columns: int, place: Place, *, apart: bool) -> Iterator[tuple[range, Rows, Place]]:
-    """`rows` a few whole panels at a time: the rows of the tensor to decode, which of these to take, where they go.
-    Those to decode may be `apart`: gate and up that take turns need not be decoded twice."""
+    """Yield `rows` a few whole panels at a time: the rows of the tensor to decode, which of these to take, and their
+    place. The rows to decode may be `apart`: interleaved gate and up rows need not be decoded twice."""
     count = max(1, _DECODED_BYTES // (4 * _PANEL * columns)) * _PANEL
     for start in range(0, len(rows), count):
         chosen = rows[start : start + count]
@@ -169,7 +171,7 @@ def _portions(rows: Rows, columns: int, place: Place, *, apart: bool) -> Iterato
 
 
 def _distance(rows: Rows) -> int:
-    """The distance between rows that rise evenly; otherwise 1."""
+    """Return the distance between rows that rise evenly; otherwise 1."""
     steps = np.diff(rows)
     return int(steps[0]) if len(steps) and steps[0] > 0 and (steps == steps[0]).all() else 1
 

@@ -45,15 +45,15 @@ class SafetensorsSource:
         return self._where.keys()
 
     def tensor(self, name: str) -> RawTensor:
-        """The tensor of that name, as a view of the mapped file."""
+        """Return the tensor of that name, as a view of the mapped file."""
         return self._view(name, _DTYPES)
 
     def part(self, name: str) -> RawTensor:
-        """A tensor of a quantized matrix, likewise."""
+        """Return a tensor of a quantized matrix, as a view of the mapped file."""
         return self._view(name, _DTYPES | _CODES)
 
     def release(self, tensor: RawTensor) -> None:
-        """Say that the tensor is not needed for now."""
+        """Mark the tensor as not needed for now."""
         self._read.add(self._files[self._where[tensor.name]].mapped, tensor.data.nbytes)
 
     def _view(self, name: str, dtypes: dict[str, DType]) -> RawTensor:
@@ -68,19 +68,19 @@ class SafetensorsSource:
 
 
 class _File:
-    """A mapped file. The library checks it, but hands out bf16 and fp8 to torch only, which takes a second or two to
-    import; so its header is read here once more. Raises what the library raises."""
+    """A mapped file. The library checks it, but returns bf16 and fp8 only to torch, whose import takes a second or two.
+    The header is therefore read here as well. Raises the errors of the library."""
 
     def __init__(self, path: Path) -> None:
         with open_file(path) as file:
-            self.tensors, begin = read_header(file)  # first: the library parses whatever is there
+            self.tensors, begin = read_header(file)  # first: the library parses any header
             with safe_open(path, framework="np"):
                 pass
             self.mapped = MappedFile(map_file(file))
         self._data = self.mapped.data[begin:]
 
     def tensor(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[np.uint8]]:
-        """Type, shape and bytes."""
+        """Return type, shape and bytes."""
         about = self.tensors[name]
         begin, end = about["data_offsets"]
         return about["dtype"], tuple(about["shape"]), self._data[begin:end]

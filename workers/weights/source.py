@@ -19,14 +19,14 @@ DType = PlainDType | BlockLayout | CodeDType
 
 @dataclass(frozen=True)
 class RawTensor:
-    """A tensor as it lies in its file. `data` is a view of the mapped file: nothing is read before it is touched."""
+    """A tensor as stored in its file. `data` is a view of the mapped file: nothing is read before it is touched."""
 
-    name: str  # as the file has it, for messages
+    name: str  # as in the file, for messages
     data: npt.NDArray[np.uint8]  # [bytes], row-major
     dtype: DType
     shape: tuple[int, ...]  # of elements, out features first
-    turned: bool = False  # a matrix that lies in its file with in features first
-    file: Path | None = None  # for messages; None: it was made here
+    turned: bool = False  # a matrix stored in its file with in features first
+    file: Path | None = None  # for messages; None for a tensor made in memory
 
     @property
     def label(self) -> str:
@@ -35,7 +35,8 @@ class RawTensor:
 
 
 def as_float32(tensor: RawTensor) -> Floats:
-    """A tensor's values, such as a norm's weights. Raises `OperatorError` for blocks, which no converter writes."""
+    """Return a tensor's values, such as a norm's weights. Raises `OperatorError` for blocks, which no converter
+    writes."""
     match tensor.dtype:
         case "f32":
             return tensor.data.view(np.float32).copy()
@@ -53,11 +54,12 @@ class TensorSource(Protocol):
         """The names of all tensors."""
 
     def tensor(self, name: str) -> RawTensor:
-        """A tensor of numbers, or of blocks of them. Raises `OperatorError` for another dtype or a damaged file."""
+        """Return a tensor of numbers, or of blocks of them. Raises `OperatorError` for another dtype or a damaged
+        file."""
 
     def release(self, tensor: RawTensor) -> None:
-        """Say that the tensor is not needed for now: its file is mapped, and what was read of it would stay in memory
-        in addition to the packed weights. It can be read again."""
+        """Mark the tensor as not needed for now. Its file is mapped, and pages that were read would stay in memory in
+        addition to the packed weights. It can be read again."""
 
     def part(self, name: str) -> RawTensor:
-        """A tensor of a quantized matrix: also codes. Raises `OperatorError` as `tensor` does."""
+        """Return a tensor of a quantized matrix, which may hold codes. Raises `OperatorError` as `tensor` does."""

@@ -1,4 +1,5 @@
-"""Checkpoints that keep matrices of all units (experts, say) of a layer in one tensor, seen as if each had its own."""
+"""Checkpoints with one tensor for the matrices of all units (such as experts) of a layer, presented as a tensor per
+unit."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -9,20 +10,20 @@ from numaserve.workers.layers.parameters import EACH, MatrixParameter
 from numaserve.workers.weights.source import RawTensor, TensorSource
 
 _SUFFIXES = {"": "weight", "_bias": "bias", "_blocks": "blocks", "_scales": "scales"}
-_Stacks = dict[str, int]  # modules with `EACH` in them, and how many units there are
+_Stacks = dict[str, int]  # modules with `EACH` in them, and the number of units
 
 
 class StackedSource:
-    """The tensors of `source`, those of units one by one: expert 3's part of `experts.down_proj` is
+    """The tensors of `source`, with those of units one by one: expert 3's part of `experts.down_proj` is
     `experts.3.down_proj.weight`.
 
-    Weights lie with in features first, [units, in, out]; quantized ones, `_blocks` and `_scales`, as ever.
+    Weights have in features first, [units, in, out]; quantized ones, `_blocks` and `_scales`, have the usual order.
     """
 
     def __init__(self, source: TensorSource, stacks: _Stacks, prefixes: Iterable[str]) -> None:
         self._source = source
         self._names = {name: name for name in source.names()}
-        self._parts: dict[str, tuple[int, int]] = {}  # the unit, of how many
+        self._parts: dict[str, tuple[int, int]] = {}  # the unit, and the number of units
         for prefix in prefixes:
             for module, count in stacks.items():
                 for ending, suffix in _SUFFIXES.items():
@@ -33,16 +34,16 @@ class StackedSource:
         return self._names.keys()
 
     def tensor(self, name: str) -> RawTensor:
-        """A tensor of numbers, which has the name of what it is a part of. Raises `OperatorError` as the source does,
-        and for a tensor of another number of units."""
+        """Return a tensor of numbers; a part has the name of the whole tensor. Raises `OperatorError` as the source
+        does, and for a tensor with another number of units."""
         return self._cut(name, self._source.tensor(self._names[name]))
 
     def part(self, name: str) -> RawTensor:
-        """A tensor of a quantized matrix, likewise."""
+        """Return a tensor of a quantized matrix, as `tensor` does."""
         return self._cut(name, self._source.part(self._names[name]))
 
     def release(self, tensor: RawTensor) -> None:
-        """Say that the tensor is not needed for now."""
+        """Mark the tensor as not needed for now."""
         self._source.release(tensor)
 
     def _divide(self, module: str, ending: str, suffix: str, count: int) -> None:
@@ -69,7 +70,7 @@ class StackedSource:
 
 
 def stacks_of(model: Layer) -> _Stacks:
-    """The matrices of a model that checkpoints keep in one tensor for all units."""
+    """Return the matrices of a model for which checkpoints have one tensor for all units."""
     return {
         source.name: parameter.each.count
         for parameter in model.parameters()

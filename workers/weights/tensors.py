@@ -49,7 +49,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
             "this variant is not supported"
         )
     for name, shape in plain.items():
-        # A matrix may be of any type that the source hands out: others than those of a GGUF file have parts.
+        # A matrix may be of any type that the source returns: types other than those of a GGUF file have parts.
         _check_plain(source.tensor(name), shape)
     for name, part in parts.items():
         if name in found:
@@ -57,7 +57,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
 
 
 def expected_tensors(config: ModelConfig, names: TensorNames) -> tuple[dict[str, Shape], dict[str, Part]]:
-    """Tensors of numbers, and those of quantized matrices."""
+    """Return the tensors of numbers, and the parts of quantized matrices."""
     plain: dict[str, Shape] = {}
     parts: dict[str, Part] = {}
     for parameter in config.decoder.parameters():
@@ -87,7 +87,8 @@ def _check_plain(tensor: RawTensor, shape: Shape) -> None:
 
 
 def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bool:
-    """AutoGPTQ gives every module a bias, of zeros where the model has none."""
+    """Return whether a tensor is a needless bias: AutoGPTQ gives every module a bias, of zeros where the model has
+    none."""
     module = name.removesuffix(".bias")
     if module == name or not any(f"{module}.{suffix}" in parts for suffix in ("qweight", "weight_packed", "weight")):
         return False

@@ -25,16 +25,16 @@ class Weights:
         return self._matrices
 
     def add_matrix(self, handle: Matrix, packed: PackedMatrix) -> None:
-        """Let `handle` stand for a matrix."""
+        """Assign a packed matrix to `handle`."""
         self._native[handle] = packed
         self._matrices.append(packed)
 
     def add_vector(self, handle: Vector, vector: NativeVector) -> None:
-        """Let `handle` stand for a vector."""
+        """Assign a vector to `handle`."""
         self._native[handle] = vector
 
     def native(self, handle: Matrix | Vector | Rope) -> Native:
-        """The native object of a handle. Tables of rotary embeddings are made when they are first asked for."""
+        """Return the native object of a handle. Tables of rotary embeddings are made on first use."""
         found = self._native.get(handle)
         if found is None and isinstance(handle, Rope):
             found = self._native[handle] = RopeTable(*rope_tables(handle.config, self.positions))

@@ -1,12 +1,12 @@
 """Efficiencies: the fraction of its ceiling that each kind of operation reaches.
 
-``numaserve bench kernels --json`` writes the file that they are read from.
+``numaserve bench kernels --json`` writes the file from which they are read.
 
 An operation's time is its bound, of reading or of computing, divided by the fraction of the ceiling that was measured
-where that bound was the ceiling. Between measured numbers of rows fractions are interpolated over their logarithm;
-beyond them the nearest counts.
+under the same bound. Fractions are interpolated over the logarithm of the number of rows; beyond the measured numbers,
+the nearest counts.
 
-Where reading is the bound and more rows reach less of it than fewer do, computing is the bound: reading would be as
+If reading is the bound and more rows reach less of it than fewer rows do, computing is the bound. Reading would be as
 fast as before, and the measured computation is the maximum. A host whose cores read less each has both bounds at once.
 """
 
@@ -23,11 +23,11 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
 from numaserve.workers.program.cost import Kind, expected_share
 
-BEST = 1.0  # where nothing was measured
-_ByRows = dict[float, list[Mapping[str, Any]]]  # what was measured, by the number of rows
-_HELD_UP = 0.9  # of what fewer rows reach: less is more than noise
+BEST = 1.0  # the fraction where nothing was measured
+_ByRows = dict[float, list[Mapping[str, Any]]]  # measurements, by the number of rows
+_HELD_UP = 0.9  # of the fraction that fewer rows reach: a smaller value is more than noise
 _SMALL = "small operations"
-# Codes of as many bits, widened by a table of as many entries.
+# Formats with the same number of bits, widened by a table of the same size.
 _STAND_IN = {"mxfp4": "int4/32", "iq4": "int4/32"}
 
 
@@ -53,7 +53,7 @@ class Curve:
 class RowTime:
     """The time of a row-wise operation: a fixed time, and the bytes per second of a core by its number of rows.
 
-    A few rows that come from the caches of the core pass many times faster.
+    A few rows, which a core reads from its caches, pass many times faster.
     """
 
     fixed_s: float
@@ -65,7 +65,7 @@ _UNKNOWN = RowTime(0.0, Curve([(1.0, 4e9)]))
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """Efficiencies by kind of operation, format of weights, and what bounds it: "read" or "flops"."""
+    """Efficiencies by kind of operation, format of weights, and bound: "read" or "flops"."""
 
     source: str
     curves: Mapping[tuple[Kind, str, str], Curve]
@@ -74,8 +74,8 @@ class Efficiencies:
     _found: dict[tuple[Kind, str, str], Curve | None] = field(default_factory=dict, repr=False)
 
     def of(self, kind: Kind, weights: str, bound: str, rows: float) -> float:
-        """The fraction of that ceiling; the same format with other groups stands in for one that was not measured, then
-        one that is like it, then bf16."""
+        """Return the fraction of a ceiling. For a format that was not measured, the same format with other groups
+        stands in, then a similar format, then bf16."""
         key = (kind, weights, bound)
         if key not in self._found:
             self._found[key] = self._nearest(*key)
@@ -84,7 +84,7 @@ class Efficiencies:
 
     def _nearest(self, kind: Kind, weights: str, bound: str) -> Curve | None:
         format = weights.partition("/")[0]
-        # Experts are products too, of fewer rows each.
+        # Experts are also products, of fewer rows each.
         for like in (kind, "gemm") if kind == "experts" else (kind,):
             for fits in (weights, format):
                 for key, curve in self.curves.items():
@@ -93,12 +93,12 @@ class Efficiencies:
         return None if weights == "bf16" else self._nearest(kind, _STAND_IN.get(format, "bf16"), bound)
 
     def row_time(self, name: str) -> RowTime:
-        """The time of rows of the operation of that name, or of one like it."""
+        """Return the time of rows of the operation of that name, or of a similar one."""
         return self.row_times.get(name) or self.row_times.get("rms_norm") or _UNKNOWN
 
 
 def load_efficiencies(path: Path) -> Efficiencies:
-    """Read the lines of a file. Raises `OperatorError` for one that is not what the benchmark writes."""
+    """Return the efficiencies in a file. Raises `OperatorError` for a file that the benchmark did not write."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         if not rows or not all(isinstance(row, dict) for row in rows):
@@ -131,12 +131,12 @@ def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencie
 
 
 def peak_format(kind: Kind, weights: str) -> str:
-    """The format whose peak is the ceiling that was measured: that of the weights, widened or not."""
+    """Return the format whose peak was the measured ceiling: that of the weights, widened or not."""
     return weights if kind in ("gemm", "experts") else "bf16"
 
 
 def _peaks(measured: Mapping[tuple[Kind, str], _ByRows]) -> dict[str, float]:
-    """GFLOP/s of the ceilings of computing, by format, where it was a ceiling."""
+    """Return the GFLOP/s of the ceilings of computing, by format, from the rows that computing bounds."""
     found: dict[str, list[float]] = {}
     for (kind, weights), by_rows in measured.items():
         for row in itertools.chain.from_iterable(by_rows.values()):
@@ -146,7 +146,7 @@ def _peaks(measured: Mapping[tuple[Kind, str], _ByRows]) -> dict[str, float]:
 
 
 def _points(by_rows: _ByRows, peak: float | None) -> dict[str, list[tuple[float, float]]]:
-    """Fractions of both ceilings by the number of rows, of one kind of operation and format."""
+    """Return fractions of both ceilings by the number of rows, for one kind of operation and format."""
     points: dict[str, list[tuple[float, float]]] = {}
     best = 0.0
     for count, rows in sorted(by_rows.items()):
@@ -166,7 +166,7 @@ def _points(by_rows: _ByRows, peak: float | None) -> dict[str, list[tuple[float,
 
 
 def _of_ceiling(row: Mapping[str, Any]) -> float:
-    # More than the ceiling is noise: both were not measured in the same moment.
+    # A fraction above the ceiling is noise: row and ceiling were not measured at the same moment.
     return min(float(row["of_ceiling"]), BEST)
 
 
@@ -195,7 +195,7 @@ def _row_times(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tupl
         if method not in ("", "greedy"):
             continue
         count = row["M"] if experts else row["rows"]
-        # Samplers are measured by the row.
+        # Samplers are measured per row.
         seconds, repeated = row["best_us"] * 1e-6, count if method else 1
         found = measured.setdefault(name, {}).setdefault(count, [])
         found.append((seconds * repeated, row["gb_s"] * 1e9 * seconds * repeated))
@@ -204,7 +204,8 @@ def _row_times(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tupl
 
 
 def _row_time(measured: Mapping[int, tuple[float, float]], threads: int) -> RowTime:
-    """The time of rows, from seconds and bytes by their number. What one row takes beyond its bytes is fixed."""
+    """Return the time of rows, from seconds and bytes by their number. The time of one row beyond its bytes is
+    fixed."""
     few = min(measured)
     many = {count: found for count, found in measured.items() if count >= threads and count > few} or measured
     rates = Curve(sorted((count / threads, nbytes / seconds / threads) for count, (seconds, nbytes) in many.items()))

@@ -1,4 +1,4 @@
-"""The whole estimate of a model on a host: memory of its nodes, and what its steps take."""
+"""The whole estimate of a model on a host: the memory of its nodes, and the time of its steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ STEP_S = 150e-6
 
 @dataclass(frozen=True)
 class Load:
-    """The load: `batch` prompts of `input_len` tokens, and answers of `output_len`: 0 where prompts are embedded or
+    """The load: `batch` prompts of `input_len` tokens, with answers of `output_len`: 0 for prompts that are embedded or
     scored, which gives no text."""
 
     input_len: int
@@ -31,14 +31,14 @@ class Load:
 
     @property
     def context(self) -> int:
-        """Tokens of a sequence in the end."""
+        """The number of tokens of a sequence at its end."""
         return self.input_len + self.output_len
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """`prefill` is of one prompt, `decode` of a step of the whole batch in the middle of the answers. TTFT is that of
-    the last prompt of the batch. Without an answer there is no decoding."""
+    """The estimate of a load: `prefill` of one prompt, `decode` of a step of the whole batch in the middle of the
+    answers. TTFT is that of the last prompt of the batch. Without an answer there is no decoding."""
 
     machine: Machine
     load: Load
@@ -48,7 +48,7 @@ class Estimate:
     prefill: PhaseEstimate
     decode: PhaseEstimate | None
     notes: tuple[str, ...]
-    multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by what multiplies them
+    multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by activations
 
     @property
     def fits(self) -> bool:
@@ -57,25 +57,25 @@ class Estimate:
 
     @property
     def ttft_s(self) -> float:
-        """Seconds to the first token, or to what there is in its place."""
+        """Seconds to the first token, or to the result of a prompt without an answer."""
         return self.prefill.seconds * self.load.batch
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds for each further one."""
+        """Seconds for each further token; None without an answer."""
         return None if self.decode is None else self.decode.seconds
 
     @property
     def output_tokens_s(self) -> float | None:
-        """Tokens a second of all sequences while they decode."""
+        """Tokens per second of all sequences while they decode; None without an answer."""
         return None if self.decode is None else self.load.batch / self.decode.seconds
 
 
 def make_roofline(
     options: DeploymentOptions | Launch, config: ModelConfig, ranks: Sequence[RankMachine], efficiencies: Efficiencies
 ) -> Roofline:
-    """The roofline model of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
-    cannot be had."""
+    """Return the roofline model of the ranks, each with its part of the machine. Raises `OperatorError` for formats
+    that the checkpoint does not support."""
     partition = config.partition([rank.cores for rank in ranks], options.settings)
     operations = [rank_operations(config, part) for part in partition.ranks]
     return Roofline(ranks, operations, efficiencies, STEP_S)
@@ -90,7 +90,8 @@ def make_estimate(
     efficiencies: Efficiencies,
     load: Load,
 ) -> Estimate:
-    """Raises `OperatorError` for too few cores, too long a context, and formats that cannot be had."""
+    """Return the estimate. Raises `OperatorError` for too few cores, too long a context, and formats that the
+    checkpoint does not support."""
     context = options.context_length or load.context
     if max(context, load.context) > config.max_position:
         raise OperatorError(

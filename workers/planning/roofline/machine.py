@@ -1,4 +1,4 @@
-"""A host as the roofline model sees it: what its cores can read, compute and exchange at best."""
+"""A host in the roofline model: the best rates at which its cores read, compute and exchange."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,9 +14,9 @@ from numaserve.workers.program.handles import INTEGER_GROUPS
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Positive = Annotated[float, Field(gt=0)]
-Isa = Literal["amx", "avx512"]  # of which efficiencies are shipped
+Isa = Literal["amx", "avx512"]  # instruction sets with shipped efficiencies
 INT8_FORMATS = INTEGER_GROUPS | {"int8"}  # multiplied in int8, unless widened to bf16
-# A meeting is a barrier over ranks: a few cache lines more, that may lie on another node.
+# A meeting is a barrier over ranks: it passes a few more cache lines, which may lie on another node.
 _MEETING_BARRIERS = 4
 
 
@@ -30,12 +30,12 @@ class Machine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_with_dashes, populate_by_name=True)
 
     name: str = Field(min_length=1)
-    isa: Isa = "avx512"  # whose efficiencies are taken
+    isa: Isa = "avx512"  # selects the efficiencies
     node_cores: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]  # of each NUMA node
     node_memory_gib: Positive
     node_read_gb_s: Positive  # from its own memory, all its cores together
     core_gflop_s: dict[Literal["bf16", "int8"], Positive]
-    link_gb_s: Positive  # fetched by one node from others while all do so
+    link_gb_s: Positive  # rate at which one node fetches from others while all nodes do so
     meeting_us: Positive  # a meeting of all ranks
     barrier_us: Positive  # a barrier of a node's threads
 
@@ -47,11 +47,11 @@ class Machine(BaseModel):
         return value
 
     def peak(self, cores: int, computes: str) -> float:
-        """Operations a second of some cores, on operands of that format."""
+        """Return the operations per second of some cores, on operands of that format."""
         return self.core_gflop_s["int8" if computes in INT8_FORMATS else "bf16"] * cores * 1e9
 
     def topology(self) -> Topology:
-        """The topology, as if all memory was free, and this process might use all of it."""
+        """Return the topology, as if all memory were free and this process might use all of it."""
         first, nodes = 0, []
         for index, cores in enumerate(self.node_cores):
             memory = int(self.node_memory_gib * GIB)
@@ -66,9 +66,9 @@ def isa_of(kernels: str) -> Isa:
 
 
 def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Machine:
-    """The machine at hand, with the ceilings of one node.
+    """Return the machine at hand, with the ceilings of one node.
 
-    Where no format that is multiplied in int8 was measured, none is used.
+    If no format that is multiplied in int8 was measured, none is used.
     """
     bf16 = ceilings.flops_s["bf16"]
     int8 = next((flops for format, flops in ceilings.flops_s.items() if format in INT8_FORMATS), bf16)
@@ -86,7 +86,8 @@ def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Mac
 
 
 def load_machine(name: str) -> Machine:
-    """The shipped host, or the file, of that name. Raises `OperatorError` with one line that says what is wrong."""
+    """Return the host that ships with that name, or that the file describes. Raises `OperatorError` with one line that
+    states the error."""
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else hosts().get(name)
     if path is None:
         raise OperatorError(f"--host {name}: unknown host; expected this, {', '.join(hosts())}, or a .yaml file")

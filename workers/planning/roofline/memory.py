@@ -1,4 +1,4 @@
-"""The memory of a host's nodes that a model takes, and what would make it fit."""
+"""The memory of a host's nodes that a model takes, and changes that would make it fit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from numaserve.workers.planning.topology import Topology
 
 @dataclass(frozen=True)
 class NodeMemory:
-    """Bytes of one node: of all ranks on it, and what may be used of it."""
+    """Bytes of one node: the needs of all ranks on it, and the bytes that they may use."""
 
     node: int
     ranks: int
@@ -28,12 +28,12 @@ class NodeMemory:
 
     @property
     def needed(self) -> int:
-        """Bytes that are needed in all."""
+        """The bytes needed in total."""
         return self.weights + self.kv_cache + self.scratch
 
     @property
     def fits(self) -> bool:
-        """Whether the node has that much."""
+        """Whether the node has enough memory."""
         return self.needed <= self.usable
 
 
@@ -46,9 +46,9 @@ def node_memory(
     partition: Partition,
     context: int,
 ) -> list[NodeMemory]:
-    """The memory of each node when `max_running_requests` sequences of `context` tokens are kept.
+    """Return the memory of each node when the KV cache holds `max_running_requests` sequences of `context` tokens.
 
-    Raises `OperatorError` where the checkpoint cannot be had in the formats asked for.
+    Raises `OperatorError` if the checkpoint does not support the formats asked for.
     """
     needs = rank_needs(options, model, partition)
     pages = options.max_running_requests * pages_of(context) + 1
@@ -77,13 +77,13 @@ def remedies(
     partition: Partition,
     context: int,
 ) -> Iterator[str]:
-    """Changes that would each make the model fit where it does not."""
+    """Yield changes, each of which would make a model fit that does not."""
 
     def fits(other: DeploymentOptions, tokens: int = context, divided: Partition = partition) -> bool:
         return all(node.fits for node in node_memory(other, model, topology, ranks, partition=divided, context=tokens))
 
     def fits_with(settings: ModelSettings) -> bool:
-        """Whether it fits with other settings; not where the model cannot be had with them."""
+        """Return whether the model fits with other settings; false if it does not support them."""
         try:
             return fits(replace(options, settings=settings), divided=model.partition(partition.shares, settings))
         except OperatorError:

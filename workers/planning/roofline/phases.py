@@ -1,7 +1,7 @@
-"""Time of a model's steps on a machine: each operation at its bound, as far as its kernel comes near to it.
+"""Time of a model's steps on a machine: each operation takes its bound, divided by the efficiency of its kernel.
 
-An operation takes the longer of reading and of computing; operations follow each other. A step takes as long as the
-rank that has the most to do: the others wait for it.
+An operation takes the longer of its reading and its computing; operations follow each other. A step takes as long as
+the rank with the most work: the others wait for it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,13 +25,13 @@ class RankMachine:
     read_bytes_s: float
 
     def bound_s(self, amount: Amount, computes: str) -> float:
-        """Seconds that reading or computing takes at least."""
+        """Return the minimum seconds of reading or computing."""
         return max(amount.nbytes / self.read_bytes_s, amount.flops / self.machine.peak(self.cores, computes))
 
 
 @dataclass(frozen=True)
 class OperationEstimate:
-    """The estimate of an operation, or of all of one name, of one rank in some steps."""
+    """The estimate of an operation, or of all operations of one name, on one rank in some steps."""
 
     name: str
     weights: str
@@ -46,7 +46,7 @@ class OperationEstimate:
 
 @dataclass(frozen=True)
 class PhaseEstimate:
-    """The estimate of some steps: what the slowest rank does in them, by operation, and the seconds that they take."""
+    """The estimate of some steps: the operations of the slowest rank, and the seconds that the steps take."""
 
     name: str
     steps: int
@@ -75,7 +75,7 @@ class Roofline:
     step_s: float = 0.0  # of a step, outside of its operations
 
     def phase(self, name: str, steps: Sequence[StepWork]) -> PhaseEstimate:
-        """The estimate of those steps."""
+        """Return the estimate of those steps."""
         by_rank = [self._estimates(rank, steps) for rank in range(len(self.ranks))]
         totals = [sum(cost.seconds for cost in costs) for costs in by_rank]
         slowest = max(range(len(totals)), key=totals.__getitem__)
@@ -124,7 +124,7 @@ class Roofline:
         if amount.rows == 0 or amount.pieces == 0:  # a rank without heads has nothing to rotate
             return 0.0, "cores"
         time = self.efficiencies.row_time(operation.name)
-        # Whole pieces go to cores: the busiest has one more than others.
+        # Cores take whole pieces: the busiest core has one more than others.
         share = -(-amount.pieces // machine.cores) / amount.pieces
         nbytes = amount.touched * share + (amount.repeated if amount.rows < machine.cores else 0.0)
         rate = time.core_bytes_s.at(max(amount.rows / machine.cores, 1.0))
@@ -134,12 +134,12 @@ class Roofline:
         return cores + ranks, "ranks" if ranks > cores else "cores"
 
     def _barrier(self, machine: RankMachine) -> float:
-        """Return the seconds by which a barrier takes longer than the barrier that the efficiencies include."""
+        """Return the seconds by which a barrier exceeds the barrier that the efficiencies include."""
         return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
 
 
 def prefill_steps(input_len: int, chunk: int, *, pooled: bool = False) -> list[StepWork]:
-    """A prompt in chunks, as the scheduler cuts it; its last token is sampled from, or pooled."""
+    """Return the steps of a prompt, in chunks as the scheduler cuts it; its last token is sampled from, or pooled."""
     starts = range(0, input_len, chunk)
     ends = [int(start + chunk >= input_len) for start in starts]
     return [
@@ -149,12 +149,12 @@ def prefill_steps(input_len: int, chunk: int, *, pooled: bool = False) -> list[S
 
 
 def decode_step(batch: int, context: int) -> StepWork:
-    """A step with one more token for each of `batch` sequences of `context` tokens."""
+    """Return a step with one more token for each of `batch` sequences of `context` tokens."""
     return StepWork([(context, 1)] * batch, batch)
 
 
 def _merged(costs: Iterable[OperationEstimate]) -> OperationEstimate:
-    """One row of operations that are alike; what bounds most of their time counts."""
+    """Return one estimate for operations that are alike, with the bound of most of their time."""
     each = list(costs)
     by_bound: dict[Bound, float] = {}
     for cost in each:

@@ -6,12 +6,12 @@ from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 
-_ANY = 1 << 40  # counted are steps of any size
+_ANY = 1 << 40  # steps of any size are counted
 
 
 def rank_operations(config: ModelConfig, part: RankPart) -> list[OperationCost]:
-    """The cost of a step for a rank, operation by operation in order. Raises `OperatorError` where the checkpoint
-    cannot be had in the formats asked for."""
+    """Return the cost of a step for a rank, operation by operation in order. Raises `OperatorError` if the checkpoint
+    does not support the formats asked for."""
     limits = ProgramLimits(max_step_tokens=32, max_logit_rows=32, max_slots=1, pages_per_slot=1, num_pages=1)
     ranks, settings = Ranks(part.partition.shares, part.rank, _ANY), part.partition.settings
     setup = ProgramSetup(config.decoder.shape(part), limits, ranks, settings)

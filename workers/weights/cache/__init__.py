@@ -1,5 +1,5 @@
-"""A cache of packed weights: a second start reads a rank's matrices as they lie in memory.
+"""A cache of packed weights, from which a later start reads a rank's matrices in their memory layout.
 
-A folder of the user's own, one file for each rank and key, written in the background once the rank serves. Whatever is
-wrong with it costs a warning and the time of packing again, never the start.
+The cache is a folder that only the user can access, with one file for each rank and key, written in the background once
+the rank serves. A problem with the cache costs a warning and the time of packing again; it never prevents a start.
 """

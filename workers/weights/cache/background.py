@@ -11,7 +11,7 @@ from numaserve.workers.weights.cache.errors import CacheError
 _log = logging.getLogger(__name__)
 
 _BUSY_PAUSE_S = 0.05  # after each unit of 4 MiB, which takes a millisecond or two, while steps are run
-_NICE = 10  # a tenth of the time of a core that others want too
+_NICE = 10  # gives a tenth of the time of a contended core
 _STOP_S = 5.0
 
 
@@ -22,9 +22,9 @@ class _Stopped(Exception):
 class BackgroundWriter:
     """A thread that calls `write(between)` once.
 
-    It takes the time that the steps leave: it is nicer than they are, has the whole choice of the rank's `cpus`, and
-    rests between units while `steps()`, a count, grows. The idle scheduling policy would be nicer still, but then a
-    busy machine could stop it for long while it holds the interpreter's lock, which each step needs.
+    The thread uses the time that steps leave. It has a higher nice value than they do, may run on any of the rank's
+    `cpus`, and rests between units while `steps()`, a count, grows. The idle scheduling policy is not used: a busy
+    machine could then stop the thread for long while it holds the interpreter's lock, which each step needs.
     """
 
     def __init__(

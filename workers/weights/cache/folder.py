@@ -1,10 +1,10 @@
 """The folder of the cache: its users, its contents, and the removal of files.
 
-All names are resolved below one open directory, without following links: no other user can lead the server elsewhere by
-exchanging a folder. Locks are flock's, which the kernel lets go with the process: nothing has to be mended after a
+All names are resolved below one open directory, without following links, so no other user can redirect the server by
+exchanging a folder. Locks are flock's, which the kernel releases with the process, so nothing needs repair after a
 crash.
 
-    GROUP.RANKofWORLD        packed weights, whole; never written to again
+    GROUP.RANKofWORLD        packed weights, complete; never written again
     GROUP.RANKofWORLD.part   being written by the process that holds its lock; without one, left by a writer that died
 """
 
@@ -50,11 +50,11 @@ class CacheFile:
     group: str
     is_part: bool
     nbytes: int
-    used_ns: int  # when it was written or read last
+    used_ns: int  # when it was last written or read
 
 
 class CacheFolder:
-    """The open folder. Raises `CacheError` where it cannot be made or is not the user's alone."""
+    """The open folder. Raises `CacheError` if it cannot be made, or if others can access it."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self._path = path
@@ -79,7 +79,7 @@ class CacheFolder:
         self.close()
 
     def open(self, name: str) -> int | None:
-        """A descriptor of the file `name`; None where there is none. Raises `CacheError`."""
+        """Return a descriptor of the file `name`; None if there is none. Raises `CacheError`."""
         path = self._path / name
         with _told(path):
             try:
@@ -96,7 +96,7 @@ class CacheFolder:
         return fd
 
     def files(self) -> list[CacheFile]:
-        """The cache's files in the folder; others are passed over. Raises `CacheError`."""
+        """Return the cache's files in the folder, without other files. Raises `CacheError`."""
         found = []
         with _told(self._path):
             for name in os.listdir(self._fd):  # noqa: PTH208 pathlib takes no descriptor
@@ -111,22 +111,24 @@ class CacheFolder:
         return found
 
     def remove(self, name: str) -> None:
-        """Remove a file that may be gone already. Who has it open goes on reading. Raises `CacheError`."""
+        """Remove a file that may be gone already. Processes that have it open can still read it. Raises
+        `CacheError`."""
         with _told(self._path / name), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)
 
     @contextlib.contextmanager
     def new_file(self, key: CacheKey, nbytes: int, group_bytes: int, limit: int) -> Iterator[int]:
-        """A descriptor to write `nbytes` to, which become the weights under `key` when the block ends without an error.
+        """Yield a descriptor to write `nbytes` to, which become the weights under `key` when the block ends without an
+        error.
 
-        Room is made by removing the groups that were not used for longest: `group_bytes` are kept free for all ranks of
-        the key's group, so that ranks do not take it from each other. Raises `CacheError`, before the block, when that
-        does not help or another process writes the same.
+        Space is freed by removing the least recently used groups. `group_bytes` are kept free for all ranks of the
+        key's group, so that ranks do not take space from each other. Raises `CacheError`, before the block, when that
+        is not enough or another process writes the same file.
         """
         part = key.file_name + PART
         fd = self._lock_part(part)
         try:
-            # Its size is seen by others who count what there is, before it has it.
+            # Other processes that count files see the full size before the data is written.
             with _told(self._path / part), self._locked():
                 self._make_room(key, nbytes, group_bytes, limit)
                 os.ftruncate(fd, 0)
@@ -134,7 +136,8 @@ class CacheFolder:
             with _told(self._path / part):
                 yield fd
                 with self._locked():
-                    # Another group's writer may have removed it to make room, and a third have begun one of that name.
+                    # Another group's writer may have removed the file to free space, and a third may have begun a file
+                    # of that name.
                     if not self._is_at(fd, part):
                         raise CacheError(f"{self._path / part}: another process removed the file to free disk space")
                     os.rename(part, key.file_name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
@@ -147,9 +150,10 @@ class CacheFolder:
             os.close(fd)
 
     def _lock_part(self, part: str) -> int:
-        """Create the file, or take over that of a writer that died, and lock it.
+        """Create the file, or take over the file of a writer that died, and lock it.
 
-        Under the folder's lock: who makes room would take a file that is there and not locked yet for a dead one.
+        This happens under the folder's lock: otherwise a process that frees space could take a file that is not locked
+        yet for one of a writer that died.
         """
         with _told(self._path / part), self._locked():
             fd = os.open(part, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600, dir_fd=self._fd)
@@ -163,7 +167,7 @@ class CacheFolder:
         return fd
 
     def _is_at(self, fd: int, name: str) -> bool:
-        """Whether the file still has that name: another process may have removed it while it was written."""
+        """Return whether the file still has that name: another process may have removed it while it was written."""
         try:
             there = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -172,7 +176,7 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """A lock: one process at a time counts the files and removes some."""
+        """Hold a lock: one process at a time counts the files and removes some."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield
@@ -189,7 +193,7 @@ class CacheFolder:
         for file in self.files():
             if file.group != key.group:
                 others.setdefault(file.group, []).append(file)
-        # A group that is being written is in use, whatever else of it is older.
+        # A group that is being written is in use, however old its other files are.
         groups = sorted(
             others.values(), key=lambda files: (any(f.is_part for f in files), max(f.used_ns for f in files))
         )
@@ -233,7 +237,7 @@ def _require_own(info: os.stat_result, path: Path) -> None:
 
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """A `CacheError` for an `OSError`."""
+    """Raise a `CacheError` for an `OSError` of the block."""
     try:
         yield
     except OSError as error:

@@ -1,12 +1,12 @@
 """A file of packed weights.
 
     preamble, 4096 bytes    written last; all zero until the file is complete
-    the matrices' bytes     as they lie in memory, each from a multiple of 4096
-    table                   msgpack: the key, what the matrices are, the checksums of their bytes
+    the matrices' bytes     in their memory layout, each from a multiple of 4096
+    table                   msgpack: the key, the kinds of the matrices, the checksums of their bytes
 
-The preamble's digest covers itself and the table, the table's checksums cover the bytes. Nothing in the file says where
-a matrix begins: that follows from the sizes, which are compared with those of the matrices in memory before any byte
-goes there.
+The preamble's digest covers the preamble and the table; the table's checksums cover the bytes. The file does not store
+where a matrix begins. That follows from the sizes, which are compared with those of the matrices in memory before any
+byte is read into them.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ class StoredMatrix(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 class Table(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A file's table of contents."""
 
-    name: str  # of the file: one that was renamed is not taken for another
-    model: str  # path, for those who look at what is there
+    name: str  # of the file: a renamed file is not taken for another
+    model: str  # path, for people who inspect the cache
     matrices: list[StoredMatrix]
     checksums: list[int]  # of the units of each matrix, matrix after matrix
 
 
 def describe(matrices: Sequence[PackedMatrix]) -> list[StoredMatrix]:
-    """The entries of `matrices` in a table."""
+    """Return the entries of `matrices` in a table."""
     return [StoredMatrix(each.n, each.k, each.format, each.group, each.nbytes) for each in matrices]
 
 
 def offsets_of(matrices: Sequence[PackedMatrix]) -> tuple[list[int], int]:
-    """The offset of each matrix's bytes in a file, and that of its table."""
+    """Return the offset of each matrix's bytes in a file, and that of its table."""
     room = (-(-matrix.nbytes // ALIGNMENT) * ALIGNMENT for matrix in matrices)
     *offsets, end = itertools.accumulate(room, initial=ALIGNMENT)
     return offsets, end
 
 
 def encode_table(table: Table, offset: int) -> tuple[bytes, bytes]:
-    """The preamble of a file whose table is at `offset`, and the table."""
+    """Return the preamble of a file whose table is at `offset`, and the table."""
     body = msgspec.msgpack.encode(table)
     return _PREAMBLE.pack(_MAGIC, offset, len(body), _digest(offset, body)), body
 
 
 def read_table(fd: int) -> Table:
-    """The table of an open file. Raises `CacheError` for one that is not complete or is damaged, `OSError`."""
+    """Return the table of an open file. Raises `CacheError` for an incomplete or damaged file, and `OSError`."""
     head = os.pread(fd, _PREAMBLE.size, 0)
     if len(head) != _PREAMBLE.size:
         raise CacheError("the file is truncated")

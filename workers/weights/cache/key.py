@@ -2,14 +2,14 @@
 
 The name covers all inputs of the bytes: the checkpoint, the settings, and the code that packs.
 
-The checkpoint's contents are not read, which would take as long as packing them. A file is known by its name, size,
-inode and its times of last modification and change instead, and by its beginning. The time of change (ctime) cannot be
-set by a program, so that a file edited in place is noticed though its modification time was put back. A checkpoint
-that was copied, or whose owner was changed, is packed once more for nothing.
+The checkpoint's contents are not read, which would take as long as packing them. A file is identified by its name,
+size, inode, times of last modification and change, and its beginning. Programs cannot set the time of change (ctime),
+so an edit in place is noticed even if the modification time was restored. A checkpoint that was copied, or whose owner
+was changed, is packed again without need.
 
-The code is known by its own bytes, the native module's and the sources' of what reads and packs weights: a version
-number of the layout is something to forget to raise. The instruction set is in the name although no layout depends on
-it today, because it costs nothing.
+The code is identified by its own bytes: those of the native module and of the sources that read and pack weights. A
+version number of the layout could be forgotten. The instruction set is in the name although no layout depends on it
+today, because it costs nothing.
 """
 
 import functools
@@ -37,13 +37,14 @@ _LIBRARIES = ("gguf", "numpy", "safetensors")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint as it is known without being read."""
+    """A checkpoint, identified without reading its weights."""
 
     digest: bytes
-    changed_ns: int  # when a file of it was changed last
+    changed_ns: int  # when one of its files was last changed
 
     def is_settled(self, now_ns: int) -> bool:
-        """Whether a change after `now_ns`, when this was found out, would show: times have a granularity."""
+        """Return whether a change after `now_ns`, the time of the look, would be visible: file times have a
+        granularity."""
         return now_ns - self.changed_ns > SETTLED_S * 1e9
 
 
@@ -68,18 +69,18 @@ def look_at(model: Path) -> Checkpoint:
 
 
 def cache_key(checkpoint: Checkpoint, config: ModelConfig, part: RankPart) -> CacheKey:
-    """The key of what a rank packs."""
+    """Return the key of the weights that a rank packs."""
     digest, divided = hashlib.blake2b(digest_size=16), part.partition
     # The fields of a dataclass have the order of its definition.
     fields = repr(replace(config, stored={}))
     stored = sorted(_modules_by_kind(config.stored).items())
-    # All settings but those that are known not to matter: one that was forgotten costs a start, not the answers.
+    # All settings except those known not to matter: a setting that was forgotten costs a start, not wrong answers.
     _add(digest, checkpoint.digest, fields, stored, divided.shares, divided.settings.of_weights(), code_digest(), isa())
     return CacheKey(digest.hexdigest(), part.rank, divided.world_size)
 
 
 def _modules_by_kind(stored: StoredMatrices) -> dict[str, list[str]]:
-    """The modules that are quantized alike: ten thousands of experts are described once."""
+    """Group modules that are quantized alike: tens of thousands of experts are described once."""
     kinds: dict[Stored, list[str]] = {}
     for module in sorted(stored):
         kinds.setdefault(stored[module], []).append(module)
@@ -88,7 +89,7 @@ def _modules_by_kind(stored: StoredMatrices) -> dict[str, list[str]]:
 
 @functools.cache
 def code_digest() -> bytes:
-    """Identifies the code that reads and packs weights."""
+    """Return a digest of the code that reads and packs weights."""
     digest = hashlib.blake2b(digest_size=32)
     _add(digest, Path(str(_native.__file__)).read_bytes(), *(version(name) for name in _LIBRARIES))
     for package in _PACKAGES:
@@ -99,12 +100,12 @@ def code_digest() -> bytes:
 
 
 def now_ns() -> int:
-    """The clock that file systems take their times from."""
+    """Return the time of the clock that file systems use."""
     return time.time_ns()
 
 
 def _add(digest: hashlib.blake2b, *values: object) -> None:
-    """Add each value with its length: else the end of one could be taken for the beginning of the next."""
+    """Add each value with its length: otherwise the end of one could be taken for the beginning of the next."""
     for value in values:
         data = value if isinstance(value, bytes) else repr(value).encode()
         digest.update(len(data).to_bytes(8, "little"))

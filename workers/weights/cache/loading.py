@@ -32,7 +32,7 @@ class LoadedWeights:
     weights: Weights
     origin: WeightsOrigin
     seconds: float
-    # Writes them to the cache, see `transfer.save`. None where they came from there or are not to be cached.
+    # Writes the weights to the cache, see `transfer.save`. None if they came from there or are not to be cached.
     save: Callable[[Callable[[], None]], int] | None = None
 
     @property
@@ -54,8 +54,8 @@ class RankLoader:
     def load(self, team: Team, report: Callable[[int], None]) -> LoadedWeights:
         """Load on the team's threads; `report` gets the bytes so far.
 
-        Raises `OperatorError` when the checkpoint does not fit the configuration. Whatever is wrong with the cache is
-        a warning; a checkpoint too new to be cached is not wrong, and is logged at level `info`.
+        Raises `OperatorError` when the checkpoint does not fit the configuration. A problem with the cache is only a
+        warning. A checkpoint too new to be cached is not a problem, and is logged at level `info`.
         """
         begin = time.perf_counter()
         cached = None if self.cache is None else self._open(self.cache)
@@ -89,7 +89,7 @@ class RankLoader:
         return _Entry(Path(cache.folder), cache.limit_bytes, key, checkpoint, now_ns())
 
     def _read(self, entry: _Entry, team: Team, report: Callable[[int], None]) -> Weights | None:
-        """The weights as the cache has them; None where it does not."""
+        """Return the weights from the cache; None if the cache does not have them."""
         try:
             with CacheFolder(entry.folder) as folder:
                 fd = folder.open(entry.key.file_name)
@@ -98,7 +98,7 @@ class RankLoader:
                 try:
                     weights = self._make(team, report, stored=True)
                     fill(weights.matrices, fd, entry.key, team, report)
-                    os.utime(fd)  # used just now: the last to make room for others
+                    os.utime(fd)  # used just now: the last to be removed
                 finally:
                     os.close(fd)
         except CacheError as error:
@@ -109,7 +109,7 @@ class RankLoader:
 
     def _saving(self, entry: _Entry, weights: Weights) -> Callable[[Callable[[], None]], int] | None:
         if not entry.checkpoint.is_settled(entry.looked_ns):
-            if self.part.rank == 0:  # the files are the same for all
+            if self.part.rank == 0:  # all ranks have the same files
                 _log.info(
                     "the packed weights are not cached at this start: a checkpoint file changed less than %g s before"
                     " it was read, so its modification time may not show a later change; the next start caches them",
@@ -145,4 +145,4 @@ class _Entry:
     limit_bytes: int
     key: CacheKey
     checkpoint: Checkpoint
-    looked_ns: int  # when the checkpoint was found to be that
+    looked_ns: int  # when the checkpoint was identified

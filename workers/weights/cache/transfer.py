@@ -1,4 +1,4 @@
-"""Matrices from a file of the cache, and to one."""
+"""Transfer of matrices from and to a file of the cache."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ _BATCH_BYTES = 1 << 28  # between two reports
 def fill(matrices: Sequence[PackedMatrix], fd: int, key: CacheKey, team: Team, report: Callable[[int], None]) -> None:
     """Read all bytes of `matrices` on the team's threads; `report` gets the bytes so far.
 
-    Raises `CacheError` when the file is not what it ought to be; the matrices then hold anything.
+    Raises `CacheError` when the file is not the expected one; the contents of the matrices are then undefined.
     """
     try:
         table = read_table(fd)
@@ -46,10 +46,11 @@ def save(
     limit: int,
     between: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write `matrices` under `key`; the file's bytes. `between` is called all few milliseconds, and may raise.
+    """Write `matrices` under `key`, and return the file's bytes. `between` is called every few milliseconds, and may
+    raise.
 
-    `model` is for those who look at what is there. Raises `CacheError`. Whatever is raised, there is nothing under
-    `key` but what was there before.
+    `model` is for people who inspect the cache. Raises `CacheError`. After any error, `key` has only its previous file,
+    if there was one.
     """
     offsets, end = offsets_of(matrices)
     with folder.new_file(key, end, group_bytes, limit) as fd:
@@ -63,13 +64,13 @@ def save(
                 _write(fd, unit, offset + at)
         preamble, body = encode_table(Table(key.file_name, model, describe(matrices), sums), end)
         _write(fd, memoryview(body), end)
-        # Not forced to the disk: what a power failure leaves out of the file shows when it is read.
+        # Not forced to disk: bytes that a power failure loses are detected when the file is read.
         _write(fd, memoryview(preamble), 0)
     return end + len(body)
 
 
 def _batches(matrices: Sequence[PackedMatrix]) -> list[tuple[int, int]]:
-    """Ranges of matrices that are read at once: many, for small ones alone do not occupy all threads."""
+    """Return ranges of matrices that are read at once: many, because small ones alone do not occupy all threads."""
     batches: list[tuple[int, int]] = []
     first = nbytes = 0
     for index, matrix in enumerate(matrices):

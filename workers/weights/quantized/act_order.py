@@ -1,7 +1,8 @@
-"""Columns that are quantized in another order than they lie in: GPTQ's act-order.
+"""Columns that are quantized in an order other than their own: GPTQ's act-order.
 
-The kernels' groups are neighbours, and permuting the columns of a matrix would mean permuting the activations too, at
-every step. So the weights are rounded again, to 8 bits, which loses far less than the 4 bits have lost.
+The groups of the kernels are adjacent columns, and permuting the columns of a matrix would mean permuting the
+activations too, at every step. The weights are therefore rounded again, to 8 bits, which loses far less than the 4 bits
+have lost.
 """
 
 import numpy as np
@@ -12,8 +13,8 @@ from numaserve.workers.weights.source import RawTensor
 
 
 def by_column(name: str, codes: Codes, scales: Floats, zeros: Floats | float, index: RawTensor) -> CodedTensor:
-    """Weights scale * (code - zero), where `index` has the group of each column: then each column is one. `zeros` are
-    those of the groups, or the one of all. Raises `OperatorError` for groups that are not there."""
+    """Return weights scale * (code - zero), where `index` has the group of each column; each column is then a group.
+    `zeros` are those of the groups, or one for all. Raises `OperatorError` for groups that do not exist."""
     groups = words(index)
     if (groups >= scales.shape[1]).any():
         raise OperatorError(f"tensor {index.name} names groups that do not exist; fetch the checkpoint again")
@@ -23,7 +24,7 @@ def by_column(name: str, codes: Codes, scales: Floats, zeros: Floats | float, in
 
 
 def check_order(index: RawTensor, group: int) -> None:
-    """Raises `OperatorError` where columns are out of order, which the plan did not know of."""
+    """Raises `OperatorError` if columns are out of order, which the plan did not account for."""
     if (words(index) != np.arange(index.shape[0]) // group).any():
         raise OperatorError(
             f"tensor {index.name} is in act-order, but the configuration does not set act-order; "

@@ -45,9 +45,9 @@ def decode(stored: Stored, tensors: Tensors, rows: range) -> CodedTensor:
 
 
 def _transposed(packed: Words, rows: range) -> Codes:
-    """[columns, words] of codes: [rows, columns]."""
+    """Return codes of words [columns, words] as [rows, columns]."""
     first = rows.start // _FIELDS
-    # Turned while eight codes are still one word: a transposition of bytes costs eight times as much.
+    # Transposed while eight codes are still one word: a transposition of bytes costs eight times as much.
     turned = np.ascontiguousarray(packed[:, first : -(-rows.stop // _FIELDS)].T)
     codes = np.empty((turned.shape[0], _FIELDS, turned.shape[1]), np.uint8)
     for field, feature in enumerate(_ORDER):

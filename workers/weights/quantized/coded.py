@@ -1,4 +1,4 @@
-"""The one form that every published layout is decoded into, and that a packed matrix takes."""
+"""The one form into which every published layout is decoded, and that a packed matrix takes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class CodedTensor:
     """Quantized rows of a matrix.
 
     `codes` [rows, columns]: 0..15 in "int4" and "iq4", 0..255 in "int8_group", the bits of an int8 in "int8", of an
-    e4m3 in "fp8", of an e2m1 in "mxfp4". `scales` and `offsets` [rows, groups], each of `group` columns, the last of
-    fewer. weight = scale * (code - offset) where the offsets are zeros, scale * code + offset where they are not;
-    without offsets scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and in the others scale * what
-    the code stands for.
+    e4m3 in "fp8", of an e2m1 in "mxfp4". `scales` and `offsets` [rows, groups], each for `group` columns; the last
+    group may have fewer. weight = scale * (code - offset) where the offsets are zeros, scale * code + offset where they
+    are not. Without offsets weight = scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and in the
+    others scale * the value of the code.
     """
 
     name: str  # of the tensor in its file, for messages
@@ -45,8 +45,8 @@ class CodedTensor:
         return replace(self, format="int8_group", offsets=zeros)
 
     def turned(self, group: int) -> CodedTensor | None:
-        """The transpose, with groups of `group`, the same to the bit; None where rows that come to lie in one group
-        differ in their scales, or have offsets."""
+        """Return the transpose, with groups of `group`, the same to the bit. Return None if rows that come to lie in
+        one group differ in their scales, or have offsets."""
         rows, columns = self.codes.shape
         of_groups = self.scales[::group]
         if self.offsets is not None or (np.repeat(of_groups, group, axis=0)[:rows] != self.scales).any():
@@ -55,11 +55,12 @@ class CodedTensor:
         return replace(self, codes=self.codes.T, scales=scales.T, group=group)
 
     def dequantized(self) -> Floats:
-        """The weights, [rows, columns]."""
+        """Return the weights, [rows, columns]."""
         values = _values(self.format, self.codes)
         scales, offsets = self.scales, self.offsets
         if values.shape[1] % self.group:
-            # A last group of fewer columns, or a row that is one: scales are repeated, at the cost of a matrix of them.
+            # The last group has fewer columns, or the row is one group: scales are repeated, at the cost of a matrix of
+            # them.
             scales = _by_column(scales, self.group, values.shape[1])
             offsets = None if offsets is None else _by_column(offsets, self.group, values.shape[1])
             grouped = values
@@ -77,8 +78,8 @@ class CodedTensor:
 
 
 def requantized(name: str, values: Floats, group: int = REQUANTIZED_GROUP) -> CodedTensor:
-    """Weights rounded into "int8_group", off by at most a 253rd of the largest of their group: of what has groups that
-    no packed matrix can have, or along the other axis."""
+    """Return weights rounded into "int8_group", off by at most a 253rd of the largest of their group. For weights with
+    groups that no packed matrix can have, or with groups along the other axis."""
     rows, columns = values.shape
     groups = -(-columns // group)
     padded = np.pad(values, ((0, 0), (0, groups * group - columns)))
@@ -87,7 +88,7 @@ def requantized(name: str, values: Floats, group: int = REQUANTIZED_GROUP) -> Co
     factors = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
     grouped *= factors[:, :, None]
     np.rint(grouped, out=grouped)
-    # A factor that was rounded up, or overflowed over a tiny scale, must not carry a code over the end.
+    # A factor that was rounded up, or overflowed for a tiny scale, must not move a code out of range.
     np.clip(np.nan_to_num(grouped, copy=False), -_MAX_CODE, _MAX_CODE, out=grouped)
     padded += np.float32(_INT8_ZERO)
     codes = padded.astype(np.uint8)
@@ -95,13 +96,15 @@ def requantized(name: str, values: Floats, group: int = REQUANTIZED_GROUP) -> Co
 
 
 def _rounded_up(scales: Floats) -> Floats:
-    """Scales rounded to the 11 bits that a packed matrix keeps: codes are then those of the scale that is kept."""
+    """Return scales rounded up to the 11 bits that a packed matrix keeps, so that codes are computed with the kept
+    scales."""
     dropped = np.uint32(0x1FFF)
     return ((np.ascontiguousarray(scales).view(np.uint32) + dropped) & ~dropped).view(np.float32)
 
 
 def e4m3_values() -> Floats:
-    """The 256 values of e4m3 by their bits (OCP 8-bit floating point specification, E4M3): bias 7, no infinity."""
+    """Return the 256 values of e4m3 by their bits (OCP 8-bit floating point specification, E4M3): bias 7, no
+    infinity."""
     bits = np.arange(256)
     exponent, mantissa = bits >> 3 & 15, bits & 7
     magnitude = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))

@@ -1,8 +1,9 @@
 """e4m3 weights, as DeepSeek, Qwen and compressed-tensors (float-quantized) publish them.
 
 `weight` float8_e4m3fn [N, K] and its scales: `weight_scale_inv` [N / 128, K / 128], each rounded up, one for a block
-(DeepSeek's name: it is multiplied with all the same); `weight_scale` [N, 1], or one for the whole tensor, or one for a
-block. weight = scale * value. `input_scale`, a fixed scale of activations, is left out: these are not e4m3 here.
+(DeepSeek's name; despite it, weights are multiplied by this scale); `weight_scale` [N, 1], or one for the whole tensor,
+or one for a block. weight = scale * value. `input_scale`, a fixed scale of activations, is left out: activations are
+not e4m3 here.
 """
 
 import numpy as np

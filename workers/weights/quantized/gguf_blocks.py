@@ -38,7 +38,7 @@ Blocks = npt.NDArray[np.uint8]  # [rows, blocks, bytes]
 
 
 def _half(name: str, blocks: Blocks, at: int) -> Floats:
-    """The fp16 at byte `at` of each block, [rows, blocks]."""
+    """Return the fp16 at byte `at` of each block, [rows, blocks]."""
     values = np.ascontiguousarray(blocks[:, :, at : at + 2]).view(np.float16)[:, :, 0].astype(np.float32)
     if not np.isfinite(values).all():
         raise OperatorError(f"tensor {name} holds scales that are not finite; fetch the file again")
@@ -50,8 +50,8 @@ def _flat(codes: Codes) -> Codes:
 
 
 def _halves(nibbles: Blocks) -> Codes:
-    """Bytes whose low nibbles are the first half of some columns and the high nibbles the second; the last dimension
-    doubles."""
+    """Return the nibbles of bytes whose low nibbles are the first half of some columns and high nibbles the second; the
+    last dimension doubles."""
     return np.concatenate([nibbles & _LOW, nibbles >> 4], axis=-1)
 
 
@@ -68,7 +68,7 @@ def _q4_1(name: str, blocks: Blocks) -> CodedTensor:
 
 
 def _five_bits(high: Blocks, nibbles: Blocks) -> Codes:
-    """Bit i of the four bytes `high` is the fifth bit of code i."""
+    """Return codes of five bits: bit i of the four bytes `high` is the fifth bit of code i."""
     bits = np.unpackbits(high, axis=-1, bitorder="little")
     return _halves(nibbles) | bits << np.uint8(4)
 
@@ -89,11 +89,9 @@ def _with_minimum(name: str, format: CodeFormat, codes: Codes, scales: Floats, m
 
 
 def _scales_and_minima(name: str, blocks: Blocks) -> tuple[Floats, Floats]:
-    """Scales and minima of blocks of 256 of Q4_K or Q5_K.
+    """Return scales and minima of blocks of 256 of Q4_K or Q5_K, both [rows, 8 * blocks].
 
-    Both are [rows, 8 * blocks].
-
-    Twelve bytes at 4: the low six bits of bytes 0..3 are scales 0..3, those of 4..7 minima 0..3; scales and minima 4..7
+    Twelve bytes at 4: the low six bits of bytes 0..3 are scales 0..3, those of 4..7 minima 0..3. Scales and minima 4..7
     have their low four bits in the nibbles of bytes 8..11, and their high two on top of bytes 0..3 and 4..7.
     """
     low, minimum, rest = blocks[:, :, 4:8], blocks[:, :, 8:12], blocks[:, :, 12:16]
@@ -107,13 +105,14 @@ def _scales_and_minima(name: str, blocks: Blocks) -> tuple[Floats, Floats]:
 
 
 def _quarters(octets: Blocks) -> Codes:
-    """Bytes whose four pairs of bits are of 32 columns each, 32 bytes for 128 of them: [rows, blocks, 16, 16]."""
+    """Return the codes of bytes whose four pairs of bits are of 32 columns each, 32 bytes for 128 columns: [rows,
+    blocks, 16, 16]."""
     pairs = octets.reshape(*octets.shape[:2], 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & np.uint8(3)
     return pairs.reshape(*octets.shape[:2], 16, 16)
 
 
 def _q2_k(name: str, blocks: Blocks) -> CodedTensor:
-    """Sixteen bytes of scales in the low four bits and minima in the others, then the codes."""
+    """Decode Q2_K: sixteen bytes of scales in the low four bits and minima in the others, then the codes."""
     shape = (blocks.shape[0], -1)
     scales = (blocks[:, :, :16] & _LOW) * _half(name, blocks, 80)[:, :, None]
     minima = (blocks[:, :, :16] >> 4) * -_half(name, blocks, 82)[:, :, None]
@@ -124,14 +123,14 @@ def _q2_k(name: str, blocks: Blocks) -> CodedTensor:
 
 
 def _q3_k(name: str, blocks: Blocks) -> CodedTensor:
-    """32 bytes of high bits, the low bits of the codes, then scales around 32: eight bytes with the low four
-    bits of two, four with the high bits of four."""
+    """Decode Q3_K: 32 bytes of high bits, the low bits of the codes, then scales around 32. Eight bytes have the low
+    four bits of two scales each, four bytes the high bits of four."""
     shape = blocks.shape[:2]
     low, high = blocks[:, :, 96:104], blocks[:, :, None, 104:108] >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     scales = (_halves(low) | (high & np.uint8(3)).reshape(*shape, 16) << np.uint8(4)).astype(np.int16) - 32
     high = blocks[:, :, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & np.uint8(1)
     codes = (_quarters(blocks[:, :, 32:96]) | (high << 2).reshape(*shape, 16, 16)).astype(np.int16) - 4
-    # Products from -124 to 128: their negatives, less the middle, are codes of 8 bits.
+    # Products lie between -124 and 128: 128 minus the product is a code of 8 bits.
     products = (128 - scales[..., None] * codes).astype(np.uint8)
     return CodedTensor(name, "int8_group", _flat(products), -_half(name, blocks, 108), 256)
 
@@ -164,7 +163,7 @@ def _iq4_nl(name: str, blocks: Blocks) -> CodedTensor:
 
 
 def _iq4_xs(name: str, blocks: Blocks) -> CodedTensor:
-    """Bytes 4..7 have the low four bits of eight scales around 32, those at 2 and 3 two more of each."""
+    """Decode IQ4_XS: bytes 4..7 have the low four bits of eight scales around 32, those at 2 and 3 two more of each."""
     shape = blocks.shape[:2]
     low, high = blocks[:, :, 4:8, None], np.ascontiguousarray(blocks[:, :, 2:4]).view(np.uint16)
     low = (low >> np.array([0, 4], np.uint8) & _LOW).reshape(*shape, 8)

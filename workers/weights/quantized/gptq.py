@@ -41,7 +41,7 @@ def parts(stored: Stored, rows: int, columns: int) -> Parts:
 
 
 def decode(stored: Stored, tensors: Tensors, rows: range) -> CodedTensor:
-    """Rows of the matrix. Raises `OperatorError` for a g_idx that is not what the configuration announces."""
+    """Return rows of the matrix. Raises `OperatorError` for a g_idx that contradicts the configuration."""
     qweight = words(tensors["qweight"])
     columns = qweight.shape[0] * 32 // stored.bits
     codes = codes_of_rows(qweight[:, rows.start : rows.stop].T, stored.bits)
@@ -59,5 +59,5 @@ def decode(stored: Stored, tensors: Tensors, rows: range) -> CodedTensor:
         check_order(tensors["g_idx"], group)
     offsets = zero_points(stored, tensors["qzeros"], zeros)
     if offsets is None and stored.file_codes == "int4":
-        codes += np.uint8(_INT4_ZERO - (1 << (stored.bits - 1)))  # fewer bits lie around another middle
+        codes += np.uint8(_INT4_ZERO - (1 << (stored.bits - 1)))  # codes of fewer bits lie around another middle
     return CodedTensor(name, stored.file_codes, codes, scales, group, offsets)

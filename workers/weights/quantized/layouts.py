@@ -1,4 +1,4 @@
-"""Finds and decodes a quantized matrix, whatever layout it is published in."""
+"""Finds and decodes a quantized matrix, in any published layout."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _PARTS: dict[Layout, Callable[[Stored, int, int], Parts]] = {
     "gpt_oss": mxfp4.parts,
     "mxfp4_packed": mxfp4.parts,
 }
-# Decoders of layouts whose tensors do not give away how many columns there are, or how rows share scales.
+# Decoders of layouts whose tensors do not show the number of columns, or how rows share scales.
 _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], CodedTensor]] = {
     "packed": compressed.decode_packed,
     "int8": compressed.decode_int8,
@@ -31,14 +31,14 @@ _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], Code
 
 @functools.lru_cache(maxsize=64)  # experts are alike, and there are many
 def parts_of(stored: Stored, rows: int, columns: int) -> Parts:
-    """The tensors of a matrix, by what follows the module's name and a dot."""
+    """Return the tensors of a matrix, by the name that follows the module's name and a dot."""
     if stored.layout in GGUF_BLOCKS:
         return {"weight": Part((stored.layout,), ((rows, columns),))}
     return _PARTS[stored.layout](stored, rows, columns)
 
 
 def find_tensors(source: TensorSource, module: str, parts: Parts) -> Tensors:
-    """The tensors of `module` that are there. Raises `OperatorError` for one of another type or shape."""
+    """Return the tensors of `module` that exist. Raises `OperatorError` for a tensor of another type or shape."""
     found: dict[str, RawTensor] = {}
     for suffix, part in parts.items():
         name = f"{module}.{suffix}"
@@ -56,12 +56,13 @@ class QuantizedMatrix:
         self._tensors = find_tensors(source, module, parts_of(stored, *shape))
 
     def release(self) -> None:
-        """Say that it is not needed for now."""
+        """Mark the matrix as not needed for now."""
         for tensor in self._tensors.values():
             self._source.release(tensor)
 
     def decode(self, rows: range) -> CodedTensor:
-        """Consecutive rows, or of gpt-oss some equally far apart. Raises `OperatorError` for a damaged tensor."""
+        """Return consecutive rows, or for gpt-oss rows at equal distances. Raises `OperatorError` for a damaged
+        tensor."""
         stored, tensors = self._stored, self._tensors
         if stored.layout in GGUF_BLOCKS:
             return gguf_blocks.decode(tensors["weight"], rows)

@@ -19,7 +19,7 @@ _SMALLEST = np.uint32(1 << 22)  # 2^-127 as fp32 has it, a subnormal
 
 
 def powers(name: str, exponents: Codes) -> Floats:
-    """2^(exponent - 127). Raises `OperatorError` for the one that means no number."""
+    """Return 2^(exponent - 127). Raises `OperatorError` for the exponent that means no number."""
     if (exponents == _NAN).any():
         raise OperatorError(f"tensor {name} holds scales that are not finite; fetch the checkpoint again")
     scales: Floats = np.maximum(exponents.astype(np.uint32) << 23, _SMALLEST).view(np.float32)
@@ -35,7 +35,7 @@ def parts(stored: Stored, rows: int, columns: int) -> Parts:
 
 
 def decode(stored: Stored, tensors: Tensors, shape: tuple[int, int], rows: range) -> CodedTensor:
-    """Rows of a matrix of `shape`, which may be some apart. Raises `OperatorError` where a scale is no number."""
+    """Return rows of a matrix of `shape`, which may be apart. Raises `OperatorError` where a scale is no number."""
     packed, exponents = (tensors[name] for name in _NAMES[stored.layout])
     chosen = np.s_[rows.start : rows.stop : rows.step]
     scales = powers(exponents.name, exponents.data.reshape(shape[0], -1)[chosen])

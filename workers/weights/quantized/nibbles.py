@@ -1,4 +1,4 @@
-"""Codes that lie side by side in 32-bit words, lowest bits first."""
+"""Codes packed side by side in 32-bit words, lowest bits first."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,7 +6,8 @@ from numaserve.workers.weights.quantized.coded import Codes
 
 Words = npt.NDArray[np.uint32]
 
-# By the bits of a code, 2 or 4: the distances by which codes of a byte are moved apart, and the bits that stay.
+# By the bits of a code, 2 or 4: the distances by which the codes of a byte are moved apart, and then a mask of their
+# bits.
 _STEPS = {2: (12, 6), 4: (4,)}
 _LOW = {2: 0x03030303, 4: 0x0F0F}
 
@@ -17,13 +18,13 @@ def word_count(codes: int, bits: int) -> int:
 
 
 def codes_of_rows(packed: Words, bits: int) -> Codes:
-    """[rows, words] of codes of 2, 3, 4 or 8 `bits`: [rows, 32 / bits * words]."""
+    """Return [rows, words] of codes of 2, 3, 4 or 8 `bits` as [rows, 32 / bits * words]."""
     octets = np.ascontiguousarray(packed).view(np.uint8)
     if bits == 8:
         return octets
     if bits == 3:
         return _threes(octets)
-    # The codes of a byte become the bytes of a word: whole vectors of them, never single elements.
+    # The codes of a byte become the bytes of a word by operations on whole vectors, never on single elements.
     spread = octets.astype(f"u{8 // bits}")
     for step in _STEPS[bits]:
         spread |= spread << step
@@ -32,7 +33,7 @@ def codes_of_rows(packed: Words, bits: int) -> Codes:
 
 
 def _threes(octets: Codes) -> Codes:
-    """Three bytes are eight codes."""
+    """Return the eight codes of every three bytes."""
     triples = octets.reshape(len(octets), -1, 3).astype(np.uint32)
     fields = triples[:, :, 0] | triples[:, :, 1] << 8 | triples[:, :, 2] << 16
     codes = np.empty((*fields.shape, 8), np.uint8)

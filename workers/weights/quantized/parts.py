@@ -1,4 +1,4 @@
-"""The tensors that a published layout keeps a matrix in, with what they must look like."""
+"""The tensors of a matrix in a published layout, with the types and shapes that they must have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ FLOAT_DTYPES = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True)
 class Part:
-    """One of the tensors of a matrix: any of `dtypes`, and any of `shapes`."""
+    """One of the tensors of a matrix, with any of `dtypes` and any of `shapes`."""
 
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     required: bool = True
 
     def check(self, tensor: RawTensor) -> None:
-        """Raises `OperatorError` where `tensor` is something else."""
+        """Raise `OperatorError` if `tensor` is something else."""
         if tensor.dtype not in self.dtypes or tensor.shape not in self.shapes:
             wanted = " or ".join(str(list(shape)) for shape in dict.fromkeys(self.shapes))
             raise OperatorError(
@@ -31,12 +31,12 @@ class Part:
             )
 
 
-Parts = Mapping[str, Part]  # by what follows the module's name and a dot
+Parts = Mapping[str, Part]  # by the name that follows the module's name and a dot
 Tensors = Mapping[str, RawTensor]
 
 
 def scale_part(rows: int, groups: int) -> Part:
-    """Scales of all rows and groups, of all rows, or of the whole tensor."""
+    """Return the part for scales: of all rows and groups, of all rows, or of the whole tensor."""
     shapes: list[tuple[int, ...]] = [(rows, groups)]
     if groups == 1:
         shapes += [(rows,), (), (1,), (1, 1)]
@@ -44,17 +44,17 @@ def scale_part(rows: int, groups: int) -> Part:
 
 
 def fixed_input_scale() -> Part:
-    """The static scale of a matrix's activations, which is not used."""
+    """Return the part for the static scale of a matrix's activations, which is not used."""
     return Part(FLOAT_DTYPES, ((), (1,), (1, 1)), required=False)
 
 
 def words(tensor: RawTensor) -> npt.NDArray[np.uint32]:
-    """A tensor of int32 with its shape, a view."""
+    """Return a tensor of int32 with its shape, as a view."""
     return tensor.data.view("<u4").reshape(tensor.shape)
 
 
 def floats(tensor: RawTensor) -> Floats:
-    """A tensor of scales with its shape. Raises `OperatorError` where one is no number."""
+    """Return a tensor of scales with its shape. Raises `OperatorError` where a scale is no number."""
     values = as_float32(tensor)
     if not np.isfinite(values).all():
         raise OperatorError(f"tensor {tensor.name} holds scales that are not finite; fetch the checkpoint again")
@@ -62,13 +62,13 @@ def floats(tensor: RawTensor) -> Floats:
 
 
 def row_scales(tensor: RawTensor, rows: int, groups: int) -> Floats:
-    """The scales of `scale_part` as [rows, groups]."""
+    """Return the scales of `scale_part` as [rows, groups]."""
     return np.broadcast_to(floats(tensor).reshape(-1, groups), (rows, groups))
 
 
 def zero_points(stored: Stored, tensor: RawTensor, codes: Codes) -> Floats | None:
-    """Zero points [rows, groups]; None where they are all in the middle, as the configuration says. Raises
-    `OperatorError` where it says so and they are not."""
+    """Return zero points [rows, groups]; None if all are in the middle, as the configuration says. Raises
+    `OperatorError` if it says so and they are not."""
     if not stored.symmetric:
         return codes.astype(np.float32)
     if (codes != 1 << (stored.bits - 1)).any():
@@ -80,10 +80,10 @@ def zero_points(stored: Stored, tensor: RawTensor, codes: Codes) -> Floats | Non
 
 
 def group_count(columns: int, group: int) -> int:
-    """The number of groups in a row; a group of 0 is the row."""
+    """Return the number of groups in a row; a group of 0 is the whole row."""
     return -(-columns // group) if group else 1
 
 
 def whole_group(columns: int, group: int) -> int:
-    """Columns to a scale, a multiple of every native group where the row has one scale."""
+    """Return the columns per scale, a multiple of every native group if the row has one scale."""
     return group or -(-columns // 128) * 128

@@ -186,12 +186,12 @@ class Program:
         """
     def add(self, kind: str, fields: dict[str, Any]) -> None:
         """Add an operation. Its fields are the members, by their names, of the struct of this kind in
-        runtime/operations.h, moe_operations.h or latent_operations.h: `Place`, `QuantizedPlace`, weights, vectors,
-        tables, sequences of them, numbers, names, and None for what may be left out. The Program keeps its weights,
-        vectors and tables alive.
+        runtime/program/operations.h, runtime/experts/moe_operations.h or runtime/attention/latent_operations.h:
+        `Place`, `QuantizedPlace`, weights, vectors, tables, sequences of them, numbers, names, and None for optional
+        fields. The Program keeps its weights, vectors and tables alive.
 
-        Raises TypeError for a field that is missing, unknown or of another type, ValueError for an unknown kind and
-        for fields that do not fit each other; both name what they are about.
+        Raises TypeError for a field that is missing, unknown or of another type. Raises ValueError for an unknown kind
+        and for fields that do not fit each other. Both errors name the operation.
         """
     def set_collectives(self, count: int, /) -> None: ...
     def init_slot(self, slot: int, settings: dict[str, Any]) -> None:
@@ -205,9 +205,9 @@ class Program:
         that is out of range.
         """
     def use_masks(self, board: Board, grace_s: float) -> None:
-        """Look for the masks of masked slots there. A step waits for all of them together at most `grace_s` seconds, or
-        a fifth of the time that it has taken before, if that is longer. On rank 0; without a board masked sequences are
-        dropped.
+        """Use `board` for the masks of masked slots. A step waits for all of them together at most `grace_s` seconds,
+        or a fifth of the time that it has taken before, if that is longer. On rank 0; without a board masked sequences
+        are dropped.
 
         Raises ValueError for a board with fewer rows than slots, or fewer bits than tokens.
         """

@@ -1,4 +1,4 @@
-"""Making a mask board, for the process that owns a group. See include/numaserve_masks.h."""
+"""Creation of a mask board, for the process that owns a group. See include/numaserve_masks.h."""
 
 import os
 import secrets
@@ -26,11 +26,12 @@ class MaskBoard:
         self.row_bytes = self._board.row_bytes
 
     def publish(self, step: int, row: int, state: int, bits: int = 0) -> None:
-        """See `_ring.Board.publish`. Works after `close` too, when no process reads the board."""
+        """Publish a row as `_ring.Board.publish` does. Works after `close` too, when no process reads the board."""
         self._board.publish(step, row, state, bits)
 
     def close(self) -> None:
-        """Close the descriptor. The memory lives on for as long as this object and a worker. May be called twice."""
+        """Close the descriptor. The memory exists until this object and all workers have released it. May be called
+        twice."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

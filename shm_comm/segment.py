@@ -1,7 +1,7 @@
-"""Making a ring's segment, for the process that owns a group.
+"""Creation of a ring's segment, for the process that owns a group.
 
-The segment is a memfd: it has no name in the file system, so nothing remains when every process of the group is
-killed, and no container limit on /dev/shm applies. It reaches a worker only as a descriptor passed on purpose::
+The segment is a memfd: it has no name in the file system, so nothing remains when every process of the group is killed,
+and no container limit on /dev/shm applies. It reaches a worker only as a descriptor passed on purpose::
 
     segment = create_segment(world_size=2, lanes=43, slot_bytes=8 << 20)
     subprocess.Popen([...], pass_fds=[segment.fd])   # the number is the same in the child
@@ -43,7 +43,7 @@ class Segment:
         return _ring.abort_segment(self.fd, reason)
 
     def close(self) -> None:
-        """Close the descriptor. The memory lives on for as long as a worker maps it. May be called twice."""
+        """Close the descriptor. The memory exists as long as a worker maps it. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -75,7 +75,7 @@ def create_segment(world_size: int, lanes: int, slot_bytes: int) -> Segment:
 
 
 def create_memory(name: str, nbytes: int, fill: Callable[[int], None]) -> int:
-    """A memfd of that size which cannot change any more, once `fill` was called with it. Raises OSError."""
+    """Return a memfd of that size that cannot change any more, once `fill` was called with it. Raises OSError."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)

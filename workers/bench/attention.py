@@ -21,13 +21,13 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.planning.ceilings import rank_ceilings
 
-_HIDDEN = 32  # of the program; what comes before attention does not matter
+_HIDDEN = 32  # of the program; operations before attention do not matter
 _DECODE_LAYERS = 8  # each with a cache of its own: together more than processor caches hold
 _CHUNK = 1024
 
 
 def bench_prefill(team: Team, effort: Effort, *, model: str, tokens: int, kv_dtype: KvCacheDtype) -> Rows:
-    """A whole prompt in one step."""
+    """Measure a whole prompt in one step."""
     heads = _heads(model)
     program = _program(team, heads, kv_dtype, layers=1, step_tokens=tokens, context=tokens)
     run = [(0, 0, tokens, 0)]
@@ -39,7 +39,7 @@ def bench_prefill(team: Team, effort: Effort, *, model: str, tokens: int, kv_dty
 
 
 def bench_decode(team: Team, effort: Effort, *, model: str, context: int, kv_dtype: KvCacheDtype) -> Rows:
-    """Attention of one token to itself and the `context` - 1 before it."""
+    """Measure attention of one token to itself and the `context` - 1 tokens before it."""
     heads = _heads(model)
     program = _program(team, heads, kv_dtype, layers=_DECODE_LAYERS, step_tokens=_CHUNK, context=context)
     for start in range(0, context, _CHUNK):
@@ -76,7 +76,7 @@ def _program(
 
 
 def rope_table(positions: int, head_dim: int) -> RopeTable:
-    """Angles as those of a model."""
+    """Return angles like those of a model."""
     angles = np.arange(positions, dtype=np.float32)[:, None] * np.logspace(0, -4, head_dim // 2, dtype=np.float32)
     return RopeTable(np.cos(angles), np.sin(angles))
 

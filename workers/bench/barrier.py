@@ -33,7 +33,8 @@ int main(void) {
 
 
 def bench_barrier(team: Team, cpus: Sequence[int]) -> Rows:
-    """The team's barrier and OpenMP's, on one thread per processor; the team spins only while it is measured."""
+    """Measure the team's barrier and OpenMP's, on one thread per processor; the team spins only while it is
+    measured."""
     ours = barrier_ns(team)
     mine = os.sched_getaffinity(0)
     # The team pinned this thread, and children inherit that.
@@ -48,7 +49,7 @@ def bench_barrier(team: Team, cpus: Sequence[int]) -> Rows:
 
 
 def _openmp_barrier_ns(cpus: Sequence[int]) -> float | str:
-    """Nanoseconds, or why there is no figure."""
+    """Return nanoseconds, or the reason why there is no figure."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if compiler is None:
         return "skipped: no C compiler found"

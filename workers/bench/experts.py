@@ -1,7 +1,7 @@
 """A layer's mixture of experts: routing, the products with the experts of each token, their weighted sum.
 
-Which experts are read depends on the tokens; what counts is the bytes of those that were. Weights and tokens are
-random, so that the experts are chosen about evenly.
+The tokens determine which experts are read; only the bytes of those experts count. Weights and tokens are random, so
+that the experts are chosen about evenly.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _NODES = ("moe_route", *_PRODUCTS, "moe_combine")
 
 
 def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_values: Sequence[int]) -> Rows:
-    """The operations of one layer's experts for M tokens."""
+    """Measure the operations of one layer's experts for M tokens."""
     shape = EXPERT_SHAPES[model]
     weights = 3 * shape.hidden * shape.intermediate  # of an expert: a byte each or less, two bytes in bf16
     layers = copies_beyond_caches(weights * shape.routing.top_k, room=2 * weights * shape.routing.num_experts)

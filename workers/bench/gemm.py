@@ -24,11 +24,11 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.given import GivenMatrix
 
-# Up to this number of rows, reading the weights is what takes the time, so that each product has to find its own in
+# Up to this number of rows, reading the weights takes most of the time, so each product must find its own weights in
 # memory. Beyond, one product is as good as many, and done sooner.
 _FEW_ROWS = 64
 
-Products = list[tuple[GivenMatrix, ...]]  # of the nodes in `_NODES`, as often as a program repeats them
+Products = list[tuple[GivenMatrix, ...]]  # of the nodes in `_NODES`, one for each repetition in a program
 
 _NODES = {
     "qkv": {"linear": "qkv"},
@@ -38,7 +38,7 @@ _NODES = {
 
 
 def bench_gemm(team: Team, effort: Effort, *, model: str, part: str, format: Format, m_values: Sequence[int]) -> Rows:
-    """The products of `part` (qkv, o or mlp) of a layer of `model`."""
+    """Measure the products of `part` (qkv, o or mlp) of a layer of `model`."""
     shape = SHAPES[model]
     products: Products = [_products(team, shape, part, format)]
     few, many = [m for m in m_values if m <= _FEW_ROWS], [m for m in m_values if m > _FEW_ROWS]

@@ -25,12 +25,12 @@ _T = TypeVar("_T", bound=Answer)
 
 
 class RankFailed(Exception):
-    """A rank ended without an answer."""
+    """An error: a rank ended without an answer."""
 
 
 @contextmanager
 def launches_of(deployment: Deployment) -> Iterator[tuple[list[Launch], Segment | None]]:
-    """The deployment's launches with a ring of their own, if they need one."""
+    """Yield the deployment's launches with a ring of their own, if they need one."""
     world = len(deployment.launches)
     ring = create_segment(world, deployment.ring_lanes, deployment.ring_slot_bytes) if world > 1 else nullcontext()
     with ring as segment:
@@ -42,9 +42,10 @@ def launches_of(deployment: Deployment) -> Iterator[tuple[list[Launch], Segment 
 
 
 def run_ranks(tasks: Sequence[Task], kind: type[_T], segment: Segment | None, say: Say) -> list[_T]:
-    """Run a task on each rank; answers by rank. `say` gets what rank 0 is at.
+    """Run a task on each rank, and return the answers by rank. `say` gets the progress of rank 0.
 
-    When a rank fails, the others are ended. Raises `OperatorError` for what the operator can mend, else `RankFailed`.
+    When a rank fails, the others are ended. Raises `OperatorError` for an error that the operator can fix, else
+    `RankFailed`.
     """
     ranks: list[_Rank] = []
     try:
@@ -98,10 +99,10 @@ class _Rank:
         raise RankFailed(f"rank {self.index} exited with status {self._process.wait()} before it answered")
 
     def end(self) -> None:
-        """Nothing of it is left afterwards. May be called twice."""
+        """End the process and close its pipes. May be called twice."""
         with self._lock:
             if self._process.poll() is None:
-                # One that has answered is about to end; one that waits for a peer would not.
+                # A process that has answered is about to end; one that waits for a peer would not.
                 self._process.kill()
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout):

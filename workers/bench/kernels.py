@@ -27,7 +27,7 @@ OPERATIONS = ("gemm", "experts", "attention", "latent", "small", "barrier")
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that are measured, and for how long."""
+    """The measured sizes, and the duration of measurements."""
 
     models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
     parts: Sequence[str] = ("qkv", "o", "mlp")
@@ -71,7 +71,8 @@ class Case:
 
 
 def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) -> list[Case]:
-    """The cases of some operations, all of them when none is named. Raises `OperatorError` for a name that is none."""
+    """Return the cases of some operations, or all cases if none is named. Raises `OperatorError` for an unknown
+    name."""
     _check("--op", operations, OPERATIONS)
     chosen = _chosen_formats(formats)
     makers: dict[str, Callable[[], Iterator[Case]]] = {
@@ -86,7 +87,7 @@ def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) 
 
 
 def sweep_cases(formats: Sequence[str], sizes: Sizes) -> list[Case]:
-    """The sweeps of some formats, all of them when none is named. Raises `OperatorError` for a name that is none."""
+    """Return the sweeps of some formats, or all sweeps if none is named. Raises `OperatorError` for an unknown name."""
     return [
         _case(
             f"sweep {format} {product.name}",

@@ -1,6 +1,6 @@
 """Multi-head latent attention with heads of DeepSeek's sizes: attention, and the products with W_UK and W_UV around it.
 
-The cache is filled with random numbers, not by a prompt: what is read does not matter.
+The cache is filled with random numbers, not by a prompt: its contents do not matter.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
 
 _NOPE, _ROPE, _LATENT, _VALUES = 128, 64, 512, 128
-_HIDDEN = 32  # of the program; what comes before attention does not matter
+_HIDDEN = 32  # of the program; operations before attention do not matter
 _NODES = ("latent_store", "latent_absorb", "attention", "latent_values")
 
 
@@ -42,7 +42,7 @@ class LatentCase:
 
 
 def bench_latent(team: Team, effort: Effort, *, case: LatentCase) -> Rows:
-    """The operations of one layer."""
+    """Measure the operations of one layer."""
     layers = copies_beyond_caches(case.sequences * case.context * (_LATENT + _ROPE) * 2) if case.new == 1 else 1
     program = _program(team, case, layers)
     run = [(slot, case.context - case.new, case.new, 0) for slot in range(case.sequences)]

@@ -9,12 +9,12 @@ from numaserve.workers.planning.roofline.machine import Machine, machine_of
 from numaserve.workers.planning.topology import Topology
 
 _FORMATS: tuple[Literal["bf16"], Literal["int8"]] = ("bf16", "int8")
-_PASSES = 3  # on a shared machine the first may meet somebody else's work
+_PASSES = 3  # on a shared machine the first may coincide with other work
 
 
 def measure(topology: Topology) -> Machine:
-    """Move to the first node and measure its cores; other nodes are taken to be alike. Memory of other nodes is taken
-    to be fetched as fast as own memory is read. Raises `OperatorError` when there is no node to use."""
+    """Move to the first node and measure its cores; other nodes are assumed to be alike. Memory of other nodes is
+    assumed to be fetched as fast as own memory is read. Raises `OperatorError` when there is no node to use."""
     team, _ = enter_node(None)
     best = rank_ceilings(team, _FORMATS)
     for _ in range(1, _PASSES):

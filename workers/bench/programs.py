@@ -1,4 +1,4 @@
-"""Programs of a few operations, made and driven as a model's are, and what single operations of theirs cost.
+"""Programs of a few operations, made and driven like a model's, and the cost of single operations in them.
 
 Times are the Program's own, per node, without Python.
 """
@@ -23,7 +23,7 @@ from numaserve.workers.program.slots import slot_settings
 
 VOCAB = 64  # of programs whose vocabulary does not matter
 _RANDOM_VALUES = 1 << 20
-_NS: Literal[2] = 2  # where a node's profile has them
+_NS: Literal[2] = 2  # index of the nanoseconds in a node's profile
 _BYTES: Literal[5] = 5
 _FLOPS: Literal[6] = 6
 
@@ -36,7 +36,7 @@ class Format:
 
     name: str
     group: int = 0
-    activations: ActivationDtype = "bf16"  # what codes in groups are multiplied by
+    activations: ActivationDtype = "bf16"  # activations that codes in groups are multiplied by
 
     def __str__(self) -> str:
         group = f"/{self.group}" if self.group else ""
@@ -46,7 +46,7 @@ class Format:
 BF16, INT8 = Format("bf16"), Format("int8")
 MXFP4 = Format("mxfp4", 32)
 _INT4 = (Format("int4", 32), Format("int4", 128))
-_BY_INT8 = Format("int4", 32, "int8")  # as those of GGUF files are
+_BY_INT8 = Format("int4", 32, "int8")  # as for the formats of GGUF files
 FORMATS = (BF16, INT8, Format("int8_group", 32), *_INT4, _BY_INT8, MXFP4, Format("iq4", 32), Format("fp8", 128))
 # The bits of a random code; those of fp8 make no NaN and no huge number.
 _CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "mxfp4": 0x0F, "iq4": 0x0F, "fp8": 0xBF}
@@ -59,7 +59,7 @@ class Heads:
     query: int = 1
     kv: int = 1
     dim: int = 32
-    values: int = 0  # of a latent cache: how many of those dimensions they are
+    values: int = 0  # in a latent cache: the number of these dimensions that are values
 
 
 def copies_beyond_caches(nbytes: int, *, room: int | None = None) -> int:
@@ -73,7 +73,7 @@ def copies_beyond_caches(nbytes: int, *, room: int | None = None) -> int:
 
 
 def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMatrix:
-    """A matrix of random numbers. They repeat after a million: what is computed with them does not matter."""
+    """Return a matrix of random numbers, which repeat after a million: the results do not matter."""
     random, rows = np.random.default_rng(0), np.arange(n, dtype=np.int32)
     matrix = GivenMatrix(n, k, format.name, format.group)
     matrix.activations = format.activations
@@ -83,7 +83,7 @@ def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMat
         matrix.pack(team, data, "bf16", source_cols=k, rows=rows, dst_row=0)
         return matrix
     codes = np.resize(random.integers(0, 256, _RANDOM_VALUES, np.uint8) & _CODE_BITS[format.name], (n, k))
-    # A power of two, which mxfp4 asks for.
+    # A power of two, which mxfp4 requires.
     scales = np.full((n, -(-k // format.group)), 2.0 ** -round(math.log2(k) / 2), np.float32)
     matrix.pack_codes(
         team, codes, scales, None, source_group=format.group, offsets_are_zeros=True, rows=rows, dst_row=0
@@ -92,7 +92,7 @@ def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMat
 
 
 def same_matrices(matrix: GivenMatrix, count: int) -> tuple[GivenMatrix, ...]:
-    """`count` matrices of the same numbers, each in memory of its own: sooner made than random ones."""
+    """Return `count` matrices of the same numbers, each in its own memory: faster to make than random ones."""
     made = [GivenMatrix(matrix.n, matrix.k, matrix.format, matrix.group) for _ in range(count)]
     for each in made:
         each.activations = matrix.activations
@@ -112,7 +112,7 @@ def make_builder(
     vocab: int = VOCAB,
     settings: ModelSettings = DEFAULT_SETTINGS,
 ) -> ProgramBuilder:
-    """A builder for one rank with room for `slots` sequences of `context` tokens."""
+    """Return a builder for one rank, with space for `slots` sequences of `context` tokens."""
     pages = -(-context // PAGE_SIZE)
     shape = RankShape(
         q_heads=heads.query,
@@ -134,20 +134,21 @@ def make_builder(
 
 
 def begin(b: ProgramBuilder, team: Team, embedding: GivenMatrix | None = None) -> tuple[Residual, Operand]:
-    """The embedding and a norm, with which every program begins."""
+    """Append the embedding and a norm, with which every program begins."""
     hidden = b.shape.hidden_size
     residual = b.embed(embedding or random_matrix(team, VOCAB, hidden), first_row=0)
     return residual, b.rms_norm(residual, ones(hidden), 1e-5)
 
 
 def built(b: ProgramBuilder, team: Team) -> Program:
-    """The recorded operations as a Program that `team` runs, each by itself: none does the work of the one before."""
+    """Return the recorded operations as a Program that `team` runs, each by itself: none does the work of the one
+    before."""
     apart = [replace(each, before=None) if isinstance(each, Joining) else each for each in b.fused()]
     return make_program(b.setup, apart, team)
 
 
 def ones(count: int) -> Vector:
-    """A norm's weight."""
+    """Return the weight of a norm: ones."""
     return Vector(np.ones(count, np.float32))
 
 
@@ -168,19 +169,19 @@ def step(program: Program, sequences: Sequence[SlotTokens]) -> None:
 
 
 def timed_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> float:
-    """Seconds that the nodes of that name take in one step."""
+    """Return the seconds that the nodes of that name take in one step."""
     before = _node_total(program, name, _NS)
     step(program, sequences)
     return (_node_total(program, name, _NS) - before) * 1e-9
 
 
 def bytes_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> int:
-    """Bytes of weights and KV cache that the nodes of that name read in one step."""
+    """Return the bytes of weights and KV cache that the nodes of that name read in one step."""
     return work_of_step(program, name, sequences)[0]
 
 
 def work_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> tuple[int, int]:
-    """Bytes of weights and KV cache, and operations, of the nodes of that name in one step."""
+    """Return the bytes of weights and KV cache, and the operations, of the nodes of that name in one step."""
     before = [_node_total(program, name, figure) for figure in (_BYTES, _FLOPS)]
     step(program, sequences)
     return _node_total(program, name, _BYTES) - before[0], _node_total(program, name, _FLOPS) - before[1]

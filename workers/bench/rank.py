@@ -12,7 +12,7 @@ from numaserve.workers.interface.protocol import Launch
 
 
 def main() -> int:
-    """The exit status."""
+    """Run one rank, and return the exit status."""
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
     try:
         _send(_answer(task))
@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def _answer(task: Task) -> Line:
-    # Each needs other modules, torch among them.
+    # Each task needs other modules, torch among them.
     match task:
         case RunSteps():
             from numaserve.workers.bench.steps import run_steps  # noqa: PLC0415

@@ -32,7 +32,7 @@ _FORCED = {"one_shot": 1 << 40, "scatter_gather": 0}
 
 
 def bench_ring(world: int, sizes: Sequence[int], seconds: float, *, gloo: bool, say: Say) -> Rows:
-    """A row for each size. Raises `OperatorError` for more ranks than there are cores."""
+    """Measure a row for each size. Raises `OperatorError` for more ranks than there are cores."""
     ranks = place_ranks(read_topology(), world, 1, reserve_core=False).ranks
     with create_segment(world, lanes=1, slot_bytes=_SLOT_BYTES) as segment, tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store") if gloo else None
@@ -57,7 +57,7 @@ def _figures(world: int, size: int, median_us: dict[str, float], read_bytes_s: f
 
 
 def use_ring(task: UseRing, say: Say) -> Reduced:
-    """The collectives of one rank, over the ring and its rivals."""
+    """Measure the collectives of one rank, over the ring and its alternatives."""
     numa.bind_memory_to(task.node)
     team = Team([task.cpu])
     ring = Ring(task.ring_fd, task.rank, task.ring_nonce, task.world_size)
@@ -77,7 +77,7 @@ def use_ring(task: UseRing, say: Say) -> Reduced:
 
 
 def _gloo(task: UseRing, store: str) -> Collective:
-    # Heavy, and only wanted as what the ring is compared with.
+    # Heavy, and needed only for the comparison with the ring.
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -88,7 +88,8 @@ def _gloo(task: UseRing, store: str) -> Collective:
 
 
 def _median_us(ring: Ring, call: Callable[[], object], seconds: float) -> float:
-    """The median of as many rounds of a collective as fit the time, on which all ranks agree."""
+    """Return the median time of a collective, over a number of rounds that fits the time and that all ranks agree
+    on."""
     call()
     begin = time.perf_counter()
     call()

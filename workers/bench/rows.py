@@ -19,8 +19,8 @@ Figure = str | int | float | None
 
 @dataclass(frozen=True)
 class Row:
-    """`what` names the case, `figures` has the measurements. Units are in the names: `_ms`, `_us`, `_s`, `gb_s`; what
-    begins with `of_` or `share_` is a fraction."""
+    """A result: `what` names the case, `figures` has the measurements. Units are in the names: `_ms`, `_us`, `_s`,
+    `gb_s`; a figure whose name begins with `of_` or `share_` is a fraction."""
 
     table: str
     what: dict[str, str | int]
@@ -39,30 +39,30 @@ class Times:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Times:
-        """The summary of some repetitions."""
+        """Return the summary of some repetitions."""
         return cls(min(seconds), statistics.median(seconds))
 
     def per(self, count: float) -> Times:
-        """The time of one of `count` equal parts."""
+        """Return the time of one of `count` equal parts."""
         return Times(self.best / count, self.median / count)
 
 
 @dataclass(frozen=True)
 class Work:
-    """The least that has to be read (bytes) and computed (operations, in `format`)."""
+    """The minimum to read (bytes) and to compute (operations, in `format`)."""
 
     nbytes: float = 0.0
     flops: float = 0.0
     format: str = "bf16"
 
     def bound(self, ceilings: Ceilings) -> tuple[float, str]:
-        """Seconds that it takes at least, and whether reading or computing is what takes them."""
+        """Return the minimum seconds, and whether reading or computing takes them."""
         read, compute = self.nbytes / ceilings.read_rate, self.flops / ceilings.flops_s[self.format]
         return max((read, "read"), (compute, "flops"))
 
 
 def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, ceilings: Ceilings) -> Row:
-    """The row of work that was repeated."""
+    """Return the row of repeated work."""
     figures: dict[str, Figure] = {"best_us": times.best * 1e6, "median_us": times.median * 1e6}
     figures["gb_s"] = work.nbytes / times.best / 1e9 if work.nbytes else None
     figures["gflop_s"] = work.flops / times.best / 1e9 if work.flops else None
@@ -70,7 +70,7 @@ def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, 
 
 
 def of_ceiling(times: Times, work: Work, ceilings: Ceilings) -> dict[str, Figure]:
-    """The figures of what bounds repeated work."""
+    """Return the figures of the bound of repeated work."""
     bound, ceiling = work.bound(ceilings)
     return {"ceiling": ceiling, "of_ceiling": bound / times.best, "of_ceiling_median": bound / times.median}
 
@@ -88,7 +88,7 @@ class Effort:
         return Times.of([work() for _ in self.rounds()])
 
     def rounds(self, rows: int = 1) -> Iterator[int]:
-        """The rounds in which each of some rows has its turn, counted."""
+        """Yield the rounds, counted, in each of which each of some rows is measured once."""
         end = time.perf_counter() + self.seconds * rows
         done = 0
         while done < self.least or (time.perf_counter() < end and done < self.most):

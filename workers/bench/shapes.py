@@ -1,4 +1,4 @@
-"""Models by their shape alone: what a benchmark needs of them, and checkpoints with random weights."""
+"""Models described by their shape alone: the sizes that a benchmark needs, and checkpoints with random weights."""
 
 import json
 import math
@@ -81,7 +81,7 @@ SHAPES = {
 
 @contextmanager
 def random_checkpoint(name: str) -> Iterator[Path]:
-    """A folder with a model of that shape, there only meanwhile. Raises `OperatorError` for a shape that is none."""
+    """Yield a temporary folder with a model of that shape. Raises `OperatorError` for an unknown shape."""
     if name not in SHAPES:
         raise OperatorError(f"--shape {name}: unknown shape; expected one of {', '.join(SHAPES)}")
     folder = Path(tempfile.mkdtemp(prefix="numaserve-bench-"))
@@ -99,7 +99,7 @@ def random_checkpoint(name: str) -> Iterator[Path]:
 
 
 def write_checkpoint(folder: Path, shape: Shape) -> None:
-    """Small normal numbers in bf16, the same in all tensors of one shape."""
+    """Write small normal numbers in bf16, the same in all tensors of one shape."""
     tensors = {f"{name}.weight": dimensions for name, dimensions in shape.tensors().items()}
     values = {dimensions: random_bf16(dimensions) for dimensions in set(tensors.values())}
     write_tensors(folder, shape.config(), tensors, lambda name: values[tensors[name]])
@@ -108,7 +108,8 @@ def write_checkpoint(folder: Path, shape: Shape) -> None:
 def write_tensors(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], values: Callable[[str], bytes]
 ) -> None:
-    """A config.json, and a safetensors file of bf16 tensors, given by name and shape; `values` are those of one."""
+    """Write a config.json, and a safetensors file of bf16 tensors, given by name and shape; `values` returns those of
+    one."""
     (folder / "config.json").write_text(json.dumps(config))
     # The format's own few lines: the library's writers want every tensor in memory of its own.
     header, offset = {}, 0
@@ -129,7 +130,7 @@ def _nbytes(shape: Shape) -> int:
 
 
 def random_bf16(shape: tuple[int, ...]) -> bytes:
-    """Small normal numbers, the same for a shape; ones for a norm."""
+    """Return small normal numbers, the same for a shape; ones for a norm."""
     if len(shape) == 1:
         return np.full(shape, 0x3F80, np.uint16).tobytes()
     numbers = np.random.default_rng(0).standard_normal(shape, np.float32)

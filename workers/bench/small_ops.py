@@ -31,7 +31,7 @@ _METHODS = {"greedy": (0.0, 1.0), "temperature": (1.0, 1.0), "top-p 0.95": (1.0,
 
 
 def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
-    """Rows of the operations on each token, with the bytes that are read and written.
+    """Measure the operations on each token, with the bytes that are read and written.
 
     Activations of few tokens come from caches: more than the memory's bandwidth is then possible.
     """
@@ -57,7 +57,7 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
 
 
 def bench_pool(team: Team, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
-    """Rows of what embeds: the last tokens of as many sequences."""
+    """Measure pooling of the last token of each of `tokens` sequences."""
     hidden, most = SHAPES[model].hidden, max(tokens)
     b = make_builder(team, hidden=hidden, step_tokens=most, slots=most)
     residual, _ = begin(b, team)
@@ -80,7 +80,7 @@ def _token_rows(
     model: str,
     run: Sequence[SlotTokens],
 ) -> Rows:
-    """A row for each node, of which bytes of a token and copies in the program are given."""
+    """Yield a row for each node, given its bytes per token and its copies in the program."""
     rows = sum(count for _, _, count, _ in run)
     for node, (nbytes, copies) in nodes.items():
         with Ceiling(partial(rank_ceilings, team)) as ceiling:
@@ -90,7 +90,7 @@ def _token_rows(
 
 
 def bench_sampler(team: Team, effort: Effort, *, model: str) -> Rows:
-    """A row of logits: 1 row has one thread to itself, 16 rows have all of them."""
+    """Measure sampling from rows of logits: 1 row has one thread to itself, 16 rows have all threads."""
     vocab, hidden = SHAPES[model].vocab, 32
     embedding = random_matrix(team, vocab, hidden)
     b = make_builder(team, hidden=hidden, step_tokens=32, slots=_SAMPLED_SLOTS, vocab=vocab)

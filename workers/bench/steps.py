@@ -1,8 +1,8 @@
 """Whole steps of a model on one rank, without a front end.
 
-All ranks run the same list of steps over random texts, so that nothing needs to be sent between them. What is sampled
-is not gone on with, and each sequence has a text of its own: equal tokens go to the same experts, a batch of them would
-read those of one only, and what a model of random weights says to itself soon goes round in circles.
+All ranks run the same list of steps over random texts, so that nothing needs to be sent between them. Sampled tokens
+are not continued, and each sequence has a text of its own. Equal tokens go to the same experts, so a batch of them
+would read only one token's experts, and text generated from random weights soon repeats itself.
 """
 
 import time
@@ -30,7 +30,7 @@ _PROGRESS = 10  # messages while a model is loaded
 
 
 def run_steps(task: RunSteps, say: Callable[[str], None]) -> StepsRan:
-    """Load, then all batch sizes. Raises `OperatorError` when there is too little KV cache for one."""
+    """Load the model, then run all batch sizes. Raises `OperatorError` when there is too little KV cache for one."""
     launch = task.launch
     pages = -(-(task.input_len + task.output_len) // PAGE_SIZE)
     if max(task.batch_sizes) * pages > launch.num_pages:
@@ -49,7 +49,7 @@ def run_steps(task: RunSteps, say: Callable[[str], None]) -> StepsRan:
 
     node = NodeContext.enter(launch)
     rank = _Rank(task, node, RankModel(launch, node, loading), pages)
-    rank.prefill(1)  # memory that is touched for the first time is not measured
+    rank.prefill(1)  # so that the first touch of memory is not measured
     phases: list[MeasuredPhase] = []
     for batch in task.batch_sizes:
         say(f"prefill of {task.input_len} tokens, batch {batch}")
@@ -72,18 +72,18 @@ class _Rank:
         self._steps = 0
 
     def settle(self) -> None:
-        """A step of one token."""
+        """Run a step of one token."""
         self._run([self._piece(0, 0, 1)])
 
     def prefill(self, batch: int) -> None:
-        """The prompts, one after the other in chunks, as the scheduler cuts them."""
+        """Run the prompts, one after the other in chunks, as the scheduler cuts them."""
         chunk = self._task.launch.max_step_tokens
         for slot in range(batch):
             for start in range(0, self._task.input_len, chunk):
                 self._run([self._piece(slot, start, min(self._task.input_len, start + chunk))])
 
     def decoding(self, slots: Sequence[int]) -> Callable[[], None]:
-        """Each call is a step with one more token for all `slots`."""
+        """Return a function that runs, at each call, a step with one more token for all `slots`."""
         positions = iter(range(self._task.input_len, self._task.input_len + self._task.output_len))
 
         def one() -> None:
@@ -97,7 +97,7 @@ class _Rank:
     def phase(
         self, name: str, batch: int, settle: Callable[[], None], work: Callable[[], None], count: int
     ) -> MeasuredPhase:
-        """Repeat `work` so often, after `settle`: a step from which the ranks go on together."""
+        """Repeat `work` `count` times after `settle`, a step that brings the ranks into step."""
         ceilings = self._ceilings()
         settle()
         before = self.model.profile(ProfileRequest(0))

@@ -24,7 +24,7 @@ from numaserve.workers.planning.ceilings import rank_ceilings
 
 
 class Blocking(NamedTuple):
-    """`Program.blocking`."""
+    """The values of `Program.blocking`."""
 
     group_panels: int
     slab_tiles: int
@@ -66,7 +66,7 @@ def values_for(m: int) -> Values:
 
 @dataclass(frozen=True)
 class Choice:
-    """A blocking, what it changes, its times, and the best of them over that of what is chosen without a sweep."""
+    """A blocking, its change, its times, and its best time divided by that of the blocking chosen without a sweep."""
 
     change: str
     blocking: Blocking
@@ -83,8 +83,8 @@ def bench_sweep(
     m_values: Sequence[int],
     values: Callable[[int], Values] = values_for,
 ) -> Rows:
-    """Rows for M of `m_values`: what is chosen without a sweep, each option's other values, and the best of all options
-    together. `effort` is for each choice."""
+    """Measure rows for M of `m_values`: the blocking chosen without a sweep, each option's other values, and the best
+    of all options together. `effort` is for each choice."""
     program, nbytes = _program(team, product, format, max(m_values))
     for m in m_values:
         if not values(m):
@@ -106,7 +106,7 @@ def _figures(choice: Choice, work: Work, ceilings: Ceilings) -> dict[str, Figure
 
 
 def _program(team: Team, product: Product, format: Format, rows: int) -> tuple[Program, int]:
-    """One product, and the bytes of its weight."""
+    """Return a program of one product, and the bytes of its weight."""
     matrix = random_matrix(team, product.n, product.k, format)
     b = make_builder(team, hidden=product.k, step_tokens=rows, context=rows)
     _, x = begin(b, team)
@@ -131,13 +131,13 @@ def _choices(program: Program, m: int, effort: Effort, values: Values) -> list[C
         fastest = min(of_option, key=lambda change: times[change].best)
         best = Blocking(**best._asdict() | {option: getattr(changes[fastest], option)})
     found = [Choice(each, changes[each], times[each], times[each].best / times[""].best) for each in changes]
-    # The best of many is so by luck too: it is measured once more, with only the chosen one.
+    # The best of many choices is partly best by luck: it is measured once more, against the chosen one only.
     again, together = _by_turns(program, m, [chosen, best], effort)
     return [*found, Choice("best of all", best, together, together.best / again.best)]
 
 
 def _by_turns(program: Program, m: int, blockings: Sequence[Blocking], effort: Effort) -> Iterator[Times]:
-    """Times of each, which take turns; the program's own stands afterwards."""
+    """Measure the blockings alternately, and return the times of each; the program's own blocking is restored."""
     before = program.blocking
     samples: list[list[float]] = [[] for _ in blockings]
     for _ in effort.rounds(len(blockings)):

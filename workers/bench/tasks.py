@@ -38,8 +38,8 @@ Task = RunSteps | LoadModel | UseRing
 
 
 class MeasuredPhase(msgspec.Struct, frozen=True):
-    """Steps of one kind on one rank, between two profiles; its ceilings around them, measured while the other ranks
-    measure theirs."""
+    """Steps of one kind on one rank, between two profiles. The rank's ceilings are measured before and after, while the
+    other ranks measure theirs."""
 
     name: str  # prefill or decode
     batch: int
@@ -62,7 +62,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
 
     seconds: float
     origin: WeightsOrigin
-    import_seconds: float  # before, for libraries that reading the format needs
+    import_seconds: float  # before loading, for libraries that the format needs
     weight_bytes: int
 
 

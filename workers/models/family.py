@@ -10,7 +10,7 @@ Values = Mapping[str, object]
 
 
 def without_experts(metadata: Fields, values: Values) -> Values:
-    """The `values` of families without experts: refuses files that have some."""
+    """Return the `values` of families without experts; refuse files that have experts."""
     name = metadata.text("general.architecture")
     metadata.refuse(f"{name}.expert_count", 0)
     return {}

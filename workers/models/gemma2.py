@@ -46,8 +46,8 @@ def gemma(
     ropes: tuple[RopeConfig, RopeConfig],
     **changes: Any,
 ) -> ModelConfig:
-    """A model of Gemma 2 or 3; `ropes` are of layers that see all and of those that slide, `changes` are of attention
-    and of the model."""
+    """Return a model of Gemma 2 or 3. `ropes` are of layers that see all tokens and of layers that slide; `changes` are
+    of attention and of the model."""
     fields = common.fields
     bias = fields.flag("attention_bias", False)
     windows = windows_of(slides, read_sliding_window(fields, default=4096))
@@ -90,7 +90,8 @@ def gemma(
 
 
 def query_scalar(metadata: Fields, values: Values) -> Values:
-    """The 27B models divide by the hidden size per head instead of the head's; the file does not say so."""
+    """Return `values` with the query scale. The 27B models divide by the hidden size per head instead of the head's;
+    the file does not state it."""
     name, fields = metadata.text("general.architecture"), Fields(values, metadata.where)
     per_head = fields.integer("hidden_size", 1, 2**17) // fields.integer("num_attention_heads", 1, 2**10)
     is_27b = values.get("num_hidden_layers") == _SIZE_27B[name]

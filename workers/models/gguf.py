@@ -1,7 +1,7 @@
 """Reads a model's configuration from a GGUF file's metadata.
 
-The metadata is put in the words of Hugging Face's config.json and then mapped by the family, so that each family has
-one mapping and one set of checks.
+The metadata is converted to the fields of Hugging Face's config.json and then mapped by the family, so that each family
+has one mapping and one set of checks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KEYS = {
 
 
 def gguf_config(model: GGUFModel) -> ModelConfig:
-    """The configuration of a GGUF model. Raises `OperatorError` as `read_config` does."""
+    """Return the configuration of a GGUF model. Raises `OperatorError` as `read_config` does."""
     path = model.parts[0].path
     file, tensors = model.metadata, [tensor for tensor, _ in model.tensors]
     name = file.scalar("general.architecture")
@@ -53,11 +53,11 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
         raise OperatorError(f"{path}: general.architecture is missing; the file is not a language model")
     metadata = Fields({key: file.scalar(key) for key in file.fields}, str(path))
     family = gguf_family(name, metadata)
-    assert family.gguf is not None  # noqa: S101  it was found by it
+    assert family.gguf is not None  # noqa: S101  found by its GGUF form
     fields = Fields(_as_config_json(file, tensors, metadata, family.gguf), str(path))
     config = family.configure(fields, family.architectures[0])
     present = {tensor.name for tensor in tensors}
-    # Of some models the layers that predict are left out when files are converted.
+    # For some models, conversion leaves out the layers that predict.
     decoder = (config if any(".nextn.eh_proj." in name for name in present) else config.unpredicted()).decoder
     decoder = decoder.in_gguf(family.gguf.pairs, present)
     return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(tensors, decoder, config.skipped_layers))

@@ -1,6 +1,6 @@
 """gpt-oss: experts in every layer, attention sinks, every second layer sliding.
 
-All experts of a layer lie in one tensor, gate and up in turn. Every linear part has a bias.
+All experts of a layer lie in one tensor, with gate and up rows alternating. Every linear part has a bias.
 """
 
 from numaserve.workers.layers.block import Block

@@ -33,7 +33,7 @@ _SCALES = {
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default. Granite 4's architecture has Mamba layers and
-    experts, which its dense models do without, and no rope unless it is asked for."""
+    experts, which its dense models do without, and has rope only on request."""
     mlp: dict[str, Any] = {}
     is_hybrid = architecture == _HYBRID
     if is_hybrid:
@@ -42,9 +42,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         mlp = {"names": _MLP, "intermediate": fields.integer("shared_intermediate_size", 1, MAX_INTERMEDIATE)}
     common = read_common(fields)
     residual = _read_factor(fields, "residual_multiplier")
-    # What each layer adds to the residual stream has a factor. The stream is kept divided by it instead: embeddings are
-    # divided too, and norms, which only see its direction, have an eps to match. An operation with a factor would add
-    # nothing to this but a multiplication.
+    # Each layer's output is added to the residual stream with a factor. Here the stream is kept divided by the factor
+    # instead. Embeddings are divided too, and norms, which depend only on the stream's direction, have an eps to match.
+    # An operation with a factor would only add a multiplication to this.
     common = replace(common, eps=common.eps / residual**2)
     bias = fields.flag("attention_bias", False)
     attention: dict[str, Any] = {
@@ -81,7 +81,8 @@ def _refuse_hybrids(fields: Fields) -> None:
 
 
 def _gguf_values(metadata: Fields, values: Values) -> Values:
-    """A scale that is missing or 0 is none, but for attention's, which is then that of other families."""
+    """Return the fields of a GGUF file. A scale that is missing or 0 means none. Attention's scale is then that of
+    other families."""
     found = {key: metadata.values.get(f"granite.{name}") for name, key in _SCALES.items()}
     scores = read_head_dim(Fields(values, metadata.where)) ** -0.5
     return {

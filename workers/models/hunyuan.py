@@ -30,7 +30,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _read_rope(common: Common) -> RopeConfig:
-    """Despite its name, "dynamic" is the same for every length: `alpha` widens the base (NTK-aware scaling)."""
+    """Return the rope. Despite its name, "dynamic" is the same for every length: `alpha` widens the base (NTK-aware
+    scaling)."""
     scaling = rope_fields(common.fields)
     if "dynamic" not in (scaling.values.get("rope_type"), scaling.values.get("type")):
         return common.rope

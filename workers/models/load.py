@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model folder, or a GGUF model whose tables are read: that takes as long as half of a small model's loading, so
-    it is done once, for the configuration and for the weights."""
+    """A model folder, or a GGUF model with its tables read. Reading them takes half as long as loading a small model,
+    so it is done once, for the configuration and for the weights."""
 
     path: Path
     gguf: GGUFModel | None  # None: a folder
 
 
 def open_model(path: Path) -> ModelFiles:
-    """The model at `path`, a folder or a .gguf file. Raises `OperatorError` when there is none, or it is damaged."""
+    """Return the model at `path`, a folder or a .gguf file. Raises `OperatorError` when there is none, or it is
+    damaged."""
     if path.is_dir():
         return ModelFiles(path, None)
     if not path.is_file():
@@ -47,13 +48,13 @@ def open_model(path: Path) -> ModelFiles:
 
 
 def load_model_config(path: Path, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:
-    """The configuration of the model at `path`. Raises `OperatorError` as `open_model` and `read_config` do."""
+    """Return the configuration of the model at `path`. Raises `OperatorError` as `open_model` and `read_config` do."""
     return read_config(open_model(path), settings)
 
 
 def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:
-    """The configuration of a model that is served with `settings`: without what these do without, which the checkpoint
-    need not have.
+    """Return the configuration of a model that is served with `settings`, without the parts that these settings omit
+    and that the checkpoint need not have.
 
     Nothing in the checkpoint is executed: an `auto_map` is ignored. Raises `OperatorError` when the file cannot be
     read, for an architecture or feature that is not supported, and for values out of range.
@@ -67,7 +68,8 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
 
 
 def read_whole_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig:
-    """The configuration with all that the checkpoint is said to have; `pooled`: it may be of a class without a head."""
+    """Return the configuration with all parts that the checkpoint claims to have; `pooled`: it may be of a class
+    without a head."""
     return _load_hf_config(files.path, pooled=pooled) if files.gguf is None else gguf_config(files.gguf)
 
 
@@ -79,7 +81,7 @@ def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
     architectures = fields.values.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
-    # What is saved without a head has the name of the class that has none.
+    # A model saved without a head has the name of the class without one.
     architecture = re.sub("Model$", "ForCausalLM", architectures[0]) if pooled else architectures[0]
     config = family_of(architecture, str(path)).configure(fields, architecture)
     head = config.decoder.head

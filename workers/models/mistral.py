@@ -69,7 +69,7 @@ def _gguf_values(metadata: Fields, values: Values) -> Values:
 
 
 def _gguf_rope(metadata: Fields) -> Values:
-    """Yarn's factors are one in all published models."""
+    """Return yarn's factors, which are one in all published models."""
     scale = metadata.values.get("mistral3.attention.temperature_scale")
     return {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": scale}
 

@@ -25,7 +25,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def read_late_windows(fields: Fields) -> list[int | None]:
-    """Qwen's sliding window: only with `use_sliding_window`, and then from layer `max_window_layers` on."""
+    """Return Qwen's sliding window: only with `use_sliding_window`, and then from layer `max_window_layers` on."""
     window = read_sliding_window(fields, default=4096) if fields.flag("use_sliding_window", False) else None
     first = fields.integer("max_window_layers", 0, 2**16, 28)
     slides = [window is not None and layer >= first for layer in range(read_layer_count(fields))]

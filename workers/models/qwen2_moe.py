@@ -41,7 +41,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _read_windows(fields: Fields, layers: int) -> list[int | None]:
-    """Every second of the first layers slides, as in transformers; Qwen2's slide from that layer on."""
+    """Return the windows. Every second of the first layers slides, as in transformers; Qwen2's layers slide from that
+    layer on."""
     window = read_sliding_window(fields, default=4096) if fields.flag("use_sliding_window", False) else None
     last = fields.integer("max_window_layers", 0, 2**16, 28)
     slides = [window is not None and layer % 2 == 0 and layer < last for layer in range(layers)]

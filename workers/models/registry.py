@@ -1,4 +1,5 @@
-"""All families, and which of them runs an architecture. A family is a file in this folder that has a `FAMILY`."""
+"""All families, and the lookup of the family of an architecture. A family is a file in this folder that has a
+`FAMILY`."""
 
 import functools
 import pkgutil
@@ -21,9 +22,9 @@ def families() -> dict[str, Family]:
 
 
 def family_of(architecture: str, where: str) -> Family:
-    """The family that runs one of Hugging Face's architectures.
+    """Return the family that runs one of Hugging Face's architectures.
 
-    Raises `OperatorError` with the supported ones that are named most like it.
+    Raises `OperatorError` with the supported architectures of the most similar names.
     """
     known = {name: family for family in families().values() for name in family.architectures}
     if architecture not in known:
@@ -32,7 +33,7 @@ def family_of(architecture: str, where: str) -> Family:
 
 
 def gguf_family(architecture: str, metadata: Fields) -> Family:
-    """The family of a GGUF file of `architecture` with that `metadata`; raises like `family_of`."""
+    """Return the family of a GGUF file of `architecture` with that `metadata`; raises like `family_of`."""
     known = [family for family in families().values() if family.gguf is not None]
     for family, form in ((each, each.gguf) for each in known):
         if form is not None and form.architecture == architecture and form.accepts(metadata):

@@ -38,7 +38,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _read_rotated(fields: Fields, layers: int) -> list[bool]:
-    """Whether each layer is rotated: despite its name, `no_rope_layers` has a 1 for those that are."""
+    """Return whether each layer is rotated: despite its name, `no_rope_layers` has a 1 for layers that are."""
     if fields.has("no_rope_layers"):
         listed = fields.integers("no_rope_layers", 0, 1)
         if len(listed) < layers:

@@ -15,8 +15,8 @@ from numaserve.workers.layers.stored import Stored
 class ModelConfig:
     """One model, whatever its file format. `architecture` is Hugging Face's name, `family` is the file that maps it.
 
-    `prefixes` are what may stand before "layers.0. ..." in the names of a checkpoint's tensors, `ignored_prefixes` what
-    those begin with that text does not need.
+    `prefixes` may stand before "layers.0. ..." in the names of a checkpoint's tensors. Tensors whose names begin with
+    `ignored_prefixes` are not needed for text.
     """
 
     architecture: str
@@ -29,9 +29,9 @@ class ModelConfig:
     ignored_prefixes: tuple[str, ...] = ()
     # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.
     skipped_layers: int = 0
-    whole_context: int = 0  # of the checkpoint, where `max_position` is what is served of it
+    whole_context: int = 0  # of the checkpoint, where `max_position` is the part that is served
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
-    left_out: tuple[str, ...] = ()  # sentences about what config.json has of quantization and is not used
+    left_out: tuple[str, ...] = ()  # sentences about quantization settings of config.json that are not used
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
@@ -52,7 +52,7 @@ class ModelConfig:
 
     @property
     def cached_layers(self) -> int:
-        """Layers that keep keys and values, which are all alike: those of the decoder, and what predicts for it."""
+        """Layers that keep keys and values, which are all alike: those of the decoder, and the predictor's."""
         return self.num_layers + (self.decoder.predictor is not None)
 
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
@@ -60,7 +60,7 @@ class ModelConfig:
         return Partition(self.decoder, tuple(shares), settings, self.stored)
 
     def with_own_head(self) -> ModelConfig:
-        """The same model with a head that is not tied to its embeddings."""
+        """Return the same model with a head that is not tied to its embeddings."""
         decoder = self.decoder
         head = None if decoder.head is None else replace(decoder.head, tied=False)
         predictor = decoder.predictor
@@ -69,11 +69,11 @@ class ModelConfig:
         return replace(self, decoder=replace(decoder, head=head, predictor=predictor), untied=True)
 
     def unpredicted(self) -> ModelConfig:
-        """The same model without the layer that predicts."""
+        """Return the same model without the layer that predicts."""
         return replace(self, decoder=replace(self.decoder, predictor=None))
 
     def pooled(self) -> ModelConfig:
-        """The same model without its head. Checkpoints of such models may name tensors without any prefix."""
+        """Return the same model without its head. Checkpoints of such models may name tensors without any prefix."""
         return replace(
             self,
             decoder=replace(self.decoder, head=None),

@@ -14,9 +14,9 @@ _MAX_ALL_EXPERTS = 2**16  # of all layers: each has modules by name
 
 
 def read_experts(fields: Fields, key: str) -> tuple[int, int]:
-    """The number of experts in a layer, from the field `key`, and of those that a token goes to.
+    """Return the number of experts in a layer, from the field `key`, and the number of experts of a token.
 
-    Raises `OperatorError` for numbers out of range, and for an activation that experts do not have.
+    Raises `OperatorError` for numbers out of range, and for an activation that experts do not support.
     """
     fields.refuse("hidden_act", "silu", "swish")
     experts = fields.integer(key, 1, _MAX_EXPERTS)
@@ -28,12 +28,12 @@ def read_experts(fields: Fields, key: str) -> tuple[int, int]:
 
 
 def read_qwen_experts(common: Common, *, shared: int = 0) -> Callable[[int], FeedForward]:
-    """The function that makes the MLP of a layer of Qwen's models, which has experts or, in some layers, none.
+    """Return the function that makes the MLP of a layer of Qwen's models; a layer has experts or, in some layers, none.
 
-    Tokens go to one of `shared` columns too, through a gate. What is missing has transformers' default.
+    Tokens also go to a gated shared expert of `shared` columns. Missing fields have transformers' defaults.
     """
     fields = common.fields
-    # The second is what transformers 5 saves.
+    # transformers 5 saves the name `num_local_experts`.
     key = "num_local_experts" if fields.has("num_local_experts") else "num_experts"
     num_experts, top_k = read_experts(fields, key)
     width = fields.integer("moe_intermediate_size", 1, MAX_INTERMEDIATE)

@@ -148,6 +148,6 @@ class Fields:
 
 def _show(value: object) -> str:
     if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"  # cut short, it would end inside
+        return "an object" if isinstance(value, dict) else "a list"  # cut short, it would end inside a value
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

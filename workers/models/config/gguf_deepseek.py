@@ -1,8 +1,8 @@
-"""DeepSeek's metadata in a GGUF file (architecture deepseek2), put in the words of config.json.
+"""DeepSeek's metadata in a GGUF file (architecture deepseek2), converted to the fields of config.json.
 
-Two generations of files: since llama.cpp absorbs the expansion of latents, `attention.key_length` and `value_length`
-are those of what it caches, `key_length_mla` and `value_length_mla` those of a head, and the file has `attn_k_b` and
-`attn_v_b` in place of `attn_kv_b`; before, the first two were those of a head. Rotated dimensions lie in pairs in both,
+There are two generations of files. Since llama.cpp absorbs the expansion of latents, `attention.key_length` and
+`value_length` describe its cache, `key_length_mla` and `value_length_mla` describe a head, and the file has `attn_k_b`
+and `attn_v_b` in place of `attn_kv_b`. Before, the first two described a head. Rotated dimensions lie in pairs in both,
 as in DeepSeek's own checkpoints: the converter moves no rows.
 """
 
@@ -16,13 +16,13 @@ _MAX_DIM = 2**12
 
 
 def has_sigmoid_scores(metadata: Fields) -> bool:
-    """Whether experts are chosen as in DeepSeek-V3, not as in V2. Files of V2 may not say."""
+    """Return whether experts are chosen as in DeepSeek-V3, not as in V2. Files of V2 may not state it."""
     return metadata.values.get(f"{ARCHITECTURE}.expert_gating_func") == SIGMOID
 
 
 def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str, object]:
-    """The fields that other architectures do not have, or that they have another meaning for. What is missing is what
-    llama.cpp takes. Raises `OperatorError` for lengths of heads that do not fit each other."""
+    """Return the fields that other architectures lack or use with another meaning. Missing fields have llama.cpp's
+    defaults. Raises `OperatorError` for lengths of heads that do not fit each other."""
 
     def get(key: str) -> object:
         return metadata.values.get(f"{ARCHITECTURE}.{key}")
@@ -34,7 +34,7 @@ def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str,
     key = metadata.integer(f"{ARCHITECTURE}.attention.key_length{of_head}", rotated + 1, _MAX_DIM)
     experts = expert_values(metadata, ARCHITECTURE)
     return experts | {
-        "num_key_value_heads": get("attention.head_count"),  # the file has one: the latent
+        "num_key_value_heads": get("attention.head_count"),  # in the file there is one: the latent
         "head_dim": rotated,
         "q_lora_rank": get("attention.q_lora_rank"),
         "kv_lora_rank": get("attention.kv_lora_rank"),
@@ -46,8 +46,8 @@ def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str,
 
 
 def expert_values(metadata: Fields, name: str) -> dict[str, object]:
-    """The fields of config.json on layers with experts, and on skipped ones, of architecture `name`. What is missing is
-    what llama.cpp takes."""
+    """Return the fields of config.json on layers with experts, and on skipped layers, of architecture `name`. Missing
+    fields have llama.cpp's defaults."""
     layers = metadata.integer(f"{name}.block_count", 1, 2**16)
     skipped = metadata.integer(f"{name}.nextn_predict_layers", 0, layers - 1, 0)
     groups = metadata.integer(f"{name}.expert_group_count", 0, 2**10, 0) or 1
@@ -67,7 +67,8 @@ def expert_values(metadata: Fields, name: str) -> dict[str, object]:
 
 
 def mscale(metadata: Fields) -> dict[str, object]:
-    """Yarn's factors on the scores, which are one in all published models: a tenth of it, in single precision."""
+    """Return yarn's factors on the scores, which are one in all published models. The file has a tenth of the factor,
+    in single precision."""
     tenth = metadata.optional_number(f"{ARCHITECTURE}.rope.scaling.yarn_log_multiplier", 0.0, 10.0)
     both = None if tenth is None else round(10 * tenth, 6)
     return {"mscale": both, "mscale_all_dim": both}

@@ -1,11 +1,11 @@
-"""Experts in a GGUF file's metadata, put in the words of config.json."""
+"""Experts in a GGUF file's metadata, converted to the fields of config.json."""
 
 from collections.abc import Mapping
 
 from numaserve.workers.models.config.fields import Fields
 
 _SOFTMAX = 1  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX
-SOFTMAX_OF_CHOSEN = 3  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX_WEIGHT: the same as to divide by the sum
+SOFTMAX_OF_CHOSEN = 3  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX_WEIGHT: equal to dividing by the sum
 
 
 def has_experts(metadata: Fields) -> bool:
@@ -21,9 +21,9 @@ def has_no_experts(metadata: Fields) -> bool:
 def expert_values(
     metadata: Fields, values: Mapping[str, object], *, renormalized: bool, gating: tuple[int, ...] = ()
 ) -> dict[str, object]:
-    """Fields of models with experts. What is missing, or in none of these files, is what llama.cpp takes:
-    `renormalized`, whether it divides the experts' weights by their sum. `gating` are further ways of choosing experts
-    that come to the same."""
+    """Return the fields of models with experts. Fields that are missing, or in none of these files, have llama.cpp's
+    defaults. `renormalized` states whether llama.cpp divides the experts' weights by their sum. `gating` are further
+    ways of choosing experts with the same result."""
     name = metadata.text("general.architecture")
     metadata.refuse(f"{name}.expert_gating_func", _SOFTMAX, *gating)
     metadata.refuse(f"{name}.expert_weights_scale", 0.0, 1.0)

@@ -23,15 +23,15 @@ class _UnknownType(Exception):
 
 
 class GGUFFile(GGUFReader):
-    """A memory-mapped GGUF file. No object is built for each item of an array, which would take seconds for the tokens
-    and merges of a vocabulary; texts are skipped."""
+    """A memory-mapped GGUF file. Items of arrays do not become objects, which would take seconds for the tokens and
+    merges of a vocabulary; texts are skipped."""
 
     mapped: MappedFile
 
     def scalar(self, key: str) -> object:
-        """The number, text or truth value of a metadata key; None where it is missing or an array.
+        """Return the number, text or truth value of a metadata key; None if the key is missing or an array.
 
-        Some files have a number for each layer: where all integers of an array are equal, it is that number.
+        Some files have a number for each layer: an array of equal integers counts as that number.
         """
         field = self.fields.get(key)
         if field is None:
@@ -98,7 +98,7 @@ def _only_number(field: ReaderField) -> int | None:
 def open_gguf(path: Path) -> GGUFFile:
     """Open a GGUF file.
 
-    Raises `OperatorError` when it cannot be read, is damaged, lies about its sizes, or has tensors of unknown types.
+    Raises `OperatorError` when it cannot be read, is damaged, states wrong sizes, or has tensors of unknown types.
     """
     try:
         # An offset near 2**64 must not wrap round to the file's start.
@@ -109,15 +109,15 @@ def open_gguf(path: Path) -> GGUFFile:
         raise OperatorError(
             f"{path}: {error}, which is not supported; use a file of another type, such as Q8_0 or Q4_K_M"
         ) from error
-    # Reading past the end shows as any of these in the gguf package, which checks no bounds of its own.
+    # The gguf package checks no bounds of its own: reading past the end raises any of these.
     except (ValueError, IndexError, KeyError, ArithmeticError, RecursionError, struct.error) as error:
         raise OperatorError(f"{path}: not a valid GGUF file ({error}); fetch it again") from error
     return file
 
 
 def _check_places(file: GGUFFile) -> None:
-    """Raises `ValueError` unless tensors fill the file, one after the other and each on a multiple of the alignment, as
-    llama.cpp writes them and asks for them: a tensor that is said to be of another type would be read all the same."""
+    """Raise `ValueError` unless tensors fill the file, one after the other and each on a multiple of the alignment.
+    llama.cpp writes them so and requires it. Otherwise a tensor with a wrong type would be read all the same."""
     expected, before = int(file.data_offset), "the table of tensors"
     for tensor in file.tensors:
         dims = [int(dim) for dim in tensor.shape]

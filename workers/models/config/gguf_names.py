@@ -1,4 +1,4 @@
-"""GGUF's tensor names and shapes, put in Hugging Face's."""
+"""GGUF's tensor names and shapes, converted to Hugging Face's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gguf import ReaderTensor
 
 PREFIX = "model."
-NAMES = TensorNames(PREFIX, HEAD)  # that are made here
+NAMES = TensorNames(PREFIX, HEAD)  # the names that this module makes
 _LAYERS, _BLOCKS = "layers.", "blk."
 _MAX_UNITS = 2**10
 
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 class GgufNames:
-    """The tensors of a decoder in GGUF files; `skipped` layers follow those of the decoder there."""
+    """The tensors of a decoder in GGUF files, where `skipped` layers follow the decoder's layers."""
 
     def __init__(self, decoder: Decoder, skipped: int) -> None:
         sources = (source for parameter in decoder.parameters() for source in parameter.sources)
@@ -32,9 +32,10 @@ class GgufNames:
         self._skipped = tuple(f"{_BLOCKS}{layer}." for layer in range(first, first + skipped))
 
     def find(self, name: str, shape: Shape) -> tuple[list[str], Shape]:
-        """The Hugging Face names of a tensor, and the shape of what has such a name.
+        """Return the Hugging Face names of a tensor, and the shape of each tensor of such a name.
 
-        Where units are one tensor in the file, each has a name. A tensor that the decoder does not have keeps its own.
+        If units are one tensor in the file, each unit has a name. A tensor that the decoder does not have keeps its own
+        name.
         """
         source = self._sources.get(name)
         if source is None:
@@ -48,7 +49,7 @@ class GgufNames:
 
 
 def shape_of(tensor: ReaderTensor) -> Shape:
-    """The dimensions of a tensor as Hugging Face has them: in the file the innermost is the first."""
+    """Return the dimensions of a tensor in Hugging Face's order: in the file the innermost is the first."""
     return tuple(int(dim) for dim in reversed(tensor.shape))
 
 
@@ -62,7 +63,7 @@ def _name(source: Source, unit: int) -> str:
 
 
 def _as_declared(shape: Sequence[int], declared: Shape) -> Shape:
-    """The declared shape where a file only divides the rows otherwise: a matrix of one row may be flat, and what has
-    rows of several heads may have a dimension for these."""
+    """Return the declared shape if a file only divides the rows differently: a matrix of one row may be flat, and rows
+    of several heads may have a dimension for the heads."""
     is_same = len(declared) == 2 and shape[-1:] == declared[-1:] and prod(shape[:-1]) == declared[0]
     return declared if is_same else tuple(shape)

@@ -32,17 +32,17 @@ class GGUFModel:
 
     @property
     def metadata(self) -> GGUFFile:
-        """The file that has it."""
+        """The file that has the metadata."""
         return self.parts[0].file
 
     @property
     def tensors(self) -> Iterator[tuple[ReaderTensor, GGUFPart]]:
-        """All tensors, and where they are."""
+        """Yield all tensors, each with its file."""
         return ((tensor, part) for part in self.parts for tensor in part.file.tensors)
 
 
 def gguf_paths(path: Path) -> list[Path]:
-    """The files of the model whose first part, or only file, is `path`, as its name has it."""
+    """Return the files of the model whose first or only file is `path`, according to its name."""
     named = _NAME.fullmatch(path.name)
     count = int(named[3]) if named else 1
     if named is None or not 1 <= count <= _MAX_PARTS:

@@ -67,8 +67,8 @@ class Common:
 
     @cached_property
     def rope(self) -> RopeConfig:
-        """The rotary embedding of models with one kind of it. Read when a family asks for it: others have a spelling of
-        their own, which this could refuse."""
+        """The rotary embedding of models with one kind of it. It is read on demand, because some families have their
+        own spelling, which this could refuse."""
         return read_rope(self.fields, self.head_dim)
 
     def norm(self, module: str, gguf: str, **changes: Any) -> Norm:
@@ -107,7 +107,8 @@ class Common:
         return Block(attention=mixer, mlp=mlp or self.mlp(layer), **values | norms)
 
     def model(self, family: str, architecture: str, block: Callable[[int], Block], **changes: Any) -> ModelConfig:
-        """The whole model; `block` makes each layer, and the first of the `skipped_layers` too, which predict."""
+        """Return the whole model; `block` makes each layer, and the first of the `skipped_layers` too, which
+        predict."""
         embedding = changes.pop("embedding", Embedding(self.vocabulary, self.hidden))
         norm = changes.pop("norm", self.norm("norm", "output_norm"))
         head = Head(embedding, self.tied, changes.pop("softcap", None))
@@ -131,7 +132,7 @@ class Common:
 
 
 def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | None = None) -> Common:
-    """The common fields; `kv_heads` and `head_dim` where a family's are not those of the usual fields.
+    """Return the common fields; `kv_heads` and `head_dim` replace the usual fields for families with other fields.
 
     Raises `OperatorError` for a missing field, a value out of range and for features that no family has.
     """
@@ -157,9 +158,9 @@ def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | 
 
 
 def read_text(fields: Fields) -> Fields:
-    """The text model's fields of a multimodal config.json; the tokens that begin and end are those outside where it has
-    none. Whether the head is tied is said outside alone: the classes of transformers look nowhere else, and have true
-    for their default."""
+    """Return the text model's fields of a multimodal config.json. If the text model has no begin or end tokens, those
+    of the outer object are used. Whether the head is tied is read from the outer object alone, with true as the
+    default, as in the classes of transformers."""
     outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id") if fields.has(key)}
     tied = fields.flag("tie_word_embeddings", True)
     return fields.child("text_config").with_defaults(**outer).with_values(tie_word_embeddings=tied)
@@ -179,13 +180,13 @@ def read_sliding_window(fields: Fields, default: int | None = None) -> int | Non
     if "sliding_window" in fields.values:
         default = None
     window = fields.optional_integer("sliding_window", 1, MAX_POSITION) or default
-    # transformers allows the difference q - k < window: a window as long as the context hides nothing.
+    # transformers allows a difference q - k < window: a window as long as the context hides nothing.
     longest = fields.integer("max_position_embeddings", 1, MAX_POSITION)
     return None if window is None or window >= longest else window
 
 
 def read_layer_kinds(fields: Fields, default: Sequence[bool]) -> list[bool]:
-    """Whether each layer slides: `layer_types`, or `default` where it is missing."""
+    """Return whether each layer slides: `layer_types`, or `default` where it is missing."""
     if not fields.has("layer_types"):
         return list(default)
     kinds = fields.texts("layer_types", len(default))
@@ -198,12 +199,13 @@ def read_layer_kinds(fields: Fields, default: Sequence[bool]) -> list[bool]:
 
 
 def windows_of(slides: Sequence[bool], window: int | None) -> list[int | None]:
-    """The window of each layer: `window` tokens for those that slide, None for those that look back all the way."""
+    """Return the window of each layer: `window` tokens for layers that slide, None for layers that see all tokens
+    before."""
     return [window if each else None for each in slides]
 
 
 def read_windows(fields: Fields, default: int | None = None) -> list[int | None]:
-    """The window of each layer: all slide, or those that `layer_types` names.
+    """Return the window of each layer: all layers slide, or those that `layer_types` names.
 
     `default` is as for `read_sliding_window`.
     """

@@ -17,10 +17,10 @@ from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.rope import RopeConfig
 
 _TILE = 32
-_MAX_LATENT, _MAX_CACHED = 512, 576  # the most that the kernels take
+_MAX_LATENT, _MAX_CACHED = 512, 576  # the maxima that the kernels support
 _MAX_DIM = 2**12
 
-# transformers' defaults of what config.json leaves out, in both generations.
+# transformers' defaults of fields missing in config.json, in both generations.
 LATENT_DEFAULTS: dict[str, Any] = {
     "q_lora_rank": 1536,
     "kv_lora_rank": 512,
@@ -34,7 +34,7 @@ _NAMES = ExpertNames(shared="mlp.shared_experts")
 def read_deepseek(
     fields: Fields, family: str, architecture: str, *, correction_bias: bool = False, pairs: bool = True, **routing: Any
 ) -> ModelConfig:
-    """The configuration of a model of either generation; `routing` are fields of `Routing`."""
+    """Return the configuration of a model of either generation; `routing` are fields of `Routing`."""
     attention_of = _read_attention(fields, pairs=pairs)
     common = read_common(fields, kv_heads=1, head_dim=fields.integer("v_head_dim", 1, _MAX_DIM))
     mlp_of = read_deepseek_experts(common, correction_bias=correction_bias, **routing)
@@ -46,7 +46,8 @@ def read_deepseek(
 
 
 def read_deepseek_experts(common: Common, *, correction_bias: bool, **routing: Any) -> Callable[[int], FeedForward]:
-    """The function that makes the MLP of a layer, dense in the first layers; `routing` are fields of `Routing`."""
+    """Return the function that makes the MLP of a layer, dense in the first layers; `routing` are fields of
+    `Routing`."""
     fields = common.fields
     num_experts, top_k = read_experts(fields, "n_routed_experts")
     fields.refuse("moe_layer_freq", 1)
@@ -66,18 +67,18 @@ def read_deepseek_experts(common: Common, *, correction_bias: bool, **routing: A
 
 
 def read_skipped(fields: Fields) -> int:
-    """The layers after the others that predict several tokens at once (MTP)."""
+    """Return the number of layers after the others that predict several tokens at once (MTP)."""
     return fields.integer("num_nextn_predict_layers", 0, 2**8, 0)
 
 
 def _read_attention(fields: Fields, *, pairs: bool) -> Callable[[int, Common], LatentAttention]:
-    """The function that makes the attention of a layer.
+    """Return the function that makes the attention of a layer.
 
-    Raises `OperatorError` for sizes that the kernels do not take.
+    Raises `OperatorError` for sizes that the kernels do not support.
     """
     fields.refuse("attention_bias", False)
     heads = fields.integer("num_attention_heads", 1, _MAX_DIM)
-    fields.refuse("num_key_value_heads", heads)  # how many the latent is expanded to
+    fields.refuse("num_key_value_heads", heads)  # the number of heads that the latent is expanded to
     q_rank = fields.optional_integer("q_lora_rank", 1, MAX_INTERMEDIATE)
     kv_rank = _tiles(fields, "kv_lora_rank", _MAX_LATENT)
     nope_dim = _tiles(fields, "qk_nope_head_dim", _MAX_DIM)
@@ -128,7 +129,7 @@ def _tiles(fields: Fields, key: str, most: int) -> int:
 
 
 def _magnitude(rope: RopeConfig) -> float:
-    """Yarn's factor on queries and keys alike, as far as it is not on the rotated part alone."""
+    """Return yarn's factor on queries and keys alike, without the factor that is on the rotated part alone."""
     if rope.kind == "default" or not rope.mscale_all_dim or rope.factor <= 1.0:
         return 1.0
     return 0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0

@@ -1,4 +1,5 @@
-"""Whether a checkpoint that says that its output head is tied to its embeddings has a head of its own all the same."""
+"""Detection of an output head of its own in a checkpoint whose configuration says that the head is tied to its
+embeddings."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ class _Tensor:
 
 
 def has_own_head(folder: Path) -> bool:
-    """Whether the safetensors in `folder` have a head that is not, byte by byte, their embeddings.
+    """Return whether the safetensors in `folder` have a head that differs, byte by byte, from their embeddings.
 
-    A tied head need not be there, and where both are there transformers, since version 5, ties those that are equal
-    alone. False for files that cannot be read; the loader reports them.
+    A tied head may be missing. If head and embeddings both exist, transformers, since version 5, ties them only if they
+    are equal. Files that cannot be read give False; the loader reports them.
     """
     try:
         heads, embeddings = _find(folder)
@@ -43,7 +44,7 @@ def _find(folder: Path) -> tuple[dict[str, _Tensor], list[_Tensor]]:
     for path in files_of(folder):
         for name, tensor in _tensors(path):
             if ".layers." in name or name.startswith("layers."):
-                continue  # of a layer that predicts
+                continue  # of a predictor layer
             if name.startswith(_HEAD) or f".{_HEAD}" in name:
                 heads[name] = tensor
             elif name.endswith(_EMBEDDINGS):
@@ -54,7 +55,7 @@ def _find(folder: Path) -> tuple[dict[str, _Tensor], list[_Tensor]]:
 def _are_equal(head: _Tensor, embeddings: _Tensor) -> bool:
     if head.about != embeddings.about or len(head.data) != len(embeddings.data):
         return False
-    # Piece by piece: those that differ do so at once, and are gigabytes.
+    # Piece by piece: tensors that differ do so early, and are gigabytes.
     cuts = range(0, len(head.data), _CHUNK)
     return all(head.data[begin : begin + _CHUNK] == embeddings.data[begin : begin + _CHUNK] for begin in cuts)
 

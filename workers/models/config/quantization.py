@@ -1,6 +1,6 @@
-"""Reads `quantization_config` of a config.json: which modules are quantized, and in which layout.
+"""Reads `quantization_config` of a config.json: the quantized modules, and their layout.
 
-Every method has its own words for the same few things; a file of this package for each says which ones.
+Every method has its own names for the same few settings; a file of this package for each method maps them.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,8 @@ _METHODS: dict[str, Callable[[Fields], Rule]] = {
 
 
 def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
-    """The quantized matrices of a config.json. Raises `OperatorError` for a method or scheme that is not supported."""
+    """Return the quantized matrices of a config.json. Raises `OperatorError` for a method or scheme that is not
+    supported."""
     found = _find(fields)
     if found is None:
         return {}
@@ -49,7 +50,7 @@ def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
 
 
 def left_out(fields: Fields) -> tuple[str, ...]:
-    """Sentences for the operator about what a config.json has of quantization and is not used."""
+    """Return sentences for the operator about quantization settings of a config.json that are not used."""
     found = _find(fields)
     if found is None:
         return ()
@@ -69,8 +70,8 @@ def left_out(fields: Fields) -> tuple[str, ...]:
 
 
 def matrix_modules(decoder: Layer) -> list[str]:
-    """The modules with a matrix that may be quantized, without what stands before "layers.". Nobody quantizes a router,
-    whatever a configuration seems to say."""
+    """Return the modules with a matrix that may be quantized, without the prefix before "layers.". No method quantizes
+    a router, whatever a configuration seems to say."""
     found = (
         source.named(unit)
         for parameter in decoder.parameters()
@@ -92,7 +93,7 @@ def _find(fields: Fields) -> Fields | None:
 
 
 def _names(module: str, prefixes: Sequence[str]) -> Sequence[str]:
-    """The names that a configuration may give a module: checkpoints of a family nest it differently."""
+    """Return the names that a configuration may give a module: checkpoints of a family nest it differently."""
     if module == HEAD:
         return [HEAD, *(f"{prefix.removesuffix('model.')}{HEAD}" for prefix in prefixes)]
     return [f"{prefix}{module}" for prefix in prefixes]

@@ -25,7 +25,7 @@ def rope_fields(fields: Fields) -> Fields:
 def read_rope(
     fields: Fields, head_dim: int, *, kinds: Mapping[str, RopeKind] = _KINDS, default_theta: float = 10000.0
 ) -> RopeConfig:
-    """The rotary embedding of a model with one kind of it. `kinds` are the names the family knows."""
+    """Return the rotary embedding of a model with one kind of it. `kinds` are the names that the family knows."""
     rope = rope_fields(fields)
     theta = fields.number("rope_theta", 1.0, 1e12, default_theta)
     partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
@@ -41,7 +41,7 @@ def rope_from(
     partial: float = 1.0,
     kinds: Mapping[str, RopeKind] = _KINDS,
 ) -> RopeConfig:
-    """The rotary embedding that the object `rope` describes; `theta` and `partial` count where it is silent.
+    """Return the rotary embedding that the object `rope` describes; `theta` and `partial` are the defaults.
 
     Raises `OperatorError` for a kind that is not in `kinds` and for values out of range.
     """
@@ -56,7 +56,7 @@ def rope_from(
     if kind == "linear":
         return RopeConfig("linear", theta, rotary_dim, factor=rope.number("factor", 1.0, _MAX_FACTOR))
     max_position = model.integer("max_position_embeddings", 1, MAX_POSITION)
-    # Phi-3 keeps the original length next to the rope object, and transformers lets that one win.
+    # Phi-3 keeps the original length next to the rope object, and transformers gives that length precedence.
     holder = model if model.has("original_max_position_embeddings") else rope
     original = holder.integer("original_max_position_embeddings", 2, MAX_POSITION, max_position)
     if kind == "llama3":

@@ -11,14 +11,14 @@ _SINGLE = "model.safetensors"
 # The limits of a header. The library allows 100 MB, which take ten times as much memory when parsed. The largest models
 # have 100,000 tensors in more than a hundred files, with some 100 bytes of header each.
 _MOST_BYTES = 32 << 20
-_MOST_COMMAS = 1_500_000  # some six for a tensor: the cheapest bound on the values that are made
+_MOST_COMMAS = 1_500_000  # about six for a tensor: the cheapest bound on the number of parsed values
 _METADATA = "__metadata__"
 
 
 def read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return what a file says of each tensor, and where their bytes begin.
+    """Return a file's description of each tensor, and the offset where the tensors' bytes begin.
 
-    Raises what `parse_json` raises, and `ValueError` for a header with more bytes or values than models have.
+    Raises the errors of `parse_json`, and `ValueError` for a header with more bytes or values than models have.
     """
     length = int.from_bytes(file.read(8), "little")
     if length > _MOST_BYTES:
@@ -31,7 +31,7 @@ def read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that hold the checkpoint in `folder`. Raises `OperatorError` where they are not there."""
+    """Return the files that hold the checkpoint in `folder`. Raises `OperatorError` if they do not exist."""
     if is_there(folder / _SINGLE):
         return [folder / _SINGLE]
     if not is_there(folder / _INDEX):

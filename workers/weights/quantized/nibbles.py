@@ -6,8 +6,7 @@ from numaserve.workers.weights.quantized.coded import Codes
 
 Words = npt.NDArray[np.uint32]
 
-# By the bits of a code, 2 or 4: the distances by which the codes of a byte are moved apart, and then a mask of their
-# bits.
+# For codes of 2 or 4 bits: the shifts that spread the codes of a byte, and the mask of the bits that stay.
 _STEPS = {2: (12, 6), 4: (4,)}
 _LOW = {2: 0x03030303, 4: 0x0F0F}
 

@@ -27,7 +27,7 @@ _UNQUANTIZED_BITS = 16
 
 
 def auto_round(fields: Fields) -> Rule:
-    """Raises `OperatorError` for another packing, and for quantized activations."""
+    """Return the rule for modules. Raises `OperatorError` for another packing, and for quantized activations."""
     fields.refuse("data_type", "int")
     fields.refuse("act_bits", *range(_UNQUANTIZED_BITS, 65))
     packing = "packing_format" if fields.has("packing_format") else "backend"

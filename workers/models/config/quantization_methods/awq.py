@@ -1,4 +1,4 @@
-"""quant_method "awq": AutoAWQ, and what else writes its "gemm" version."""
+"""quant_method "awq": AutoAWQ, and other tools that write its "gemm" version."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from numaserve.workers.models.config.quantization_methods.rules import Rule, is_
 
 
 def awq(fields: Fields) -> Rule:
-    """Raises `OperatorError` for another version than "gemm"."""
+    """Return the rule for modules. Raises `OperatorError` for another version than "gemm"."""
     version_key = "version" if fields.has("version") else "format"
     version = fields.text(version_key, "gemm").lower()
     if version != "gemm":
@@ -20,7 +20,7 @@ def awq(fields: Fields) -> Rule:
     skipped = read_names(fields, "modules_to_not_convert")
 
     def rule(names: Sequence[str]) -> Stored | None:
-        # AutoAWQ leaves a module alone whose name contains one of these.
+        # AutoAWQ leaves a module as it is if its name contains one of these.
         if is_head(names) or any(each in name for name in names for each in skipped):
             return None
         return stored

@@ -1,4 +1,4 @@
-"""quant_method "compressed-tensors": what llm-compressor writes.
+"""quant_method "compressed-tensors": the format of llm-compressor.
 
 `config_groups` have a scheme for the modules that their `targets` name: a class ("Linear"), a module, or "re:" and a
 pattern; `ignore` names modules in the same way. From quantization/quant_config.py and quant_args.py of
@@ -19,13 +19,13 @@ _MXFP4 = "mxfp4-pack-quantized"
 _FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, _MXFP4, "mixed-precision")}
 _LINEAR = "Linear"
 _MX_GROUP = 32
-_REORDERED = ("group", "dynamic")  # no set: what is looked for may be of any type
+_REORDERED = ("group", "dynamic")  # not a set: the value that is looked up may be of any type
 
 Matcher = Callable[[Sequence[str]], bool]
 
 
 def compressed_tensors(fields: Fields) -> Rule:
-    """Raises `OperatorError` for sparsity, transforms, and codes of other widths."""
+    """Return the rule for modules. Raises `OperatorError` for sparsity, transforms, and codes of other widths."""
     _refuse_unsupported(fields)
     default = fields.choice("format", _FORMATS, _PACKED)
     groups = fields.child("config_groups")
@@ -48,7 +48,7 @@ def compressed_tensors(fields: Fields) -> Rule:
     def rule(names: Sequence[str]) -> Stored | None:
         if _LINEAR in ignored or is_ignored(names):
             return None
-        # A name or a pattern counts before a class.
+        # A name or a pattern takes precedence over a class.
         found = (stored for matches, stored in named if matches(names))
         return next(found, of_class[0] if of_class else None)
 
@@ -64,7 +64,7 @@ def _refuse_unsupported(fields: Fields) -> None:
 
 
 def _matcher(fields: Fields, texts: Sequence[str]) -> Matcher:
-    """A matcher of `texts`: names of modules, and patterns after "re:"."""
+    """Return a matcher of `texts`: names of modules, and patterns after "re:"."""
     modules = frozenset(texts)
     patterns = [pattern(fields, text.removeprefix("re:")) for text in texts if text.startswith("re:")]
 

@@ -10,7 +10,7 @@ _MAX_BLOCK = 2**14
 
 
 def fp8(fields: Fields) -> Rule:
-    """Raises `OperatorError` for another type than e4m3."""
+    """Return the rule for modules. Raises `OperatorError` for another type than e4m3."""
     fields.refuse("fmt", "e4m3", "float8_e4m3fn")
     fields.refuse("activation_scheme", "dynamic", "static")
     if fields.has("weight_block_size"):
@@ -27,7 +27,7 @@ def fp8(fields: Fields) -> Rule:
 
 
 def read_block(fields: Fields, key: str) -> tuple[int, int]:
-    """Rows and columns that share a scale."""
+    """Return the rows and columns that share a scale."""
     rows, columns = (int(value) for value in fields.numbers(key, 2, 1, _MAX_BLOCK))
     if columns % 32:
         raise fields.error(f"{key}={[rows, columns]} is not supported; the number of columns must be a multiple of 32")

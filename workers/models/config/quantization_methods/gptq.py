@@ -25,7 +25,7 @@ CODES: dict[int, CodeFormat] = {2: "int4", 3: "int4", 4: "int4", 8: "int8_group"
 
 
 def gptq(fields: Fields) -> Rule:
-    """Raises `OperatorError` for codes of other than 2, 3, 4 or 8 bits."""
+    """Return the rule for modules. Raises `OperatorError` for codes of other than 2, 3, 4 or 8 bits."""
     format_key = "checkpoint_format" if fields.has("checkpoint_format") else "format"
     layout = fields.choice(format_key, _FORMATS, "gptq")
     base = _read(fields, layout)
@@ -47,9 +47,9 @@ def gptq(fields: Fields) -> Rule:
 
 
 def grouped(layout: Layout, bits: int, group: int, *, symmetric: bool, reordered: bool = False) -> Stored:
-    """A matrix in GPTQ's or AWQ's layout."""
+    """Return a matrix in GPTQ's or AWQ's layout."""
     stored = Stored(layout, CODES[bits], group, bits=bits, symmetric=symmetric)
-    # With one group there is no order.
+    # With one group the order does not matter.
     if not reordered or group == ROW:
         return stored.regrouped()
     return replace(stored, native="int8_group", group=REQUANTIZED_GROUP, reordered=True, source_group=group)

@@ -7,11 +7,11 @@ from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods.rules import Rule, pattern, read_names
 
 _EXPERTS = ".experts."
-_WHOLE_PART = r"(?![^.])"  # ends where a part of a name does
+_WHOLE_PART = r"(?![^.])"  # matches only at the end of a part of a name
 
 
 def mxfp4(fields: Fields) -> Rule:
-    """Raises `OperatorError` for patterns that are too involved."""
+    """Return the rule for modules. Raises `OperatorError` for patterns that are too complex."""
     stored = Stored("gpt_oss", "mxfp4", 32, bits=4)
     skipped = [pattern(fields, f"(?:{text}){_WHOLE_PART}") for text in read_names(fields, "modules_to_not_convert")]
 

@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 from numaserve.workers.layers.stored import ROW, Stored
 from numaserve.workers.models.config.fields import Fields
 
-# Given all names that a module may have: how it is stored, None where it is not quantized.
+# Maps all names that a module may have to its storage; None if it is not quantized.
 Rule = Callable[[Sequence[str]], Stored | None]
 
 _MAX_NAMES = 2**16
 _MAX_PATTERN = 200
 _SMALL_GROUP = 16
 _MAX_GROUP = 2**20
-# A quantifier after a group can run indefinitely, and each open one multiplies the time by the name's length.
+# A quantifier after a group can run indefinitely, and each open quantifier multiplies the time by the name's length.
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _OPEN_QUANTIFIER = re.compile(r"[*+{]")
 _MAX_OPEN_QUANTIFIERS = 4
 
 
 def read_names(fields: Fields, *keys: str) -> list[str]:
-    """The list of texts in the first of `keys` that is there; empty where none is."""
+    """Return the list of texts in the first of `keys` that exists; empty if none does."""
     for key in keys:
         value = fields.values.get(key)
         if value is None:
@@ -32,7 +32,7 @@ def read_names(fields: Fields, *keys: str) -> list[str]:
 
 
 def read_group(fields: Fields, key: str) -> int:
-    """Columns that share a scale; `ROW` where the field is -1."""
+    """Return the columns that share a scale; `ROW` where the field is -1."""
     group = fields.integer(key, -1, _MAX_GROUP)
     if group == -1:
         return ROW
@@ -43,7 +43,7 @@ def read_group(fields: Fields, key: str) -> int:
 
 
 def read_bits(fields: Fields, key: str, *supported: int) -> int:
-    """Bits of a code."""
+    """Return the bits of a code."""
     bits = fields.integer(key, 1, 64)
     if bits not in supported:
         raise fields.error(f"{key}={bits} is not supported; supported values: {', '.join(map(str, supported))}")
@@ -51,7 +51,7 @@ def read_bits(fields: Fields, key: str, *supported: int) -> int:
 
 
 def pattern(fields: Fields, text: str) -> re.Pattern[str]:
-    """A regular expression from a configuration. Raises `OperatorError` for one that could run indefinitely."""
+    """Return a regular expression from a configuration. Raises `OperatorError` for one that could run indefinitely."""
     quantifiers = len(_OPEN_QUANTIFIER.findall(text))
     if len(text) > _MAX_PATTERN or _REPEATED_GROUP.search(text) or quantifiers > _MAX_OPEN_QUANTIFIERS:
         raise fields.error(f"the pattern {text[:60]!r} is too complex to match safely")
@@ -62,8 +62,8 @@ def pattern(fields: Fields, text: str) -> re.Pattern[str]:
 
 
 class Modules:
-    """A list of modules, looked up by parts of a name: with hundreds of entries and ten thousands of experts, comparing
-    each with each would take minutes."""
+    """A list of modules, looked up by parts of a name: with hundreds of entries and tens of thousands of experts,
+    comparing each with each would take minutes."""
 
     def __init__(self, modules: Iterable[str]) -> None:
         self._modules = frozenset(modules)
@@ -72,7 +72,7 @@ class Modules:
         return bool(self._modules)
 
     def contains(self, names: Sequence[str]) -> bool:
-        """Whether one of `names` is a module of the list, lies in one, or ends with one."""
+        """Return whether one of `names` is a module of the list, lies in one, or ends with one."""
         return any(self._covers(name) for name in names)
 
     def _covers(self, name: str) -> bool:
@@ -83,5 +83,5 @@ class Modules:
 
 
 def is_head(names: Sequence[str]) -> bool:
-    """Whether these are the names of the output head, which most methods leave as it is."""
+    """Return whether these are the names of the output head, which most methods leave as it is."""
     return "lm_head" in names

@@ -177,7 +177,7 @@ def test_what_was_refused_is_told_and_is_a_part_of_the_next_question(
     page.route("**/v1/chat/completions", lambda route: route.fulfill(status=status, **answer))
     ask(page, "One")
     answered(page)
-    expect(page.get_by_role("alert")).to_have_text("The server answered 502." if status == 502 else "Not now.")
+    expect(page.get_by_role("alert")).to_have_text("The server returned status 502." if status == 502 else "Not now.")
     expect(page.get_by_role("button", name="Copy")).to_be_hidden()
     page.unroute_all(behavior="wait")
     ask(page, "Two")

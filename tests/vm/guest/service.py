@@ -153,4 +153,7 @@ class Stream(threading.Thread):
         self.join(DEADLINE)
         assert not self.problem, f"a stream broke off: {self.problem}"
         assert self.events[-1:] == ["[DONE]"], f"a stream ended with {self.events[-1:]}"
-        return "".join(json.loads(event)["choices"][0]["text"] for event in self.events[:-1])
+        parts = [json.loads(event) for event in self.events[:-1]]
+        errors = [part["error"] for part in parts if "error" in part]
+        assert not errors, f"a stream ended with an error: {errors[0]}"
+        return "".join(part["choices"][0]["text"] for part in parts)

@@ -61,7 +61,7 @@ def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool)
             app.openapi_schema = _mended(generate(), models, has_keys=has_keys)
         return app.openapi_schema
 
-    app.openapi = openapi  # FastAPI's documented way
+    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way
     document = functools.cache(lambda: msgspec.json.encode(app.openapi()))
 
     @app.get("/openapi.json", include_in_schema=False)

@@ -27,7 +27,7 @@ def main() -> None:
             return
         except Exception as error:  # whatever it is, the others go on
             traceback.print_exc()
-            told, passed = f"{type(error).__name__}: {error}", False
+            told, passed = _causes(error), False
         with _DONE.open("a") as file:
             file.write(check.__name__ + "\n")
         outcome = {"name": check.__name__, "passed": passed, "seconds": time.monotonic() - begin, "told": told}
@@ -37,6 +37,13 @@ def main() -> None:
             if check in NEEDED:
                 break
     run("systemctl", "poweroff", "--no-block")
+
+
+def _causes(error: BaseException) -> str:
+    """Return the error and those before it: a clean-up that fails would hide what it was called for."""
+    before = error.__cause__ or error.__context__
+    told = f"{type(error).__name__}: {error}"
+    return told if before is None else f"{told}; after {_causes(before)}"
 
 
 def _tell(outcome: dict[str, object]) -> None:

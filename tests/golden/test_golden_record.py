@@ -1,4 +1,4 @@
-"""The tree answers what the tree before the reorganisation of issue 43 answered, byte by byte."""
+"""The tree answers what the tree before the move of its modules answered, byte by byte."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ from numaserve.server.gateway.own_routes import OwnRoutes, Shown
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules
-from open_gateway import FAKE_MEMBER, Open, Opened, resident
+from open_gateway import FAKE_MODEL_PROCESS, Open, Opened, resident
 
 from tests.support.coroutines import run_coroutine
 from tests.support.forked import members_and_workers_forked, prepare
@@ -30,7 +30,7 @@ from tests.support.forked import members_and_workers_forked, prepare
 
 @pytest.fixture(autouse=True, scope="session")
 def _cheap_processes() -> Iterator[None]:
-    prepare([FAKE_MEMBER.stem], FAKE_MEMBER.parent)
+    prepare([FAKE_MODEL_PROCESS.stem], FAKE_MODEL_PROCESS.parent)
     with members_and_workers_forked():
         yield
 
@@ -54,7 +54,9 @@ def opened(tmp_path: Path) -> Open:
         residents = {name: resident(name, notes, index, **each) for index, (name, each) in enumerate(models.items())}
         metrics = FleetMetrics(residents)
         with tempfile.TemporaryDirectory(prefix="ns-") as folder, socket.create_server(("127.0.0.1", 0)) as listener:
-            options = FleetOptions(Path(folder), drain_seconds, load_wait_s, command=(sys.executable, str(FAKE_MEMBER)))
+            options = FleetOptions(
+                Path(folder), drain_seconds, load_wait_s, command=(sys.executable, str(FAKE_MODEL_PROCESS))
+            )
             fleet = Fleet(residents, {0: 100}, max_loaded, options, metrics)
             routes = OwnRoutes(
                 fleet,

@@ -16,7 +16,7 @@ from numaserve.server.gateway.models.models_file import ModelSpec, Place
 from numaserve.server.gateway.models.residency import Claim
 from numaserve.server.gateway.models.resident import Resident
 
-FAKE_MEMBER = Path(__file__).with_name("fake_member.py")
+FAKE_MODEL_PROCESS = Path(__file__).with_name("fake_model_process.py")
 
 
 @dataclass

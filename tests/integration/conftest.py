@@ -18,7 +18,7 @@ from tests.support.forked import Forked, members_and_workers_forked, prepare
 
 # Scripts of this folder, and what a server imports while it loads.
 FORKED = (
-    *("engine_fake", "fake_worker", "member_fake", "serve_fake", "serve_fleet"),
+    *("engine_fake", "fake_worker", "model_fake", "serve_fake", "serve_fleet"),
     *("numaserve.server.service.http", "numaserve.server.structured.grammars"),
 )
 SCRIPT = Path(__file__).with_name("serve_fake.py")

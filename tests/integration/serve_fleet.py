@@ -8,7 +8,7 @@ from numaserve.server.config.serve import load_config
 from numaserve.server.gateway.service import run_fleet
 from numaserve.workers.interface.errors import OperatorError
 
-MEMBER_FAKE = Path(__file__).with_name("member_fake.py")
+MODEL_FAKE = Path(__file__).with_name("model_fake.py")
 
 
 def main() -> int:
@@ -17,7 +17,7 @@ def main() -> int:
     options = dict(word.split("=", 1) for word in rest[:split])
     try:
         config = load_config({"model": file, "port": 0, **options})
-        run_fleet(Path(file), config, command=(sys.executable, str(MEMBER_FAKE), *rest[split + 1 :]))
+        run_fleet(Path(file), config, command=(sys.executable, str(MODEL_FAKE), *rest[split + 1 :]))
     except OperatorError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_MISTAKE

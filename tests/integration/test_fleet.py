@@ -60,7 +60,7 @@ def serve_fleet(model: Path, tmp_path: Path, log: Path) -> Iterator[ServeFleet]:
 
 def servers(process: Process) -> dict[str, psutil.Process]:
     """The servers of the models by name, in the order in which they were started."""
-    return dict(zip("ab", processes_since(process, "member_fake"), strict=False))
+    return dict(zip("ab", processes_since(process, "model_fake"), strict=False))
 
 
 def states(client: httpx.Client) -> dict[str, str]:

@@ -59,12 +59,12 @@ def test_a_segment_cannot_change_its_size(segment, size):
 @pytest.mark.parametrize(
     ("sizes", "complaint"),
     [
-        ((0, 1, 4096), "world size 0"),
-        ((65, 1, 4096), "world size 65"),
-        ((1, 0, 4096), "0 lanes"),
-        ((1, 1025, 4096), "1025 lanes"),
-        ((1, 1, 0), "slot size 0"),
-        ((1, 1, 4097), "slot size 4097"),
+        ((0, 1, 4096), "the number of ranks is 0; it must be 1 to 64"),
+        ((65, 1, 4096), "the number of ranks is 65; it must be 1 to 64"),
+        ((1, 0, 4096), "the number of lanes is 0; it must be 1 to 1024"),
+        ((1, 1025, 4096), "the number of lanes is 1025; it must be 1 to 1024"),
+        ((1, 1, 0), "the slot size is 0 bytes; it must be a multiple of 4096"),
+        ((1, 1, 4097), "the slot size is 4097 bytes; it must be a multiple of 4096"),
         ((1, 1, 1 << 62), "slot size"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_rank_can_be_taken_only_once(segment):
         (MAGIC, struct.pack("=Q", 1), "not a numaserve ring"),
         (VERSION, struct.pack("=I", 2), "segment version 2, but this build needs version 1"),
         (WORLD, struct.pack("=I", 3), "the segment has"),
-        (WORLD, struct.pack("=I", 1 << 31), "world size"),
+        (WORLD, struct.pack("=I", 1 << 31), "the number of ranks is 2147483648"),
         (LANES, struct.pack("=I", 200), "the segment has"),
         (LANES, struct.pack("=I", 1 << 31), "lanes"),
         (SLOT_BYTES, struct.pack("=Q", 4096), "the segment has"),

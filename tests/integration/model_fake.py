@@ -1,4 +1,4 @@
-"""The server of one model over fake workers: `python member_fake.py [options of the fake]`."""
+"""The server of one model over fake workers: `python model_fake.py [options of the fake]`."""
 
 import sys
 from pathlib import Path

@@ -93,7 +93,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if self._client.is_closing():
             return
-        # A read in which a request ended does not count for the next request: the size of a read is itself bounded.
+        # A read that ends a request does not count for the next request: the size of a read is itself bounded.
         if self._in_head:
             self._count_head(0 if self._ended else len(data))
         elif self._is_answered():

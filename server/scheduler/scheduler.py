@@ -42,7 +42,7 @@ class Scheduler:
     the same place would write to pages that may be shared. What the plan in flight has of it rests on a token that
     stands for the one to come: it is void, in a page that nobody else finds, since its tokens are not known.
 
-    Who runs, who gives way, and why nothing deadlocks, is told in `RunningSet` and `WaitingQueue`.
+    `RunningSet` and `WaitingQueue` describe who runs, who gives way, and why nothing deadlocks.
 
     What becomes of cached pages is noted in `log`, if there is one. With `drafters`, steps verify what these
     guess (see `Drafting`). How far a sequence with guesses gets is known only by the answer. What the front end guesses

@@ -15,9 +15,9 @@ _NEAR = 4096  # tokens of the text, behind the place and before it, in which an 
 class PredictionDrafter:
     """Follows an answer through the text that was predicted, and guesses that it goes on there.
 
-    Where the answer leaves the text, it is found again close behind by a token or two (see `MatchCursor`), or else by
-    its last two: at the next place that has them, or at the first one before it. The event loop does not look through
-    a long text at every token.
+    When the answer leaves the text, the drafter looks for it a token or two later (see `MatchCursor`). Failing that, it
+    looks for the last two tokens of the answer: at the next place that has them, or at the first one before it. The
+    event loop does not look through a long text at every token.
     """
 
     name = "prediction"

@@ -134,9 +134,9 @@ class SuffixDrafter:
     """Looks up where the end of a sequence has occurred before, and continues as the text went on there.
 
     Of the latest places that have its last tokens in common, the one that agrees with it for longest is taken, as in
-    prompt lookup (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024). Where there is none, the text is gone on with
-    that was followed last, if it is found again close by (see `MatchCursor`). In the sequence itself guesses go on in
-    themselves where they reach the end, so that what repeats is guessed as far as is wanted.
+    prompt lookup (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024). Where there is none, the drafter
+    continues the text that it followed last, if the sequence is found again close by (see `MatchCursor`). Draft tokens
+    from the sequence itself continue with themselves at its end, so that a repetition is drafted to any wanted length.
     """
 
     name = "suffix"

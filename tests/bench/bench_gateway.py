@@ -1,8 +1,8 @@
-"""What a gateway costs: its processor time for a streamed token, and what it adds to the time of an answer.
+"""The cost of a gateway: processor time for each streamed token, and time added to an answer.
 
 python tests/bench/bench_gateway.py [--model demo] [--concurrency 1 16] [--tokens 256] [--json FILE]
 
-The same streams are asked of the gateway and of the model's server behind it, by turns. The client is a bare reader
+The same streams are requested alternately from the gateway and from the model's server. The client is a bare reader
 of bytes, and shares the machine with both.
 """
 
@@ -71,7 +71,7 @@ async def streamed(session: aiohttp.ClientSession, url: str, tokens: int) -> int
 
 
 async def measured(door: Gateway, concurrency: int, tokens: int) -> Row:
-    """Streams through the gateway and past it, by turns."""
+    """Stream alternately through the gateway and past it."""
     took: dict[str, list[float]] = {"through": [], "past": []}
     cpu: list[float] = []
     for way in ("past", "through") * ROUNDS:

@@ -1,4 +1,4 @@
-"""Two models behind one gateway, with their workers: what a model answers alone, it answers there."""
+"""Two models of one gateway, with their workers: each model answers as it does alone."""
 
 import json
 import os

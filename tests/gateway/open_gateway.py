@@ -1,4 +1,4 @@
-"""What tests ask of a gateway that is open, and the models before which it is."""
+"""A running gateway and its models, as tests use them."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The prefix cache: what is found, shared, evicted and flushed, and the KV events that tell it."""
+"""The prefix cache: what is found, shared, evicted and flushed, and the KV events that report it."""
 
 from typing import Any
 

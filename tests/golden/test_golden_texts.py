@@ -1,4 +1,4 @@
-"""What records leave out, and how their differences are shown."""
+"""The parts that records leave out, and the report of differences."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Several models behind one gateway: processes of their own, over fake workers."""
+"""Several models of one gateway: a process for each, over fake workers."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""Cached pages: their scopes, the radix tree, the free list, and the events that tell of them."""
+"""Cached pages: their scopes, the radix tree, the free list, and the events that report them."""

@@ -1,4 +1,4 @@
-"""How long a model's server may be silent until its gateway kills it."""
+"""The time for which a model's server may be silent before its gateway kills it."""
 
 from typing import Any
 

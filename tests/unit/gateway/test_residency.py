@@ -81,7 +81,7 @@ def test_who_cannot_be_loaded_beside_a_pinned_model_holds_nobody_up(blocked: str
     loaded(residency, "r", 0.0)
     residency.want("q")
     assert residency.decide(50.0) == []
-    assert residency.next_look(50.0) is None  # or the gateway would ask for ever
+    assert residency.next_look(50.0) is None  # otherwise the gateway would look again endlessly
     residency.unload("r")
     assert residency.decide(51.0) == [("end", "r")]
     residency.ended("r", again=False)

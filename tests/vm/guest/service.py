@@ -88,7 +88,7 @@ def complete(tokens: int = 8, model: str = NAME) -> str:
 
 
 def metric(name: str, model: str = NAME) -> float:
-    """The sum of a metric's series. A gateway leaves out what a model's server does not tell in time."""
+    """Return the sum of a metric's series. A gateway omits a model's server that does not answer in time."""
 
     def series() -> list[str]:
         lines = get("/metrics")[1].decode().splitlines()

@@ -1,4 +1,4 @@
-"""Two models, each on a node of its own, behind one gateway."""
+"""Two models of one gateway, each on a node of its own."""
 
 import json
 import os

@@ -134,7 +134,7 @@ class Roofline:
         return cores + ranks, "ranks" if ranks > cores else "cores"
 
     def _barrier(self, machine: RankMachine) -> float:
-        """Return the seconds by which a barrier exceeds the barrier that the efficiencies include."""
+        """Return the additional seconds of a barrier, compared with the barrier that the efficiencies include."""
         return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
 
 

@@ -126,9 +126,9 @@ def test_an_unknown_gguf_tensor_keeps_its_name(name: str) -> None:
 def test_norm_weights_of_gemma_in_gguf_hold_the_one_already(family: str, tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path / "model.gguf", family, {"attention.sliding_window": 128}))
     norms = layers_of(config, Norm)
-    assert len(norms) == 4 * config.num_layers + 1  # with those after attention and after the MLP
+    each = 6 if family == "gemma3" else 4  # with those after attention and after the MLP, and of queries and keys
+    assert len(norms) == each * config.num_layers + 1
     assert not any(norm.plus_one for norm in norms)
-    assert not any(attention.norm_plus_one for attention in layers_of(config, Attention))
     assert config.decoder.embedding.scale == 8.0
 
 
@@ -161,7 +161,7 @@ def test_ministral_3_in_gguf_is_served_as_long_as_its_queries_have_one_scale(tmp
     }
     config = load_model_config(write(tmp_path / "model.gguf", "mistral3", metadata))
     assert config.max_position == 128
-    assert {frequencies(attention.rope, 128)[1] for attention in layers_of(config, Attention)} == {1.0}
+    assert {frequencies(attention.rotation.rope, 128)[1] for attention in layers_of(config, Attention)} == {1.0}
 
 
 def test_scales_of_granite_that_a_file_leaves_out_are_none(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_scales_of_granite_that_a_file_leaves_out_are_none(tmp_path: Path) -> No
 
 def test_granite_says_in_a_switch_of_its_own_that_it_is_not_rotated(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path / "model.gguf", "granite", {"rope.scaling.finetuned": False}))
-    assert {attention.rope for attention in layers_of(config, Attention)} == {UNROTATED}
+    assert {attention.rotation.rope for attention in layers_of(config, Attention)} == {UNROTATED}
 
 
 def test_interleaved_rows_are_put_back_in_halves() -> None:
@@ -188,7 +188,7 @@ def test_interleaved_rows_are_put_back_in_halves() -> None:
 
 def rope_of(config: ModelConfig) -> RopeConfig:
     """Of all layers."""
-    (rope,) = {attention.rope for attention in layers_of(config, Attention)}
+    (rope,) = {attention.rotation.rope for attention in layers_of(config, Attention)}
     return rope
 
 

@@ -147,7 +147,7 @@ def test_tied_embeddings_are_packed_once(folder: Path, team: Team) -> None:
 
 def test_layers_of_a_kind_share_their_rope_table(tmp_path: Path, team: Team) -> None:
     (loaded,) = load_group(checkpoints.save(checkpoints.random_model("gemma3"), tmp_path), 1, team)
-    ropes = [loaded.native(loaded.part.rope(block.attention.rope)) for block in loaded.config.decoder.blocks]
+    ropes = [loaded.native(loaded.part.rope(block.attention.rotation.rope)) for block in loaded.config.decoder.blocks]
     assert ropes[0] is ropes[1]
     assert ropes[0] is not ropes[2]
 

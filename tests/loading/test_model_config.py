@@ -49,7 +49,7 @@ def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) ->
     }
     head_dim = getattr(expected, "head_dim", None) or expected.hidden_size // expected.num_attention_heads
     assert {each.head_dim for each in attention} == {head_dim}
-    assert {each.softcap for each in attention} == {getattr(expected, "attn_logit_softcapping", None)}
+    assert {each.mask.softcap for each in attention} == {getattr(expected, "attn_logit_softcapping", None)}
     dense = layers_of(config, Mlp)
     assert dense or case in checkpoints.MOE_CASES
     intermediate = getattr(expected, "shared_intermediate_size", expected.intermediate_size)
@@ -68,7 +68,7 @@ def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) ->
 
 def norm_eps(config: ModelConfig) -> float:
     """Of all norms, those of heads too."""
-    (eps,) = {layer.eps for kind in (Norm, Attention) for layer in layers_of(config, kind)}
+    (eps,) = {norm.eps for norm in layers_of(config, Norm)}
     return eps
 
 
@@ -122,8 +122,9 @@ def test_a_multimodal_gemma_3_is_read_from_its_text_config(tmp_path: Path) -> No
     assert windows(config)[:6] == [1024] * 5 + [None]
     for attention in layers_of(config, Attention):
         assert (attention.query_heads, attention.kv_heads, attention.head_dim) == (8, 4, 256)
-        rope = ("linear", 8.0, 1e6) if attention.window is None else ("default", 1.0, 1e4)
-        assert (attention.rope.kind, attention.rope.factor, attention.rope.theta) == rope
+        rope = ("linear", 8.0, 1e6) if attention.mask.window is None else ("default", 1.0, 1e4)
+        found = attention.rotation.rope
+        assert (found.kind, found.factor, found.theta) == rope
 
 
 @pytest.mark.parametrize("text", [None, False, True])
@@ -155,7 +156,7 @@ def test_ministral_3_is_served_as_long_as_its_queries_have_one_scale(tmp_path: P
     assert config.max_position == expected.rope_parameters["original_max_position_embeddings"]
     (note,) = config.notes
     assert f"the context is limited to 16384 of the model's {expected.max_position_embeddings} tokens: " in note
-    assert the_only(config, Attention).rope.factor == expected.rope_parameters["factor"]
+    assert the_only(config, Attention).rotation.rope.factor == expected.rope_parameters["factor"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_dynamic_rope_of_hunyuan_needs_its_alpha(spelling: str, tmp_path: Path) 
     values = LLAMA | {"architectures": ["HunYuanDenseV1ForCausalLM"], "head_dim": 32}
     scaling = {spelling: "dynamic", "factor": 1.0}
     config = load_model_config(write(tmp_path, **values, rope_scaling={**scaling, "alpha": 1000.0}))
-    assert the_only(config, Attention).rope == RopeConfig(theta=1e4 * 1000.0 ** (32 / 30), rotary_dim=32)
+    assert the_only(config, Attention).rotation.rope == RopeConfig(theta=1e4 * 1000.0 ** (32 / 30), rotary_dim=32)
     with pytest.raises(OperatorError, match="alpha is missing"):
         load_model_config(write(tmp_path, **values, rope_scaling=scaling))
 
@@ -277,5 +278,6 @@ def test_a_gguf_file_gives_the_same_configuration_as_the_folder(case: str, tmp_p
     assert file.decoder.head.tied == folder.decoder.head.tied
     assert the_only(file, Mlp) == the_only(folder, Mlp)
     of_file, of_folder = (the_only(config, Attention) for config in (file, folder))
-    # A file rounds it, and Llama's have another order of rows.
-    assert replace(of_file, eps=of_folder.eps, pairs=of_folder.pairs) == of_folder
+    # Llama's files have another order of rows.
+    assert replace(of_file, rotation=of_folder.rotation) == of_folder
+    assert of_file.rotation.rope == of_folder.rotation.rope

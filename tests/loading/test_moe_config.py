@@ -9,6 +9,7 @@ import transformers as hf
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.query_key_norms import HeadNorms, NoNorms
 from numaserve.workers.models.load import load_model_config
 from test_model_config import LLAMA, norm_eps, write
 
@@ -79,20 +80,21 @@ def test_what_a_config_leaves_out_has_the_default_of_transformers(
     assert experts.shared == getattr(expected, "shared_expert_intermediate_size", 0)
     assert experts.routing.renormalize == getattr(expected, "norm_topk_prob", True)
     assert norm_eps(config) == expected.rms_norm_eps
-    assert attention.rope.theta == expected.rope_parameters["rope_theta"]
+    assert attention.rotation.rope.theta == expected.rope_parameters["rope_theta"]
     assert attention.head_dim == 32
-    assert attention.qkv_bias == getattr(expected, "qkv_bias", False)
+    assert (attention.biases == "qkv") == getattr(expected, "qkv_bias", False)
     assert windows(config) == [None, None]
 
 
-@pytest.mark.parametrize("head_norms", [False, True])
-def test_glm_rotates_half_of_each_head_and_skips_what_predicts_several_tokens(head_norms: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_glm_rotates_half_of_each_head_and_skips_what_predicts_several_tokens(is_normed: bool, tmp_path: Path) -> None:
     values = {key: MIXTRAL[key] for key in ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")}
     values |= {"architectures": ["Glm4MoeForCausalLM"], "num_hidden_layers": 3, "max_position_embeddings": 512}
-    values |= {"num_nextn_predict_layers": 1, "head_dim": 64, "use_qk_norm": head_norms, "num_key_value_heads": 1}
+    values |= {"num_nextn_predict_layers": 1, "head_dim": 64, "use_qk_norm": is_normed, "num_key_value_heads": 1}
     config = load_model_config(write(tmp_path, **values))
     attention = the_only(config, Attention)
-    assert (attention.rope.rotary_dim, attention.head_norms, attention.output_bias) == (32, head_norms, False)
+    assert (attention.rotation.rope.rotary_dim, attention.biases) == (32, "none")
+    assert isinstance(attention.norms, HeadNorms if is_normed else NoNorms)
     assert layers_with_experts(config) == (1, 2)
     assert (config.num_layers, config.skipped_layers) == (3, 1)
 

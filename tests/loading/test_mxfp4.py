@@ -166,6 +166,7 @@ def test_what_a_configuration_leaves_out_is_as_in_the_published_models(saved: Pa
     config = load_model_config(saved)
     attention, experts = layers_of(config, Attention), the_only(config, Experts)
     assert windows(config) == [128, None]
-    assert {(each.qkv_bias, each.output_bias) for each in attention} == {(True, True)}
-    assert {(each.rope.kind, each.rope.factor, each.rope.truncate) for each in attention} == {("yarn", 32.0, False)}
+    assert {each.biases for each in attention} == {"all"}
+    ropes = [each.rotation.rope for each in attention]
+    assert {(rope.kind, rope.factor, rope.truncate) for rope in ropes} == {("yarn", 32.0, False)}
     assert (experts.activation, experts.limit) == ("swiglu_oai", 7.0)

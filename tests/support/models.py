@@ -1,6 +1,6 @@
 """What tests look at in a configuration."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from numaserve.workers.layers.attention import Attention
@@ -27,13 +27,25 @@ def layers_of(config: ModelConfig, kind: type[Kind]) -> list[Kind]:
 
 def the_only(config: ModelConfig, kind: type[Placed]) -> Placed:
     """What all layers of a kind are, but for their names. Fails where they differ, and where there is none."""
-    (found,) = {replace(layer, at="") for layer in layers_of(config, kind)}
+    (found,) = {_unplaced(layer, layer.at) for layer in layers_of(config, kind)}
     return found
+
+
+def _unplaced(layer: Kind, at: str) -> Kind:
+    """The layer without `at` in its names and those of its parts."""
+    changes: dict[str, object] = {}
+    for field in fields(layer):
+        value = getattr(layer, field.name)
+        if isinstance(value, Layer):
+            changes[field.name] = _unplaced(value, at)
+        elif isinstance(value, str):
+            changes[field.name] = value.removeprefix(at)
+    return replace(layer, **changes)
 
 
 def windows(config: ModelConfig) -> list[int | None]:
     """How far each layer looks back; None: all the way."""
-    return [layer.window for layer in layers_of(config, Attention)]
+    return [layer.mask.window for layer in layers_of(config, Attention)]
 
 
 def layers_with_experts(config: ModelConfig) -> tuple[int, ...]:

@@ -1,15 +1,16 @@
-"""Attention over the keys and values of heads, with a rotary embedding (Su et al., 2021) or without."""
+"""Attention over the keys and values of heads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal
 
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
 from numaserve.workers.layers.layer import KvShape, Mixer
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.layers.parameters import (
     MatrixParameter,
     Order,
@@ -22,8 +23,9 @@ from numaserve.workers.layers.parameters import (
     vector,
     whole,
 )
+from numaserve.workers.layers.query_key_norms import NoNorms, QueryKeyNorms
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.program.cost import kv_bytes_per_token
-from numaserve.workers.program.rope import RopeConfig
 
 if TYPE_CHECKING:
     from numaserve.workers.interface.settings import KvCacheDtype
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from numaserve.workers.program.buffers import Operand, Partial
     from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.program.handles import Vector
+
+Biases = Literal["none", "qkv", "all"]  # the projections that have biases; "all": the output projection too
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,6 @@ class AttentionNames:
     k: str = "self_attn.k_proj"
     v: str = "self_attn.v_proj"
     o: str = "self_attn.o_proj"
-    q_norm: str = "self_attn.q_norm"
-    k_norm: str = "self_attn.k_norm"
-    sinks: str = "self_attn.sinks"  # the whole name
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,11 @@ class Attention(Mixer):
     query_heads: int
     kv_heads: int
     head_dim: int
-    rope: RopeConfig
+    rotation: Rotation
     scale: float  # on the scores
-    window: int | None = None  # tokens that it looks back at, the current one included; None: all
-    softcap: float | None = None
-    qkv_bias: bool = False
-    output_bias: bool = False
-    sinks: bool = False  # each head has a logit that takes part in the softmax without a value
-    head_norms: bool = False  # each head of queries and keys has an RMS norm
-    norm_rotated: bool = False  # after it is rotated, not before
-    eps: float = 1e-6  # of these norms
-    norm_plus_one: bool = False  # the checkpoint has their weights minus one
-    pairs: bool = False  # rotated dimensions lie in pairs in the checkpoint, not in halves
+    norms: QueryKeyNorms = field(default_factory=NoNorms)
+    mask: Mask = field(default_factory=Mask)
+    biases: Biases = "none"
     names: AttentionNames = field(default_factory=AttentionNames)
 
     @cached_property
@@ -95,7 +89,7 @@ class Attention(Mixer):
     @cached_property
     def heads_bias(self) -> VectorParameter | None:
         """The bias of `qkv`, in the order of its rows."""
-        if not self.qkv_bias:
+        if self.biases == "none":
             return None
         parts = (replace(part, source=part.source.bias) for part in self._heads)
         return VectorParameter(tuple(parts))
@@ -108,33 +102,11 @@ class Attention(Mixer):
     @cached_property
     def o_bias(self) -> VectorParameter | None:
         """The bias of `o`, whole on every rank and added to the sum over the ranks."""
-        return vector(self._output.bias if self.output_bias else None)
-
-    @cached_property
-    def sink_logits(self) -> VectorParameter | None:
-        """A logit for each of the rank's query heads."""
-        if not self.sinks:
-            return None
-        source = Source(f"{self.at}{self.names.sinks}", (self.query_heads,), f"{self.at}attn_sinks.weight")
-        return VectorParameter((Part(source, Order(self.query_heads), self.queries),))
-
-    @cached_property
-    def q_norm(self) -> VectorParameter | None:
-        """The norm of every query head."""
-        return self._head_norm(self.names.q_norm, "attn_q_norm")
-
-    @cached_property
-    def k_norm(self) -> VectorParameter | None:
-        """The norm of every key head."""
-        return self._head_norm(self.names.k_norm, "attn_k_norm")
+        return vector(self._output.bias if self.biases == "all" else None)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
-        yield from (self.qkv, self.heads_bias, self.q_norm, self.k_norm, self.sink_logits, self.o, self.o_bias)
-
-    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
-        """See `Layer`."""
-        return replace(self, pairs=pairs, norm_plus_one=False)
+        yield from (self.qkv, self.heads_bias, self.o, self.o_bias)
 
     def scratch_columns(self, part: RankPart) -> int:
         """Queries and results of the rank's heads, keys and values."""
@@ -147,32 +119,13 @@ class Attention(Mixer):
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
         """See `Mixer`."""
         qkv = b.linear(x, part.matrix(self.qkv), part.vector(self.heads_bias))
-        q = b.qkv_rope(
-            qkv,
-            layer=index,
-            rope=part.rope(self.rope),
-            q_norm=part.vector(self.q_norm),
-            k_norm=part.vector(self.k_norm),
-            eps=self.eps,
-            norm_rotated=self.norm_rotated,
-        )
-        attended = b.attention(
-            q,
-            layer=index,
-            scale=self.scale,
-            window=self.window,
-            softcap=self.softcap,
-            sinks=part.vector(self.sink_logits),
-        )
+        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), index)
+        attended = self.mask.attend(b, part, q, self.scale, index)
         return b.linear_partial(attended, part.matrix(self.o))
 
     def bias(self, part: RankPart) -> Vector | None:
         """See `Mixer`."""
         return part.vector(self.o_bias)
-
-    def _head_norm(self, module: str, gguf: str) -> VectorParameter | None:
-        source = Source(f"{self.at}{module}.weight", (self.head_dim,), f"{self.at}{gguf}.weight")
-        return vector(source if self.head_norms else None, added=1.0 if self.norm_plus_one else 0.0)
 
     @cached_property
     def _heads(self) -> tuple[Part, ...]:
@@ -181,8 +134,9 @@ class Attention(Mixer):
         fused = names.q == names.k
         gguf = [f"{at}attn_qkv"] * 3 if fused else [f"{at}attn_{each}" for each in "qkv"]
         tensors = [(at + module, axis.count * dim, name) for (module, axis), name in zip(heads, gguf, strict=True)]
+        pairs = dim if self.rotation.pairs else 0
         return tuple(
-            Part(source, Order(axis.count, dim, first, pairs=dim if self.pairs and is_rotated else 0), axis, dim)
+            Part(source, Order(axis.count, dim, first, pairs=pairs if is_rotated else 0), axis, dim)
             for (source, first), (_, axis), is_rotated in zip(
                 stacked(*tensors, columns=self.hidden), heads, (True, True, False), strict=True
             )

@@ -1,6 +1,7 @@
 """ERNIE 4.5, dense: Llama whose rotated dimensions lie in pairs."""
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
@@ -16,10 +17,10 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields = fields.with_defaults(**_DEFAULTS)
     fields.refuse("use_bias", False)
     common = read_common(fields)
-    rope = read_rope(fields, common.head_dim, default_theta=5e5)
+    rotation = Rotation(read_rope(fields, common.head_dim, default_theta=5e5), pairs=True)
 
     def block(layer: int) -> Block:
-        return common.block(layer, common.attention(layer, rope=rope, pairs=True))
+        return common.block(layer, common.attention(layer, rotation=rotation))
 
     return common.model("ernie4_5", architecture, block)
 

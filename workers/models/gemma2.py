@@ -1,14 +1,18 @@
 """Gemma 2: norms after each sub-layer too, soft caps on attention scores and logits, every second layer sliding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.embedding import Embedding
+from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.query_key_norms import NoNorms, QueryKeyNorms
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     Common,
     read_activation,
+    read_biases,
     read_common,
     read_layer_count,
     read_layer_kinds,
@@ -34,7 +38,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields = fields.with_defaults(**_DEFAULTS)
     common = read_common(fields)
     slides = read_layer_kinds(fields, [layer % 2 == 0 for layer in range(read_layer_count(fields))])
-    return gemma(common, "gemma2", architecture, slides, ropes=(common.rope, common.rope))
+    return gemma(
+        common, "gemma2", architecture, slides, ropes=(common.rope, common.rope), norms_of=lambda layer: NoNorms()
+    )
 
 
 def gemma(
@@ -44,22 +50,17 @@ def gemma(
     slides: Sequence[bool],
     *,
     ropes: tuple[RopeConfig, RopeConfig],
+    norms_of: Callable[[int], QueryKeyNorms],
     **changes: Any,
 ) -> ModelConfig:
-    """Return a model of Gemma 2 or 3. `ropes` are of layers that see all tokens and of layers that slide; `changes` are
-    of attention and of the model."""
+    """Return a model of Gemma 2 or 3. `ropes` are of layers that see all tokens and of layers that slide; `norms_of`
+    makes the norms of queries and keys of a layer; `changes` are fields of the model."""
     fields = common.fields
-    bias = fields.flag("attention_bias", False)
+    biases = read_biases(fields)
     windows = windows_of(slides, read_sliding_window(fields, default=4096))
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
-    attention = {
-        "scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
-        "softcap": fields.optional_number("attn_logit_softcapping", 1e-3, 1e6),
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "norm_plus_one": True,
-        "head_norms": changes.pop("head_norms", False),
-    }
+    scale = fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5
+    softcap = fields.optional_number("attn_logit_softcapping", 1e-3, 1e6)
 
     def block(layer: int) -> Block:
         at = f"layers.{layer}."
@@ -67,9 +68,17 @@ def gemma(
         def norm(module: str, gguf: str) -> Any:
             return common.norm(at + module, at + gguf, plus_one=True)
 
+        attention = common.attention(
+            layer,
+            rotation=Rotation(ropes[slides[layer]]),
+            scale=scale,
+            norms=norms_of(layer),
+            mask=Mask(windows[layer], softcap),
+            biases=biases,
+        )
         return common.block(
             layer,
-            common.attention(layer, rope=ropes[slides[layer]], window=windows[layer], **attention),
+            attention,
             common.mlp(layer, activation=activation),
             input_norm=norm("input_layernorm", "attn_norm"),
             post_attention_norm=norm("post_attention_layernorm", "post_attention_norm"),

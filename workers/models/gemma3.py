@@ -3,6 +3,8 @@
 The text part of the multimodal checkpoints is served too; their vision tower is left out.
 """
 
+from functools import partial
+
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MULTIMODAL,
@@ -39,7 +41,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     common = read_common(fields)
     pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
     slides = read_layer_kinds(fields, [bool((layer + 1) % pattern) for layer in range(common.layers)])
-    return gemma(common, "gemma3", architecture, slides, ropes=_read_ropes(fields), head_norms=True, **MULTIMODAL)
+    norms_of = partial(common.head_norms, plus_one=True)
+    return gemma(common, "gemma3", architecture, slides, ropes=_read_ropes(fields), norms_of=norms_of, **MULTIMODAL)
 
 
 def _read_ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:

@@ -1,9 +1,10 @@
 """GLM-4.5 and 4.6: DeepSeek-V3's experts after attention that rotates half of each head."""
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.query_key_norms import NoNorms
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import read_common
+from numaserve.workers.models.config.huggingface import read_biases, read_common
 from numaserve.workers.models.config.latent import read_deepseek_experts, read_groups, read_skipped
 from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
@@ -36,14 +37,15 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         group_score="top2",
         **read_groups(fields),
     )
-    head_norms = fields.flag("use_qk_norm", False)
-    bias = fields.flag("attention_bias", False)
+    is_normed = fields.flag("use_qk_norm", False)
+    biases = read_biases(fields, of="qkv")
 
     def block(layer: int) -> Block:
         at = f"layers.{layer}."
         # GGUF files call this norm one after attention.
         mlp_norm = common.norm(f"{at}post_attention_layernorm", f"{at}post_attention_norm")
-        attention = common.attention(layer, head_norms=head_norms, qkv_bias=bias)
+        norms = common.head_norms(layer) if is_normed else NoNorms()
+        attention = common.attention(layer, norms=norms, biases=biases)
         return common.block(layer, attention, experts_of(layer), mlp_norm=mlp_norm)
 
     return common.model("glm4_moe", architecture, block, skipped_layers=read_skipped(fields))

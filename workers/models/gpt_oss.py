@@ -5,11 +5,14 @@ All experts of a layer lie in one tensor, with gate and up rows alternating. Eve
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.layers.mlp import MlpNames
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import SOFTMAX_OF_CHOSEN, expert_values
 from numaserve.workers.models.config.huggingface import (
+    read_biases,
     read_common,
     read_layer_count,
     read_layer_kinds,
@@ -51,17 +54,16 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     common = read_common(fields)
     slides = read_layer_kinds(fields, [layer % 2 == 0 for layer in range(read_layer_count(fields))])
     windows = windows_of(slides, read_sliding_window(fields, default=128))
-    rope = read_rope(fields, common.head_dim, default_theta=150000.0)
-    bias = fields.flag("attention_bias", True)
+    rotation = Rotation(read_rope(fields, common.head_dim, default_theta=150000.0))
+    biases = read_biases(fields, default=True)
     num_experts, top_k = read_experts(fields, "num_local_experts")
     limit = fields.number("swiglu_limit", 1e-3, 1e6, 7.0)
     routing = Routing(num_experts=num_experts, top_k=top_k)
 
     def block(layer: int) -> Block:
         at = f"layers.{layer}."
-        attention = common.attention(
-            layer, rope=rope, window=windows[layer], qkv_bias=bias, output_bias=bias, sinks=True
-        )
+        mask = Mask(windows[layer], sinks=common.sinks(layer))
+        attention = common.attention(layer, rotation=rotation, mask=mask, biases=biases)
         experts = Experts(
             at,
             common.hidden,

@@ -6,8 +6,15 @@ from typing import Any
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.layers.mlp import MlpNames
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_common, read_head_dim, read_layer_count
+from numaserve.workers.models.config.huggingface import (
+    MAX_INTERMEDIATE,
+    read_biases,
+    read_common,
+    read_head_dim,
+    read_layer_count,
+)
 from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import UNROTATED
@@ -46,14 +53,12 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     # instead. Embeddings are divided too, and norms, which depend only on the stream's direction, have an eps to match.
     # An operation with a factor would only add a multiplication to this.
     common = replace(common, eps=common.eps / residual**2)
-    bias = fields.flag("attention_bias", False)
     attention: dict[str, Any] = {
         "scale": _read_factor(fields, "attention_multiplier"),
-        "qkv_bias": bias,
-        "output_bias": bias,
+        "biases": read_biases(fields),
     }
     if not fields.choice("position_embedding_type", _IS_ROTATED, "nope" if is_hybrid else "rope"):
-        attention["rope"] = UNROTATED
+        attention["rotation"] = Rotation(UNROTATED)
 
     def block(layer: int) -> Block:
         return common.block(layer, common.attention(layer, **attention), common.mlp(layer, **mlp))

@@ -2,29 +2,27 @@
 
 from dataclasses import replace
 
-from numaserve.workers.layers.attention import AttentionNames
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import Common, read_common
+from numaserve.workers.models.config.huggingface import Common, read_biases, read_common
 from numaserve.workers.models.config.rope import read_rope, rope_fields
 from numaserve.workers.models.family import Family, GgufForm, without_experts
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
-_NAMES = AttentionNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
+_NORMS = ("self_attn.query_layernorm", "self_attn.key_layernorm")
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
     common = read_common(fields.with_defaults(rms_norm_eps=1e-5))
-    bias = fields.flag("attention_bias", False)
-    rope = _read_rope(common)
+    biases = read_biases(fields)
+    rotation = Rotation(_read_rope(common))
 
     def block(layer: int) -> Block:
-        attention = common.attention(
-            layer, rope=rope, head_norms=True, norm_rotated=True, qkv_bias=bias, output_bias=bias, names=_NAMES
-        )
-        return common.block(layer, attention)
+        norms = common.head_norms(layer, *_NORMS, after_rotation=True)
+        return common.block(layer, common.attention(layer, norms=norms, rotation=rotation, biases=biases))
 
     return common.model("hunyuan", architecture, block)
 

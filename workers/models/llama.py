@@ -3,7 +3,7 @@
 from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import has_no_experts
-from numaserve.workers.models.config.huggingface import read_common
+from numaserve.workers.models.config.huggingface import read_biases, read_common
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 
@@ -11,10 +11,10 @@ from numaserve.workers.models.spec import ModelConfig
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json. `attention_bias` puts biases on q, k, v and o."""
     common = read_common(fields)
-    bias = fields.flag("attention_bias", False)
+    biases = read_biases(fields)
 
     def block(layer: int) -> Block:
-        return common.block(layer, common.attention(layer, qkv_bias=bias, output_bias=bias))
+        return common.block(layer, common.attention(layer, biases=biases))
 
     return common.model("llama", architecture, block)
 

@@ -7,6 +7,7 @@ The text part of the multimodal checkpoints is served too; their vision tower is
 from typing import Any
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
 from numaserve.workers.models.config.rope import MAX_POSITION, rope_fields
@@ -47,7 +48,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     windows = read_windows(fields, default=4096)
 
     def block(layer: int) -> Block:
-        return common.block(layer, common.attention(layer, window=windows[layer]))
+        return common.block(layer, common.attention(layer, mask=Mask(windows[layer])))
 
     unscaled = _unscaled_positions(fields)
     if unscaled is not None and unscaled < common.max_position:

@@ -4,7 +4,9 @@ from functools import partial
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.layers.mlp import MlpNames
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import expert_values, has_experts
@@ -25,13 +27,14 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields = fields.with_defaults(**_DEFAULTS)
     common = read_common(fields)
     windows = read_windows(fields)
-    rope = read_rope(fields, common.head_dim, default_theta=1e6)
+    rotation = Rotation(read_rope(fields, common.head_dim, default_theta=1e6))
     num_experts, top_k = read_experts(fields, "num_local_experts")
     routing = Routing(num_experts=num_experts, top_k=top_k)
 
     def block(layer: int) -> Block:
         experts = Experts(f"layers.{layer}.", common.hidden, routing, common.intermediate, names=_NAMES)
-        return common.block(layer, common.attention(layer, rope=rope, window=windows[layer]), experts)
+        attention = common.attention(layer, rotation=rotation, mask=Mask(windows[layer]))
+        return common.block(layer, attention, experts)
 
     return common.model("mixtral", architecture, block)
 

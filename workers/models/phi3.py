@@ -2,7 +2,9 @@
 
 from numaserve.workers.layers.attention import AttentionNames
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.layers.mlp import MlpNames
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common, read_windows
 from numaserve.workers.models.config.rope import read_rope
@@ -22,10 +24,10 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields = fields.with_defaults(rms_norm_eps=1e-5)
     common = read_common(fields)
     windows = read_windows(fields)
-    rope = read_rope(fields, common.head_dim, kinds=_ROPE_KINDS)
+    rotation = Rotation(read_rope(fields, common.head_dim, kinds=_ROPE_KINDS))
 
     def block(layer: int) -> Block:
-        attention = common.attention(layer, rope=rope, window=windows[layer], names=_ATTENTION)
+        attention = common.attention(layer, rotation=rotation, mask=Mask(windows[layer]), names=_ATTENTION)
         return common.block(layer, attention, common.mlp(layer, names=_MLP))
 
     return common.model("phi3", architecture, block)

@@ -1,6 +1,7 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v, and an optional sliding window on the later layers."""
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     read_common,
@@ -19,7 +20,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     windows = read_late_windows(fields)
 
     def block(layer: int) -> Block:
-        return common.block(layer, common.attention(layer, qkv_bias=True, window=windows[layer]))
+        return common.block(layer, common.attention(layer, biases="qkv", mask=Mask(windows[layer])))
 
     return common.model("qwen2", architecture, block)
 

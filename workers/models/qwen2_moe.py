@@ -3,6 +3,7 @@
 from functools import partial
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.models.config.experts import read_qwen_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import expert_values
@@ -31,11 +32,12 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     common = read_common(fields)
     shared = fields.integer("shared_expert_intermediate_size", 1, MAX_INTERMEDIATE)
     experts_of = read_qwen_experts(common, shared=shared)
-    bias = fields.flag("qkv_bias", True)
+    biases = "qkv" if fields.flag("qkv_bias", True) else "none"
     windows = _read_windows(fields, common.layers)
 
     def block(layer: int) -> Block:
-        return common.block(layer, common.attention(layer, qkv_bias=bias, window=windows[layer]), experts_of(layer))
+        attention = common.attention(layer, biases=biases, mask=Mask(windows[layer]))
+        return common.block(layer, attention, experts_of(layer))
 
     return common.model("qwen2_moe", architecture, block)
 

@@ -1,8 +1,9 @@
 """Qwen3: Llama with an RMS norm on each query and key head, and heads that need not add up to the hidden size."""
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import read_common
+from numaserve.workers.models.config.huggingface import read_biases, read_common
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.qwen2 import read_late_windows
 from numaserve.workers.models.spec import ModelConfig
@@ -12,11 +13,11 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json. A missing `head_dim` is 128, as in transformers."""
     common = read_common(fields.with_defaults(head_dim=128))
     windows = read_late_windows(fields)
-    bias = fields.flag("attention_bias", False)
+    biases = read_biases(fields)
 
     def block(layer: int) -> Block:
-        attention = common.attention(layer, head_norms=True, qkv_bias=bias, output_bias=bias, window=windows[layer])
-        return common.block(layer, attention)
+        norms, mask = common.head_norms(layer), Mask(windows[layer])
+        return common.block(layer, common.attention(layer, norms=norms, mask=mask, biases=biases))
 
     return common.model("qwen3", architecture, block)
 

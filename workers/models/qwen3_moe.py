@@ -3,10 +3,11 @@
 from functools import partial
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mask import Mask
 from numaserve.workers.models.config.experts import read_qwen_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import expert_values
-from numaserve.workers.models.config.huggingface import read_common, read_sliding_window
+from numaserve.workers.models.config.huggingface import read_biases, read_common, read_sliding_window
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 
@@ -19,11 +20,11 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     common = read_common(fields)
     experts_of = read_qwen_experts(common)
     # On every layer: `max_window_layers` counts in Qwen3 only.
-    window = read_sliding_window(fields, default=4096) if fields.flag("use_sliding_window", False) else None
-    bias = fields.flag("attention_bias", False)
+    mask = Mask(read_sliding_window(fields, default=4096) if fields.flag("use_sliding_window", False) else None)
+    biases = read_biases(fields)
 
     def block(layer: int) -> Block:
-        attention = common.attention(layer, head_norms=True, qkv_bias=bias, output_bias=bias, window=window)
+        attention = common.attention(layer, norms=common.head_norms(layer), mask=mask, biases=biases)
         return common.block(layer, attention, experts_of(layer))
 
     return common.model("qwen3_moe", architecture, block)

@@ -1,9 +1,12 @@
 """SmolLM3: Llama with some layers without rope: every fourth, unless `no_rope_layers` names others."""
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MAX_LAYERS,
+    read_biases,
     read_common,
     read_layer_kinds,
     read_sliding_window,
@@ -26,12 +29,11 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     rotated = _read_rotated(fields, common.layers)
     window = read_sliding_window(fields) if fields.flag("use_sliding_window", False) else None
     windows = windows_of(read_layer_kinds(fields, [not each for each in rotated]), window)
-    bias = fields.flag("attention_bias", False)
+    biases = read_biases(fields)
 
     def block(layer: int) -> Block:
-        attention = common.attention(
-            layer, rope=rope if rotated[layer] else UNROTATED, window=windows[layer], qkv_bias=bias, output_bias=bias
-        )
+        rotation = Rotation(rope if rotated[layer] else UNROTATED)
+        attention = common.attention(layer, rotation=rotation, mask=Mask(windows[layer]), biases=biases)
         return common.block(layer, attention)
 
     return common.model("smollm3", architecture, block)

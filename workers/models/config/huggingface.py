@@ -5,14 +5,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.attention import Attention, Biases
+from numaserve.workers.layers.axes import QueryHeads
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import FeedForward, Mixer
+from numaserve.workers.layers.mask import Sinks
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.layers.predictor import Predictor
+from numaserve.workers.layers.query_key_norms import HeadNorms
+from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
 from numaserve.workers.models.spec import ModelConfig
@@ -76,9 +80,9 @@ class Common:
         return Norm(module, self.hidden, self.eps, gguf, **changes)
 
     def attention(self, layer: int, **changes: Any) -> Attention:
-        """Attention without biases, windows or norms of heads."""
-        if "rope" not in changes:
-            changes["rope"] = self.rope
+        """Attention without biases, windows or norms of queries and keys."""
+        if "rotation" not in changes:
+            changes["rotation"] = Rotation(self.rope)
         values: dict[str, Any] = {
             "at": f"layers.{layer}.",
             "hidden": self.hidden,
@@ -86,9 +90,28 @@ class Common:
             "kv_heads": self.kv_heads,
             "head_dim": self.head_dim,
             "scale": self.head_dim**-0.5,
-            "eps": self.eps,
         }
         return Attention(**values | changes)
+
+    def head_norms(
+        self,
+        layer: int,
+        q: str = "self_attn.q_norm",
+        k: str = "self_attn.k_norm",
+        *,
+        plus_one: bool = False,
+        after_rotation: bool = False,
+    ) -> HeadNorms:
+        """Norms of each query head and of each key head, by the modules `q` and `k`."""
+        at = f"layers.{layer}."
+        q_norm = Norm(at + q, self.head_dim, self.eps, f"{at}attn_q_norm", plus_one)
+        k_norm = Norm(at + k, self.head_dim, self.eps, f"{at}attn_k_norm", plus_one)
+        return HeadNorms(q_norm, k_norm, after_rotation)
+
+    def sinks(self, layer: int) -> Sinks:
+        """A logit of each query head."""
+        at, heads = f"layers.{layer}.", QueryHeads("query_heads", self.heads, self.kv_heads)
+        return Sinks(f"{at}self_attn.sinks", heads, f"{at}attn_sinks.weight")
 
     def mlp(self, layer: int, **changes: Any) -> Mlp:
         """A gated MLP."""
@@ -211,6 +234,11 @@ def read_windows(fields: Fields, default: int | None = None) -> list[int | None]
     """
     window = read_sliding_window(fields, default)
     return windows_of(read_layer_kinds(fields, [window is not None] * read_layer_count(fields)), window)
+
+
+def read_biases(fields: Fields, *, default: bool = False, of: Biases = "all") -> Biases:
+    """Return `of` where `attention_bias` is set: the projections of attention that have biases."""
+    return of if fields.flag("attention_bias", default) else "none"
 
 
 def read_activation(fields: Fields, key: str, default: str) -> Activation:

@@ -1,0 +1,59 @@
+"""Norms of queries and keys, one class for each kind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.norm import Norm
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Tensor
+    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.handles import Rope
+
+
+@dataclass(frozen=True)
+class QueryKeyNorms(Layer, ABC):
+    """A kind of norm of queries and keys."""
+
+    @abstractmethod
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
+        """Norm and rotate the heads of `qkv`, fp32 [tokens, heads * head_dim], and store keys and values in cache
+        `index`.
+
+        Returns the queries, bf16 [tokens, query heads * padded head_dim].
+        """
+
+
+@dataclass(frozen=True)
+class NoNorms(QueryKeyNorms):
+    """Queries and keys without norms."""
+
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
+        """See `QueryKeyNorms`."""
+        return b.qkv_rope(qkv, layer=index, rope=rope)
+
+
+@dataclass(frozen=True)
+class HeadNorms(QueryKeyNorms):
+    """An RMS norm of each head: all query heads share a weight, and all key heads."""
+
+    q: Norm
+    k: Norm
+    after_rotation: bool = False
+
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
+        """See `QueryKeyNorms`."""
+        return b.qkv_rope(
+            qkv,
+            layer=index,
+            rope=rope,
+            q_norm=self.q.weight(part),
+            k_norm=self.k.weight(part),
+            eps=self.q.eps,
+            norm_rotated=self.after_rotation,
+        )

@@ -176,10 +176,11 @@ class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
     def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any]) -> None:
-        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages and vocabulary, the rank's
-        q_heads, kv_heads and head_dim, value_dim (of a latent cache, otherwise 0), context_parallel (None, or a tuple:
-        boundaries of the ranks' heads, from how many tokens on, of at most how many sequences), layers, kv_dtype (bf16,
-        int8 or fp8_e4m3) and arena_bytes.
+        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, vocabulary, extra_tokens,
+        context_parallel (None, or a tuple: boundaries of the ranks' heads, from how many tokens on, of at most how many
+        sequences), kv_dtype (bf16, int8 or fp8_e4m3) and arena_bytes. `caches` has a tuple for each kind of KV cache:
+        query heads, KV heads, dimensions, dimensions of a latent's values or 0, window or 0, layers. `states` has one
+        for each kind of state: bytes of a slot, bytes of a page, layers.
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
         cannot do.
@@ -267,8 +268,11 @@ class Program:
     def partial_rows(pages_per_slot: int) -> int:
         """Return the number of rows of partial attention results that a step needs."""
     @property
-    def kv_memory(self) -> tuple[int, int]:
-        """Address and bytes of the KV cache."""
+    def kv_memory(self) -> list[tuple[int, int]]:
+        """Address and bytes of each layer's KV cache."""
+    def state_memory(self, index: tuple[int, int]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """Return the states of the layer (kind, layer), [slots, bytes] and [pages, bytes], which live as long as these
+        arrays. Raises ValueError for a layer without a state."""
     @property
     def arena(self) -> npt.NDArray[np.uint8]:
         """The memory of all buffers, at the offsets that their places name. It lives as long as this array."""

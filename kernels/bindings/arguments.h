@@ -127,6 +127,14 @@ struct FromPython<Place> {
 };
 
 template <>
+struct FromPython<CacheIndex> {
+  static std::string wanted() { return "a tuple (kind, layer)"; }
+  static bool read(nanobind::handle from, CacheIndex& to, Kept& kept) {
+    return read_tuple(from, kept, to.kind, to.layer);
+  }
+};
+
+template <>
 struct FromPython<Quantized> {
   static std::string wanted() { return "a tuple ((offset, leading dimension, collective), columns, group)"; }
   static bool read(nanobind::handle from, Quantized& to, Kept& kept) {

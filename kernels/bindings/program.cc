@@ -39,20 +39,16 @@ struct Division {
 };
 
 struct Settings {
-  Limits limits;
-  HeadGeometry heads;
+  ProgramShape shape;
   std::optional<Division> context_parallel;
-  int64_t layers;
-  KvDtype kv_dtype;
-  int64_t arena_bytes;
   void visit(auto&& field) {
+    Limits& limits = shape.limits;
     field("max_tokens", limits.max_tokens), field("max_logit_rows", limits.max_logit_rows);
     field("max_slots", limits.max_slots), field("pages_per_slot", limits.pages_per_slot);
     field("num_pages", limits.num_pages), field("vocabulary", limits.vocabulary);
-    field("extra_tokens", limits.extra_tokens);
-    field("q_heads", heads.q_heads), field("kv_heads", heads.kv_heads), field("head_dim", heads.head_dim);
-    field("value_dim", heads.value_dim), field("context_parallel", context_parallel), field("layers", layers);
-    field("kv_dtype", kv_dtype), field("arena_bytes", arena_bytes);
+    field("extra_tokens", limits.extra_tokens), field("context_parallel", context_parallel);
+    field("caches", shape.caches), field("states", shape.states);
+    field("kv_dtype", shape.kv_dtype), field("arena_bytes", shape.arena_bytes);
   }
 };
 
@@ -65,21 +61,37 @@ struct FromPython<Division> {
     return read_tuple(from, kept, to.head_bounds, to.from, to.max_rows);
   }
 };
+template <>
+struct FromPython<CacheKind> {
+  static std::string wanted() {
+    return "a tuple (query heads, KV heads, dimensions, dimensions of a latent's values, window, layers)";
+  }
+  static bool read(nb::handle from, CacheKind& to, Kept& kept) {
+    HeadGeometry& heads = to.heads;
+    return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.head_dim, heads.value_dim, to.window, to.layers);
+  }
+};
+template <>
+struct FromPython<StateKind> {
+  static std::string wanted() { return "a tuple (bytes of a slot, bytes of a page, layers)"; }
+  static bool read(nb::handle from, StateKind& to, Kept& kept) {
+    return read_tuple(from, kept, to.slot_bytes, to.page_bytes, to.layers);
+  }
+};
 
 namespace {
 
 std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, const nb::dict& given) {
   Kept none;
   auto settings = arguments<Settings>("Program", given, none);
-  ContextParallel parallel;
+  ContextParallel& parallel = settings.shape.parallel;
   if (settings.context_parallel && ring != nullptr)
     parallel = {.head_bounds = std::move(settings.context_parallel->head_bounds),
                 .world = ring->world(),
                 .rank = ring->rank(),
                 .from = settings.context_parallel->from,
                 .max_rows = settings.context_parallel->max_rows};
-  return std::make_unique<Program>(*default_table(), team, ring, settings.limits, settings.heads, parallel,
-                                   settings.layers, settings.kv_dtype, settings.arena_bytes);
+  return std::make_unique<Program>(*default_table(), team, ring, settings.shape);
 }
 
 void init_slot(Program& program, int64_t slot, const nb::dict& settings) {
@@ -119,6 +131,20 @@ nb::object logprobs(const SampledRow& row) {
 nb::ndarray<nb::numpy, uint8_t> arena(Program& program) {
   const LargeBuffer& memory = program.arena();
   return {memory.data(), {memory.bytes()}, nb::find(program)};
+}
+
+// The states of a layer, [slots, bytes] and [pages, bytes], which live as long as the program.
+nb::tuple state_memory(Program& program, const nb::tuple& given) {
+  Kept none;
+  CacheIndex index;
+  if (!FromPython<CacheIndex>::read(given, index, none)) throw nb::type_error("the index must be (kind, layer)");
+  const StateKind& kind = program.states().kind(index);
+  const auto rows = [&](std::span<std::byte> memory, int64_t bytes) {
+    const size_t width = static_cast<size_t>(bytes), count = width == 0 ? 0 : memory.size() / width;
+    return nb::ndarray<nb::numpy, uint8_t>(memory.data(), {count, width}, nb::find(program));
+  };
+  return nb::make_tuple(rows(program.states().of_slots(index), kind.slot_bytes),
+                        rows(program.states().of_pages(index), kind.page_bytes));
 }
 
 // The use of a sequence's last position; 0: none.
@@ -246,9 +272,12 @@ void bind_program(nb::module_& m) {
       .def_static("partial_rows", &AttentionPlanner::partial_rows, nb::arg("pages_per_slot"))
       .def_prop_ro("kv_memory",
                    [](const Program& self) {
-                     return std::make_pair(reinterpret_cast<uintptr_t>(self.kv().buffer().data()),
-                                           self.kv().buffer().bytes());
+                     std::vector<std::pair<uintptr_t, size_t>> layers;
+                     for (const std::span<std::byte> layer : self.kv().layers())
+                       layers.emplace_back(reinterpret_cast<uintptr_t>(layer.data()), layer.size());
+                     return layers;
                    })
+      .def("state_memory", &state_memory, nb::arg("index"))
       .def_prop_ro("arena", &arena)
       .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
   bind_operations(program);

@@ -25,12 +25,9 @@ SETTINGS: dict[str, Any] = {
     "num_pages": 4,
     "vocabulary": 16,
     "extra_tokens": 0,
-    "q_heads": 1,
-    "kv_heads": 1,
-    "head_dim": DIM,
-    "value_dim": 0,
     "context_parallel": None,
-    "layers": 1,
+    "caches": [(1, 1, DIM, 0, 0, 1)],
+    "states": [],
     "kv_dtype": "bf16",
     "arena_bytes": 1 << 20,
 }
@@ -60,8 +57,8 @@ GREEDY: dict[str, Any] = {
 
 def program(*, latent: bool = False) -> Program:
     """One rank, one layer with one head."""
-    dims = {"head_dim": 2 * DIM, "value_dim": DIM} if latent else {}
-    return Program(Team([-1]), None, SETTINGS | dims)
+    latents = {"caches": [(1, 1, 2 * DIM, DIM, 0, 1)]} if latent else {}
+    return Program(Team([-1]), None, SETTINGS | latents)
 
 
 def vector(size: int = HIDDEN) -> Vector:
@@ -92,10 +89,10 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"widened": False, "accumulate": False, "logits": False, "joins_before": False},
         "reduce": places("partial", "residual", "sum")
         | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5},
-        "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "layer": 0, "rope": rope()}
+        "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "cache": (0, 0), "rope": rope()}
         | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm_rotated": False},
         "attention": places("out", "partial")
-        | {"q": HEADS, "layer": 0, "scale": 1.0, "window": 0, "softcap": 0.0, "sinks": vector(1)}
+        | {"q": HEADS, "cache": (0, 0), "scale": 1.0, "softcap": 0.0, "sinks": vector(1)}
         | {"joins_before": False},
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
@@ -110,14 +107,21 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"activation": "none", "limit": 0.0, "item_bytes": 2, "widened": False, "shared_widened": False},
         "moe_combine": places("y", "routes", "shared", "out") | {"top_k": 2, "accumulate": False},
         "latent_store": places("q", "kv", "nope")
-        | {"query": (0, 2 * DIM, -1), "layer": 0, "nope_dim": DIM, "rope": rope(), "norm": vector(DIM), "eps": 1e-5},
+        | {
+            "query": (0, 2 * DIM, -1),
+            "cache": (0, 0),
+            "nope_dim": DIM,
+            "rope": rope(),
+            "norm": vector(DIM),
+            "eps": 1e-5,
+        },
         "head_linear": places("x", "out")
         | {"name": "heads", "x_stride": HIDDEN, "weight": matrix(), "num_heads": 1}
         | {"widened": False, "out_stride": HIDDEN},
         "quantize_heads": places("x")
         | {"x_stride": HIDDEN, "out": QUANTIZED, "out_stride": 2 * HIDDEN, "num_heads": 1},
         "gather_queries": places("query", "message", "gathered"),
-        "divided_attention": places("q", "message", "out", "partial") | {"layer": 0, "scale": 1.0},
+        "divided_attention": places("q", "message", "out", "partial") | {"cache": (0, 0), "scale": 1.0},
     }
 
 

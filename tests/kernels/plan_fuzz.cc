@@ -85,10 +85,8 @@ class Run {
  public:
   explicit Run(std::span<const uint8_t> input)
       : numbers_(input),
-        step_(kLimits, heads(input), parallel(input), 1 + (input.size() % 3)),
+        step_(kLimits, kinds(input), parallel(input), 1 + (input.size() % 3)),
         slots_(kLimits.max_slots, kLimits.pages_per_slot, kLimits.num_pages, kLimits.vocabulary) {
-    step_.add_window(0);
-    step_.add_window(40);
     if (input.size() % 2 == 0) step_.allow_pooling();
     step_.limit_positions(150);
   }
@@ -111,9 +109,11 @@ class Run {
   }
 
  private:
-  static HeadGeometry heads(std::span<const uint8_t> input) {
-    if (input.size() % 4 < 2) return {.q_heads = 6, .kv_heads = 3, .head_dim = 24};
-    return {.q_heads = 4, .kv_heads = 1, .head_dim = 96, .value_dim = 64};
+  static std::vector<CacheKind> kinds(std::span<const uint8_t> input) {
+    if (input.size() % 4 < 2)
+      return {{.heads = {.q_heads = 6, .kv_heads = 3, .head_dim = 24}, .window = 0, .layers = 1},
+              {.heads = {.q_heads = 2, .kv_heads = 1, .head_dim = 40}, .window = 40, .layers = 1}};
+    return {{.heads = {.q_heads = 4, .kv_heads = 1, .head_dim = 96, .value_dim = 64}, .window = 0, .layers = 1}};
   }
 
   static ContextParallel parallel(std::span<const uint8_t> input) {

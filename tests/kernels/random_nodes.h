@@ -72,8 +72,13 @@ class RandomNodes {
         vocab_(part_of(shape_.vocabulary, model, rank, kTileN)),
         ring_(ring),
         team_(std::vector<int>(static_cast<size_t>(model.threads[static_cast<size_t>(rank)]), -1)),
-        program_(*model.table, team_, ring, model.limits, heads(), parallel(), shape_.layers, model.kv_dtype,
-                 kArenaBytes) {
+        program_(*model.table, team_, ring,
+                 {.limits = model.limits,
+                  .caches = kinds(),
+                  .states = {},
+                  .kv_dtype = model.kv_dtype,
+                  .parallel = parallel(),
+                  .arena_bytes = kArenaBytes}) {
     ASAN_POISON_MEMORY_REGION(program_.arena().data(), program_.arena().bytes());
     ASAN_POISON_MEMORY_REGION(program_.kv().buffer().data(), program_.kv().buffer().bytes());
   }
@@ -91,7 +96,7 @@ class RandomNodes {
   // Says whether some sequence holds a page.
   void hold_page(int32_t page, bool held) const {
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
-      const KvLayer kv = program_.kv().layer(layer);
+      const KvLayer kv = program_.kv().layer(cache_of(layer));
       const size_t bytes = static_cast<size_t>(kv.page_stride);
       if (held)
         ASAN_UNPOISON_MEMORY_REGION(kv.k + page * kv.page_stride, bytes);
@@ -112,6 +117,16 @@ class RandomNodes {
             .kv_heads = shape_.latent() ? std::min(count, 1) : count,
             .head_dim = shape_.head_dim,
             .value_dim = shape_.value_dim};
+  }
+  // Even layers are of the first kind, odd ones of the second.
+  std::vector<CacheKind> kinds() const {
+    if (shape_.window == 0) return {{.heads = heads(), .window = 0, .layers = shape_.layers}};
+    return {{.heads = heads(), .window = 0, .layers = (shape_.layers + 1) / 2},
+            {.heads = heads(), .window = shape_.window, .layers = shape_.layers / 2}};
+  }
+  CacheIndex cache_of(int64_t layer) const {
+    if (shape_.window == 0) return {0, layer};
+    return {static_cast<int32_t>(layer % 2), layer / 2};
   }
   // Sequences are divided where every rank has heads, as workers/program/context_parallel.py has it.
   ContextParallel parallel() const {

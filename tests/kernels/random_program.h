@@ -37,7 +37,7 @@ class RankProgram : public RandomNodes {
     linear("linear", x, qkv_weight, qkv);
     joins_norm_ = false;
     const Place q = rows(own.q_heads * own.head_tiles() * kTileK, sizeof(bf16));
-    auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(layer));
+    auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(cache_of(layer)));
     rope->rot_dim = static_cast<int32_t>(dim / 2 * 2);
     rope->cos = cos_.data();
     rope->sin = sin_.data();
@@ -49,11 +49,11 @@ class RankProgram : public RandomNodes {
     const Place out = rows(q_cols, sizeof(bf16));
     const Place split_results = room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot),
                                      own.head_tiles() * kTileK + 16, sizeof(float));
-    auto node =
-        std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(layer), program_.next_turn());
+    auto node = std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(cache_of(layer)),
+                                                program_.next_turn());
     node->scale = 1.0f / std::sqrt(static_cast<float>(dim));
     node->softcap = shape_.softcap;
-    node->work = program_.step().add_window(layer % 2 == 1 ? shape_.window : 0);
+    node->work = cache_of(layer).kind;
     node->rope = before;
     before->attention = node->work;
     program_.add(std::move(node));
@@ -75,7 +75,7 @@ class RankProgram : public RandomNodes {
     linear("linear", x, q_weight, q);
     const Place plain = rows(own.q_heads * kPlain, sizeof(bf16)),
                 query = rows(own.q_heads * own.head_dim, sizeof(bf16));
-    auto store = std::make_unique<LatentStoreNode>(q, kv, plain, query, own, program_.kv().layer(layer));
+    auto store = std::make_unique<LatentStoreNode>(q, kv, plain, query, own, program_.kv().layer(cache_of(layer)));
     store->nope_dim = kPlain;
     store->cos = cos_.data();
     store->sin = sin_.data();
@@ -140,11 +140,11 @@ class RankProgram : public RandomNodes {
     const int64_t result = own.value_dim + kPartialExtra;
     const Place split_results =
         room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot), result, sizeof(float));
-    auto node = std::make_unique<AttentionNode>(query, out, split_results, own, program_.kv().layer(layer),
+    auto node = std::make_unique<AttentionNode>(query, out, split_results, own, program_.kv().layer(cache_of(layer)),
                                                 program_.next_turn());
     node->scale = scale;
     node->block_groups = divided.world;
-    node->work = program_.step().add_window(0);
+    node->work = cache_of(layer).kind;
     program_.add(std::move(node));
     if (divided.world == 1) return;
     const HeadGeometry all = divided.all_heads(own);
@@ -152,9 +152,9 @@ class RankProgram : public RandomNodes {
     const Place queries = collective(kDividedRows * own.q_heads, own.head_dim);
     const Place results = collective(kDividedRows * all.q_heads, result);
     program_.add(std::make_unique<GatherQueriesNode>(query, queries, gathered, own.head_dim, divided.head_bounds));
-    auto attention =
-        std::make_unique<DividedAttentionNode>(gathered, results, out, split_results, all, program_.kv().layer(layer),
-                                               divided.head_bounds, program_.next_turn());
+    auto attention = std::make_unique<DividedAttentionNode>(gathered, results, out, split_results, all,
+                                                            program_.kv().layer(cache_of(layer)), divided.head_bounds,
+                                                            program_.next_turn());
     attention->scale = scale;
     program_.add(std::move(attention));
   }

@@ -11,6 +11,7 @@ import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
@@ -90,7 +91,7 @@ class Model:
 
     def program(self, threads: int) -> Program:
         setup = ProgramSetup(
-            RankShape(self.heads, 1, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
+            RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(self.heads, 1, LATENT + ROPE, LATENT)),)),
             ProgramLimits(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
             Ranks((threads,)),
         )
@@ -102,7 +103,7 @@ class Model:
             b.linear(x, kernel_ops.packed(layer.kv)),
             self.format.packed(layer.uk),
             self.format.packed(layer.uv),
-            layer=0,
+            cache=CacheIndex(0, 0),
             rope=RopeTable(self.cos, self.sin),
             norm=Vector(layer.norm),
             eps=EPS,
@@ -218,7 +219,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_a_batch_and_on_any_number_of_
 def test_what_an_earlier_sequence_left_in_pages_does_not_show(rng: np.random.Generator) -> None:
     model, texts = make_model(rng, 3), prompts(rng)
     fresh, used = model.program(threads=2), model.program(threads=2)
-    address, nbytes = used.kv_memory
+    ((address, nbytes),) = used.kv_memory
     assert nbytes == SLOTS * CONTEXT * (LATENT + ROPE) * 2
     ctypes.memset(address, 0xFF, nbytes)  # NaN
     for program in (fresh, used):
@@ -231,7 +232,7 @@ def test_what_an_earlier_sequence_left_in_pages_does_not_show(rng: np.random.Gen
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.random.Generator) -> None:
     setup = ProgramSetup(
-        RankShape(0, 0, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
+        RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(0, 0, LATENT + ROPE, LATENT)),)),
         ProgramLimits(64, 64, 1, 2, 2),
         Ranks((2,)),
     )
@@ -241,12 +242,12 @@ def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.ra
     q, kv = b.linear(x, PackedMatrix(0, HIDDEN)), b.linear(x, kernel_ops.packed(model.layer.kv))
     angles = np.zeros((64, ROPE // 2), np.float32)
     w_uk, w_uv, rope, norm = PackedMatrix(0, NOPE), PackedMatrix(0, LATENT), RopeTable(angles, angles), _ones(LATENT)
-    out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=norm, eps=EPS, scale=SCALE)
+    out = b.latent_attention(q, kv, w_uk, w_uv, cache=CacheIndex(0, 0), rope=rope, norm=norm, eps=EPS, scale=SCALE)
     head = GivenMatrix(VOCAB, 0, format.weights, format.group)
     head.activations = format.activations
     b.sample(b.lm_head(out, head))
     program = make_program(setup, b.fused(), Team([-1, -1]))
-    assert program.kv_memory[1] == 0
+    assert sum(nbytes for _, nbytes in program.kv_memory) == 0
     begin(program, 0, [0, 1])
     (found,) = run(program, [(0, 0, [1] * 40)])
     np.testing.assert_allclose(list(found.values()), -np.log(VOCAB), rtol=1e-6)
@@ -254,7 +255,7 @@ def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.ra
 
 def test_a_latent_cache_of_codes_is_refused(rng: np.random.Generator) -> None:
     setup = ProgramSetup(
-        RankShape(2, 1, 96, 1, HIDDEN, [0, VOCAB], value_dim=64),
+        RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(2, 1, 96, 64)),)),
         ProgramLimits(32, 32, 1, 1, 1),
         Ranks((1,)),
         ModelSettings(kv_cache_dtype="int8"),

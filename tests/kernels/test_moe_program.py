@@ -14,6 +14,7 @@ from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.buffers import Buffer, Operand, Partial
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Operation
@@ -72,7 +73,7 @@ class Model:
     ) -> list[tuple[int, float]]:
         """Of all tokens after the last one; without `held` there is no mixture in the program."""
         setup = ProgramSetup(
-            RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]),
+            RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)),
             ProgramLimits(32, 16, 1, 1, 1),
             Ranks((threads,)),
         )

@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.protocol import SamplingParams, SlotInit
+from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, SamplingParams, SlotInit
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.predictor import Predictor
@@ -122,7 +122,10 @@ def test_it_is_left_out_unless_it_is_asked_for(name: str, tmp_path: Path) -> Non
     more, less = (part.weight_bytes() for part in parts)
     assert more - less > 2 * 96 * 2 * 96
     pages = [each.decoder.page_bytes(part, "bf16") for each, part in zip((with_it, without), parts, strict=True)]
-    assert pages[0] * 2 == pages[1] * 3
+    hidden_states = 2 * with_it.hidden_size
+    assert (pages[0] - hidden_states) * 2 == pages[1] * 3
+    assert without.decoder.slot_bytes(parts[1]) == 0
+    assert with_it.decoder.slot_bytes(parts[0]) == KEPT_HIDDEN_STATES * hidden_states
     assert can_predict(open_model(tmp_path), weights=True)
 
 

@@ -23,9 +23,10 @@ from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.native import make_program
+from numaserve.workers.program.reference.caches import KvCache
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
-from numaserve.workers.program.reference.run import KvCache
 from numaserve.workers.program.setup import RankShape
 from numaserve.workers.program.slots import END_POOL
 
@@ -229,8 +230,8 @@ def test_a_kv_cache_takes_memory_when_it_is_written(part: Part) -> None:
     b = dense(part)
     setup = replace(b.setup, limits=replace(b.limits, num_pages=1 << 18))
     before = psutil.Process().memory_info().rss
-    memory = KvCache(setup, DECLARED).memory
-    assert memory.nbytes == 1 << 30
+    layers = KvCache(setup, DECLARED).layers
+    assert sum(nbytes for _, nbytes in layers) == 1 << 30
     assert psutil.Process().memory_info().rss - before < 1 << 26
 
 
@@ -250,7 +251,7 @@ class ExactWeights(Shapes):
 
 def test_seeds_penalties_and_biases_sample_what_native_code_does(team: Team) -> None:
     w = ExactWeights(team)
-    b = Part(weights=w).builder(RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]))
+    b = Part(weights=w).builder(RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)))
     x = b.rms_norm(b.embed(w.matrix(VOCAB, HIDDEN), first_row=0), w.vector(), 0.0)
     b.sample(b.lm_head(x, w.matrix(VOCAB, HIDDEN, group=1)), softcap=5.0)
     everything = SamplingParams(

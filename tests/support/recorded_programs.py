@@ -6,6 +6,7 @@ from typing import Any
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads
 from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
@@ -90,11 +91,11 @@ ALONE = Part()
 
 def dense(part: Part = ALONE, *, post_norm: bool = False, format: str = "bf16", group: int = 0) -> ProgramBuilder:
     """Heads and a gated MLP."""
-    w, b = part.weights, part.builder(RankShape(2, 1, 32, 1, HIDDEN, part.vocab))
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 32)),)))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
-    q = b.qkv_rope(b.linear(x, w.matrix(128, HIDDEN, format, group)), layer=0, rope=w.rope())
-    attended = b.linear_partial(b.attention(q, layer=0, scale=0.2), w.matrix(HIDDEN, 64, format, group))
+    q = b.qkv_rope(b.linear(x, w.matrix(128, HIDDEN, format, group)), cache=CacheIndex(0, 0), rope=w.rope())
+    attended = b.linear_partial(b.attention(q, cache=CacheIndex(0, 0), scale=0.2), w.matrix(HIDDEN, 64, format, group))
     b.add_all_reduce(residual, attended, eps=EPS, post_norm=w.vector() if post_norm else None, bias=w.vector())
     x = b.rms_norm(residual, w.vector(), EPS)
     made = b.gated_mlp(x, w.matrix(128, HIDDEN, format, group), w.matrix(HIDDEN, 64, format, group), "silu")
@@ -108,14 +109,14 @@ def latent(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Latent attention; with several ranks long sequences are divided, and the latents' rows."""
     world = part.world
     heads = [2 * rank for rank in range(world + 1)]
-    shape = RankShape(2, 1, 96, 1, HIDDEN, part.vocab, value_dim=64, head_bounds=heads)
+    shape = RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 96, 64, bounds=tuple(heads))),))
     w, b = part.weights, part.builder(shape)
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
     kv, q = b.split(b.latents(x, w.matrix(160 // world, HIDDEN), tuple(part.bounds(160))), 96)
     q = b.linear(b.rms_norm(q, w.vector(), EPS), w.matrix(128, HIDDEN))
     w_uk, w_uv, rope = w.matrix(128, 32, format), w.matrix(64, 64, format), w.rope()
-    out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=w.vector(), eps=EPS, scale=0.2)
+    out = b.latent_attention(q, kv, w_uk, w_uv, cache=CacheIndex(0, 0), rope=rope, norm=w.vector(), eps=EPS, scale=0.2)
     b.add_all_reduce(residual, b.linear_partial(out, w.matrix(HIDDEN, 64)))
     b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN)))
     return b
@@ -123,7 +124,7 @@ def latent(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
 
 def mixture(part: Part = ALONE, *, format: str = "bf16", held: range = range(4), shared: bool = True) -> ProgramBuilder:
     """Experts, and a shared one."""
-    w, b = part.weights, part.builder(RankShape(1, 1, 32, 1, HIDDEN, part.vocab))
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(1, 1, 32)),)))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
     gate_up, down = (tuple(w.matrix(n, k, format) for _ in held) for n, k in ((64, HIDDEN), (HIDDEN, 32)))
@@ -142,7 +143,7 @@ def mixture(part: Part = ALONE, *, format: str = "bf16", held: range = range(4),
 
 def pooled(part: Part = ALONE) -> ProgramBuilder:
     """An MLP, and a pooled row in place of logits."""
-    w, b = part.weights, part.builder(RankShape(1, 1, 32, 1, HIDDEN, part.vocab))
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(1, 1, 32)),)))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
     b.add_all_reduce(residual, b.gated_mlp(x, w.matrix(128, HIDDEN), w.matrix(HIDDEN, 64), "silu"))
@@ -153,15 +154,17 @@ def pooled(part: Part = ALONE) -> ProgramBuilder:
 def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
-    w, b = part.weights, part.builder(RankShape(2, 1, 32, 1, HIDDEN, part.vocab, extra_tokens=1))
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 32)),), extra_tokens=1))
     token, hidden = b.embed(**part.embedding()), b.given(HIDDEN)
     beside = b.norms_beside([(token, w.vector(), EPS), (hidden, w.vector(), EPS)])
     first, end = part.bounds(2 * HIDDEN)[part.rank :][:2]
     mine = b.columns(beside, range(first, end))
     residual = b.summed(b.linear_partial(mine, w.matrix(HIDDEN, end - first, format)))
     x = b.rms_norm(residual, w.vector(), EPS)
-    q = b.qkv_rope(b.linear(x, w.matrix(128, HIDDEN, format)), layer=0, rope=w.rope())
-    b.add_all_reduce(residual, b.linear_partial(b.attention(q, layer=0, scale=0.2), w.matrix(HIDDEN, 64, format)))
+    q = b.qkv_rope(b.linear(x, w.matrix(128, HIDDEN, format)), cache=CacheIndex(0, 0), rope=w.rope())
+    b.add_all_reduce(
+        residual, b.linear_partial(b.attention(q, cache=CacheIndex(0, 0), scale=0.2), w.matrix(HIDDEN, 64, format))
+    )
     x = b.rms_norm(residual, w.vector(), EPS)
     b.sample(b.lm_head(x, w.matrix(VOCAB // part.world, HIDDEN, format)))
     b.keep(x)

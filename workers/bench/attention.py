@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 from numaserve.kernels import Program, RopeTable, Team
 from numaserve.workers.bench.programs import (
-    Heads,
     begin,
     built,
     bytes_of_step,
@@ -20,6 +19,7 @@ from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.program.caches import CacheIndex, Heads
 
 _HIDDEN = 32  # of the program; operations before attention do not matter
 _DECODE_LAYERS = 8  # each with a cache of its own: together more than processor caches hold
@@ -68,8 +68,8 @@ def _program(
     projection = random_matrix(team, (heads.query + 2 * heads.kv) * heads.dim, _HIDDEN)
     _, x = begin(b, team)
     for layer in range(layers):
-        q = b.qkv_rope(b.linear(x, projection), layer=layer, rope=rope)
-        b.attention(q, layer=layer, scale=heads.dim**-0.5)
+        q = b.qkv_rope(b.linear(x, projection), cache=CacheIndex(0, layer), rope=rope)
+        b.attention(q, cache=CacheIndex(0, layer), scale=heads.dim**-0.5)
     program = built(b, team)
     start_slot(program, 0, range(-(-context // PAGE_SIZE)))
     return program

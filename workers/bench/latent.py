@@ -11,7 +11,6 @@ import numpy as np
 from numaserve.kernels import Program, Team
 from numaserve.workers.bench.attention import rope_table
 from numaserve.workers.bench.programs import (
-    Heads,
     begin,
     built,
     copies_beyond_caches,
@@ -25,6 +24,7 @@ from numaserve.workers.bench.programs import (
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.program.caches import CacheIndex, Heads
 
 _NOPE, _ROPE, _LATENT, _VALUES = 128, 64, 512, 128
 _HIDDEN = 32  # of the program; operations before attention do not matter
@@ -73,7 +73,7 @@ def _program(team: Team, case: LatentCase, layers: int) -> Program:
     for layer in range(layers):
         w_uk, w_uv = random_matrix(team, heads * _LATENT, _NOPE), random_matrix(team, heads * _VALUES, _LATENT)
         inputs, norm = (b.linear(x, q), b.linear(x, kv)), ones(_LATENT)
-        b.latent_attention(*inputs, w_uk, w_uv, layer=layer, rope=rope, norm=norm, eps=1e-6, scale=scale)
+        b.latent_attention(*inputs, w_uk, w_uv, cache=CacheIndex(0, layer), rope=rope, norm=norm, eps=1e-6, scale=scale)
     program = built(b, team)
     _fill(program)
     pages = -(-case.context // PAGE_SIZE)
@@ -83,7 +83,7 @@ def _program(team: Team, case: LatentCase, layers: int) -> Program:
 
 
 def _fill(program: Program) -> None:
-    address, nbytes = program.kv_memory
-    memory = np.ctypeslib.as_array((ctypes.c_uint16 * (nbytes // 2)).from_address(address))
     numbers = (np.random.default_rng(0).standard_normal(1 << 20, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    memory[:] = np.resize(numbers, len(memory))
+    for address, nbytes in program.kv_memory:
+        memory = np.ctypeslib.as_array((ctypes.c_uint16 * (nbytes // 2)).from_address(address))
+        memory[:] = np.resize(numbers, len(memory))

@@ -15,12 +15,14 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDty
 from numaserve.workers.planning.ceilings import bytes_beyond_caches, spare_bytes
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Joining
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
 
+ONE_HEAD = Heads(1, 1, 32)  # of programs whose attention does not matter
 VOCAB = 64  # of programs whose vocabulary does not matter
 _RANDOM_VALUES = 1 << 20
 _NS: Literal[2] = 2  # index of the nanoseconds in a node's profile
@@ -50,16 +52,6 @@ _BY_INT8 = Format("int4", 32, "int8")  # as for the formats of GGUF files
 FORMATS = (BF16, INT8, Format("int8_group", 32), *_INT4, _BY_INT8, MXFP4, Format("iq4", 32), Format("fp8", 128))
 # The bits of a random code; those of fp8 make no NaN and no huge number.
 _CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "mxfp4": 0x0F, "iq4": 0x0F, "fp8": 0xBF}
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Attention of a model, on one rank."""
-
-    query: int = 1
-    kv: int = 1
-    dim: int = 32
-    values: int = 0  # in a latent cache: the number of these dimensions that are values
 
 
 def copies_beyond_caches(nbytes: int, *, room: int | None = None) -> int:
@@ -107,22 +99,14 @@ def make_builder(
     step_tokens: int,
     slots: int = 1,
     context: int = PAGE_SIZE,
-    heads: Heads = Heads(),
+    heads: Heads = ONE_HEAD,
     layers: int = 1,
     vocab: int = VOCAB,
     settings: ModelSettings = DEFAULT_SETTINGS,
 ) -> ProgramBuilder:
     """Return a builder for one rank, with space for `slots` sequences of `context` tokens."""
     pages = -(-context // PAGE_SIZE)
-    shape = RankShape(
-        q_heads=heads.query,
-        kv_heads=heads.kv,
-        head_dim=heads.dim,
-        num_layers=layers,
-        hidden_size=hidden,
-        vocab_bounds=[0, vocab],
-        value_dim=heads.values,
-    )
+    shape = RankShape(hidden, [0, vocab], (CacheKind(heads, layers=layers),))
     limits = ProgramLimits(
         max_step_tokens=step_tokens,
         max_logit_rows=max(slots, 16),

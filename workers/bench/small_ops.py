@@ -8,7 +8,6 @@ from numaserve.kernels import Program, Team
 from numaserve.workers.bench.attention import rope_table
 from numaserve.workers.bench.programs import (
     INT8,
-    Heads,
     SlotTokens,
     begin,
     built,
@@ -22,6 +21,7 @@ from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.program.caches import CacheIndex, Heads
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE
 
 _LAYERS = 4
@@ -43,7 +43,7 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
     projection = random_matrix(team, width + kv_width, shape.hidden, INT8)
     rope, weight = rope_table(most, heads.dim), ones(shape.hidden)
     for layer in range(_LAYERS):
-        b.qkv_rope(b.linear(x, projection), layer=layer, rope=rope)
+        b.qkv_rope(b.linear(x, projection), cache=CacheIndex(0, layer), rope=rope)
         x = b.rms_norm(residual, weight, 1e-5)
     b.linear(x, projection)
     program = built(b, team)

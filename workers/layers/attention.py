@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
-from numaserve.workers.layers.layer import KvShape, Mixer
+from numaserve.workers.layers.caches import Paged
+from numaserve.workers.layers.layer import Mixer
 from numaserve.workers.layers.mask import Mask
 from numaserve.workers.layers.parameters import (
     MatrixParameter,
@@ -25,13 +25,12 @@ from numaserve.workers.layers.parameters import (
 )
 from numaserve.workers.layers.query_key_norms import NoNorms, QueryKeyNorms
 from numaserve.workers.layers.rotation import Rotation
-from numaserve.workers.program.cost import kv_bytes_per_token
 
 if TYPE_CHECKING:
-    from numaserve.workers.interface.settings import KvCacheDtype
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
     from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
 
 Biases = Literal["none", "qkv", "all"]  # the projections that have biases; "all": the output projection too
@@ -77,9 +76,9 @@ class Attention(Mixer):
         return KvHeads("kv_heads", self.kv_heads, self.query_heads)
 
     @property
-    def cache(self) -> KvShape:
-        """The shape of its keys and values in the cache."""
-        return KvShape(self.queries, self.keys, self.head_dim)
+    def cache(self) -> Paged:
+        """See `Mixer`."""
+        return Paged(self.queries, self.keys, self.head_dim, self.mask.window)
 
     @cached_property
     def qkv(self) -> MatrixParameter:
@@ -112,15 +111,11 @@ class Attention(Mixer):
         """Queries and results of the rank's heads, keys and values."""
         return 2 * (len(part.along(self.queries)) + len(part.along(self.keys))) * self.head_dim
 
-    def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
-        """See `Layer`."""
-        return PAGE_SIZE * kv_bytes_per_token(len(part.along(self.keys)), self.head_dim, dtype, latent=False)
-
-    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
         """See `Mixer`."""
         qkv = b.linear(x, part.matrix(self.qkv), part.vector(self.heads_bias))
-        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), index)
-        attended = self.mask.attend(b, part, q, self.scale, index)
+        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), place)
+        attended = self.mask.attend(b, part, q, self.scale, place)
         return b.linear_partial(attended, part.matrix(self.o))
 
     def bias(self, part: RankPart) -> Vector | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from numaserve.workers.layers.caches import NumberedCaches
 from numaserve.workers.layers.embedding import Embedding
-from numaserve.workers.layers.layer import FeedForward, KvShape, Layer, Mixer
+from numaserve.workers.layers.layer import FeedForward, Layer, Mixer
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.program.setup import RankShape
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Residual
     from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
 
 
@@ -28,11 +30,11 @@ class Block(Layer):
     post_attention_norm: Norm | None = None
     post_mlp_norm: Norm | None = None
 
-    def forward(self, b: ProgramBuilder, part: RankPart, residual: Residual, index: int) -> None:
-        """Add what it makes to the residual stream, fp32 [tokens, hidden]; `index` is that of its cache."""
+    def forward(self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex) -> None:
+        """Add its result to the residual stream, fp32 [tokens, hidden]; `place` is that of its cache."""
         eps = self.input_norm.eps
         x = self.input_norm.forward(b, part, residual)
-        partial = self.attention.forward(b, part, x, index)
+        partial = self.attention.forward(b, part, x, place)
         bias = self.attention.bias(part)
         b.add_all_reduce(residual, partial, eps=eps, post_norm=_weight(self.post_attention_norm, part), bias=bias)
         x = self.mlp_norm.forward(b, part, residual)
@@ -40,20 +42,13 @@ class Block(Layer):
         b.add_all_reduce(residual, partial, eps=eps, post_norm=_weight(self.post_mlp_norm, part))
 
 
-def rank_shape(
-    part: RankPart, embedding: Embedding, cache: KvShape, *, layers: int, extra_tokens: int = 0
-) -> RankShape:
-    """The sizes of a rank's program whose `layers` layers have that cache."""
-    bounds = part.partition.bounds
+def rank_shape(part: RankPart, embedding: Embedding, layers: NumberedCaches, *, extra_tokens: int = 0) -> RankShape:
+    """The sizes of a rank's program whose layers have those caches."""
     return RankShape(
-        q_heads=len(part.along(cache.queries)),
-        kv_heads=len(part.along(cache.keys)),
-        head_dim=cache.head_dim,
-        num_layers=layers,
         hidden_size=embedding.hidden,
-        vocab_bounds=bounds(embedding.axis),
-        value_dim=cache.value_dim,
-        head_bounds=bounds(cache.queries),
+        vocab_bounds=part.partition.bounds(embedding.axis),
+        caches=layers.caches,
+        states=layers.states,
         extra_tokens=extra_tokens,
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.block import Block, rank_shape
+from numaserve.workers.layers.caches import NumberedCaches, numbered
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.norm import Norm
@@ -29,18 +29,14 @@ class Decoder(Layer):
     predictor: Predictor | None = None  # makes draft tokens for the decoder, with a program of its own
 
     def shape(self, part: RankPart) -> RankShape:
-        """The sizes that a program is made for. Raises `OperatorError` where layers differ in what they cache."""
-        caches = {block.attention.cache for block in self.blocks}
-        if len(caches) > 1:
-            raise OperatorError("layers with different KV cache layouts are not supported")
-        (cache,) = caches
-        return rank_shape(part, self.embedding, cache, layers=len(self.blocks))
+        """The sizes that a program is made for."""
+        return rank_shape(part, self.embedding, self._numbered(part))
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
         residual = self.embedding.forward(b, part)
-        for index, block in enumerate(self.blocks):
-            block.forward(b, part, residual, index)
+        for block, place in zip(self.blocks, self._numbered(part).places, strict=True):
+            block.forward(b, part, residual, place)
         if self.head is None:
             b.pool(residual, self.norm.weight(part), self.norm.eps)
         else:
@@ -53,3 +49,6 @@ class Decoder(Layer):
         """The columns of the block that has most: a block's results are gone when the next begins."""
         most = max(block.scratch_columns(part) for block in self.blocks)
         return most if self.predictor is None else most + self.predictor.scratch_columns(part)
+
+    def _numbered(self, part: RankPart) -> NumberedCaches:
+        return numbered([block.attention.cache for block in self.blocks], part)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads, Units
-from numaserve.workers.layers.layer import KvShape, Mixer
+from numaserve.workers.layers.caches import Latent
+from numaserve.workers.layers.layer import Mixer
 from numaserve.workers.layers.parameters import (
     MatrixParameter,
     Order,
@@ -22,15 +21,14 @@ from numaserve.workers.layers.parameters import (
     VectorParameter,
     whole,
 )
-from numaserve.workers.program.cost import kv_bytes_per_token
 from numaserve.workers.program.handles import MATRIX_PAD
 from numaserve.workers.program.rope import RopeConfig
 
 if TYPE_CHECKING:
-    from numaserve.workers.interface.settings import KvCacheDtype
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial, Tensor
     from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.caches import CacheIndex
 
 
 @dataclass(frozen=True)
@@ -100,9 +98,9 @@ class LatentAttention(Mixer):
         return None if self.q_rank is None else Units("latents", self.cache_dim + self.q_rank, MATRIX_PAD)
 
     @property
-    def cache(self) -> KvShape:
-        """The shape of its latents in the cache."""
-        return KvShape(self.queries, self.keys, self.cache_dim, self.kv_rank)
+    def cache(self) -> Latent:
+        """See `Mixer`."""
+        return Latent(self.queries, self.keys, self.cache_dim, self.kv_rank)
 
     @cached_property
     def qkv_a(self) -> MatrixParameter:
@@ -188,15 +186,7 @@ class LatentAttention(Mixer):
         """Columns of the latents that one rank makes."""
         return self.cache_dim if self.latents is None else len(part.along(self.latents))
 
-    def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
-        """A latent is key and value at once."""
-        if dtype != "bf16":
-            raise OperatorError(
-                f"--kv-cache-dtype {dtype}: this model caches latents, which must be bf16; leave the option out"
-            )
-        return PAGE_SIZE * kv_bytes_per_token(len(part.along(self.keys)), self.cache_dim, dtype, latent=True)
-
-    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
         """See `Mixer`."""
         bounds = () if self.latents is None else part.partition.bounds(self.latents)
         kv, q = b.split(b.latents(x, part.matrix(self.qkv_a), bounds), self.cache_dim)
@@ -205,7 +195,7 @@ class LatentAttention(Mixer):
             kv,
             part.matrix(self.w_uk),
             part.matrix(self.w_uv),
-            layer=index,
+            cache=place,
             rope=part.rope(self.rope),
             norm=part.whole(self.kv_a_norm),
             eps=self.eps,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from numaserve.workers.layers.axes import Axis
+from numaserve.workers.layers.caches import Cache
 from numaserve.workers.layers.parameters import Parameter
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
     from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
 
 
@@ -73,23 +74,18 @@ class Layer:
         """Whether ranks send each other the queries of their heads."""
         return any(child.shares_queries for child in self.children)
 
+    @property
+    def keeps(self) -> tuple[Cache, ...]:
+        """The caches of all its layers, in order."""
+        return tuple(cache for child in self.children for cache in child.keeps)
+
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """Memory of a page of KV cache on one rank. Raises `OperatorError` for a dtype that it does not cache in."""
-        return sum(child.page_bytes(part, dtype) for child in self.children)
+        return sum(cache.page_bytes(part, dtype) for cache in self.keeps)
 
-
-@dataclass(frozen=True)
-class KvShape:
-    """The keys and values that a layer caches: one of each for each KV head; all layers of a program have the same.
-
-    A latent cache has one head: it is `head_dim` wide, and its first `value_dim` dimensions are the values; 0 where the
-    cache is not latent.
-    """
-
-    queries: Axis
-    keys: Axis
-    head_dim: int
-    value_dim: int = 0
+    def slot_bytes(self, part: RankPart) -> int:
+        """Memory of a slot on one rank, besides its pages."""
+        return sum(cache.slot_bytes(part) for cache in self.keeps)
 
 
 @dataclass(frozen=True)
@@ -98,14 +94,19 @@ class Mixer(Layer, ABC):
 
     @property
     @abstractmethod
-    def cache(self) -> KvShape:
-        """The shape of its keys and values in the cache."""
+    def cache(self) -> Cache:
+        """The cache that it keeps of the tokens before."""
+
+    @property
+    def keeps(self) -> tuple[Cache, ...]:
+        """See `Layer`."""
+        return (self.cache,)
 
     @abstractmethod
-    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
         """The rank's part of a sum over the ranks, fp32 [tokens, hidden]; `x` is bf16 [tokens, hidden].
 
-        `index` is that of its cache.
+        `place` is that of its cache.
         """
 
     def bias(self, part: RankPart) -> Vector | None:

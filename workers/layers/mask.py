@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Tensor
     from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.caches import CacheIndex
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class Mask(Layer):
     softcap: float | None = None
     sinks: Sinks | None = None
 
-    def attend(self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, index: int) -> Operand:
-        """Attend to the tokens of cache `index` with queries, bf16 [tokens, query heads * padded head_dim].
+    def attend(self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, cache: CacheIndex) -> Operand:
+        """Attend to the tokens of `cache` with queries, bf16 [tokens, query heads * padded head_dim].
 
         Returns the values of the heads, bf16 [tokens, query heads * head_dim].
         """
         sinks = None if self.sinks is None else part.vector(self.sinks.parameter)
-        return b.attention(q, layer=index, scale=scale, window=self.window, softcap=self.softcap, sinks=sinks)
+        return b.attention(q, cache=cache, scale=scale, softcap=self.softcap, sinks=sinks)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.block import Block, rank_shape
+from numaserve.workers.layers.caches import Cache, HiddenStates, numbered
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.norm import Norm
@@ -64,9 +66,14 @@ class Predictor(Layer):
         """See `Layer`."""
         yield self.projection
 
+    @property
+    def keeps(self) -> tuple[Cache, ...]:
+        """The cache of the block, and the hidden states that are given."""
+        return (*super().keeps, HiddenStates(self.hidden, KEPT_HIDDEN_STATES))
+
     def shape(self, part: RankPart) -> RankShape:
         """The sizes that its program is made for."""
-        return rank_shape(part, self.embedding, self.block.attention.cache, layers=1, extra_tokens=1)
+        return rank_shape(part, self.embedding, numbered(self.keeps, part), extra_tokens=1)
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append its forward pass; the hidden states are given from outside, and its own are kept for there."""
@@ -79,7 +86,7 @@ class Predictor(Layer):
         )
         mine = b.columns(beside, part.along(self.joined))
         residual = b.summed(b.linear_partial(mine, part.matrix(self.projection)))
-        self.block.forward(b, part, residual, 0)
+        self.block.forward(b, part, residual, numbered(self.keeps, part).places[0])
         x = self.norm.forward(b, part, residual)
         self.head.forward(b, part, x)
         b.keep(x)

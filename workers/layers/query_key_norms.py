@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Tensor
     from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Rope
 
 
@@ -21,9 +22,9 @@ class QueryKeyNorms(Layer, ABC):
     """A kind of norm of queries and keys."""
 
     @abstractmethod
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
-        """Norm and rotate the heads of `qkv`, fp32 [tokens, heads * head_dim], and store keys and values in cache
-        `index`.
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
+        """Norm and rotate the heads of `qkv`, fp32 [tokens, heads * head_dim], and store keys and values in
+        `cache`.
 
         Returns the queries, bf16 [tokens, query heads * padded head_dim].
         """
@@ -33,9 +34,9 @@ class QueryKeyNorms(Layer, ABC):
 class NoNorms(QueryKeyNorms):
     """Queries and keys without norms."""
 
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
         """See `QueryKeyNorms`."""
-        return b.qkv_rope(qkv, layer=index, rope=rope)
+        return b.qkv_rope(qkv, cache=cache, rope=rope)
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class HeadNorms(QueryKeyNorms):
     k: Norm
     after_rotation: bool = False
 
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
         """See `QueryKeyNorms`."""
         return b.qkv_rope(
             qkv,
-            layer=index,
+            cache=cache,
             rope=rope,
             q_norm=self.q.weight(part),
             k_norm=self.k.weight(part),

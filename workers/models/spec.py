@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.layers.caches import Latent
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
@@ -51,9 +52,14 @@ class ModelConfig:
         return len(self.decoder.blocks)
 
     @property
-    def cached_layers(self) -> int:
-        """Layers that keep keys and values, which are all alike: those of the decoder, and the predictor's."""
-        return self.num_layers + (self.decoder.predictor is not None)
+    def caches_latents(self) -> bool:
+        """Whether keys and values are latents, which are cached in bf16 only."""
+        return any(isinstance(cache, Latent) for cache in self.decoder.keeps)
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether the pages of a prefix are all that a sequence needs to continue from it."""
+        return all(cache.is_paged for cache in self.decoder.keeps)
 
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
         """Return the division of the model among ranks with these shares, their cores."""

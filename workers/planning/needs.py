@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
-from numaserve.workers.program.handles import BF16_BYTES, MATRIX_PAD, round_up
+from numaserve.workers.program.handles import MATRIX_PAD, round_up
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -80,15 +80,12 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     # the same sequences.
     exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.decoder.shares_queries else 0)
     ranks, dtype = partition.ranks, options.settings.kv_cache_dtype
-    # Hidden states that a predictor layer reads: of each sequence's last tokens, and of each page's last one.
-    state = 0 if model.decoder.predictor is None else BF16_BYTES * model.hidden_size
-    kept = state * options.max_running_requests
     expands = options.backend == "reference"
     fixed = PROCESS_BYTES + exchanged + (reference.TORCH_BYTES if expands else 0)
     return RankNeeds(
         weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
-        scratch=[fixed + kept * KEPT_HIDDEN_STATES + _activation_bytes(options, model, part) for part in ranks],
-        per_page=[state + reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
+        scratch=[fixed + _slot_bytes(options, model, part) + _activation_bytes(options, model, part) for part in ranks],
+        per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
     )
 
 
@@ -99,6 +96,10 @@ def _of_draft(
     bound."""
     alone = replace(options, model=draft.model, settings=draft.settings, draft=None)
     return alone, draft.config, draft.config.partition(partition.shares, draft.settings)
+
+
+def _slot_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
+    return model.decoder.slot_bytes(part) * options.max_running_requests
 
 
 def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
 
 Bits = npt.NDArray[np.uint16]  # of bf16
+Memory = npt.NDArray[np.uint8]
 
 
 class HiddenStates:
@@ -17,10 +18,11 @@ class HiddenStates:
     latents.
     """
 
-    def __init__(self, slots: int, num_pages: int, columns: int) -> None:
-        # Memory that is never written is never allocated.
-        self._recent = np.zeros((slots, KEPT_HIDDEN_STATES, columns), np.uint16)
-        self._of_pages = np.zeros((num_pages, columns), np.uint16)
+    def __init__(self, of_slots: Memory, of_pages: Memory, columns: int) -> None:
+        """Use the memory of the layer that declares them: uint8 [slots, bytes] and [pages, bytes]."""
+        slots = len(of_slots)
+        self._recent = of_slots.view(np.uint16).reshape(slots, KEPT_HIDDEN_STATES, -1)[..., :columns]
+        self._of_pages = of_pages.view(np.uint16)[:, :columns]
         self._pages: list[list[int]] = [[] for _ in range(slots)]
 
     def begin(self, slot: int) -> None:

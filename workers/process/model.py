@@ -172,7 +172,8 @@ class RankModel:
     def misplaced_pages(self) -> int:
         """Return the number of memory pages of weights and KV cache that are on another node than the rank's node."""
         weights = [(one.address, one.nbytes) for each in self._loaded for one in each.loaded.weights.matrices]
-        return self._node.misplaced_pages([*weights, *(each.program.kv_memory for each in self._programs)])
+        caches = [layer for each in self._programs for layer in each.program.kv_memory]
+        return self._node.misplaced_pages([*weights, *caches])
 
     def run(self, plan: StepPlan) -> StepAnswer:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`

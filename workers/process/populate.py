@@ -4,6 +4,7 @@ import ctypes
 import logging
 import mmap
 import os
+from collections.abc import Sequence
 
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
@@ -24,13 +25,13 @@ class Population:
     cores.
     """
 
-    def __init__(self, address: int, layer_bytes: int, layers: int, num_pages: int) -> None:
-        """Populate `layers` consecutive parts of `layer_bytes` each, divided into `num_pages` pages."""
-        self._address, self._layer_bytes, self._layers, self._num_pages = address, layer_bytes, layers, num_pages
-        self._page_bytes = layer_bytes // max(num_pages, 1)
-        self._pages_a_piece = max(1, _PIECE_BYTES // max(self._page_bytes, 1))
+    def __init__(self, layers: Sequence[tuple[int, int]], num_pages: int) -> None:
+        """Populate the layers, given address and bytes of each, which are divided into `num_pages` pages."""
+        self._layers = [(address, nbytes // num_pages) for address, nbytes in layers if nbytes > 0]  # bytes of a page
+        self._num_pages = num_pages
+        self._pages_a_piece = max(1, _PIECE_BYTES // max((nbytes for _, nbytes in self._layers), default=1))
         self._next_page = self._next_layer = 0
-        self._wanted = min(num_pages, _PAGES_AHEAD) if layer_bytes > 0 else 0
+        self._wanted = min(num_pages, _PAGES_AHEAD) if self._layers else 0
         self._used = self._owed = 0  # assigned pages; backlog of `keep_up` in pages of one layer
 
     @property
@@ -40,8 +41,8 @@ class Population:
 
     def use(self, page: int) -> None:
         """Note that `page` was assigned to a sequence."""
-        if self._layer_bytes > 0 and page >= self._used:
-            self._owed += _TIMES_USED * (page + 1 - self._used) * self._layers
+        if self._layers and page >= self._used:
+            self._owed += _TIMES_USED * (page + 1 - self._used) * len(self._layers)
             self._used = page + 1
             self._wanted = max(self._wanted, min(self._num_pages, self._used + _PAGES_AHEAD))
 
@@ -67,13 +68,16 @@ class Population:
         advance."""
         if self._next_page >= self._wanted:
             return False
-        begin = self._address + self._next_layer * self._layer_bytes + self._next_page * self._page_bytes
-        pages = min(self._pages_a_piece, self._num_pages - self._next_page)
-        if not _populate(begin, begin + pages * self._page_bytes):
-            self._layer_bytes = self._wanted = 0
+        address, page_bytes = self._layers[self._next_layer]
+        begin, pages = (
+            address + self._next_page * page_bytes,
+            min(self._pages_a_piece, self._num_pages - self._next_page),
+        )
+        if not _populate(begin, begin + pages * page_bytes):
+            self._layers, self._wanted = [], 0
             return False
         self._next_layer += 1
-        if self._next_layer == self._layers:
+        if self._next_layer == len(self._layers):
             self._next_layer = 0
             self._next_page += pages
         return self._next_page < self._wanted

@@ -10,6 +10,7 @@ from numaserve.workers.interface.protocol import Launch, SeqPlan, StepPlan
 from numaserve.workers.process.drafting import Drafting, Reading, readings_of
 from numaserve.workers.process.hidden_states import Bits, HiddenStates
 from numaserve.workers.process.rank_program import RankProgram
+from numaserve.workers.program.caches import CacheIndex
 
 
 class Predicting(Drafting):
@@ -26,7 +27,8 @@ class Predicting(Drafting):
         self._given = predictor.outside.given.view(np.uint32)
         self._made, self._served = predictor.outside.kept, served.outside.kept
         self._no_token = vocabulary
-        self._states = HiddenStates(launch.max_running_requests, launch.num_pages, self._given.shape[1])
+        memory = predictor.program.state_memory(CacheIndex(0, 0))  # its only state
+        self._states = HiddenStates(*memory, self._given.shape[1])
         self._own: dict[int, Bits] = {}  # the drafter's own last hidden state, by the index of a sequence in the plan
         self._computed: dict[int, tuple[int, int]] = {}  # by index: the first position, and its row
         self._behind: list[Reading] = []

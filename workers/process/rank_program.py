@@ -78,8 +78,7 @@ class RankProgram:
         model.forward(builder, held.part)
         self.terms = merged_terms(builder.costs())
         self.program, self.outside = _build(builder, held, node)
-        self._layers, self._num_pages = builder.shape.num_layers, launch.num_pages
-        self._layer_bytes = held.kv_bytes // held.config.cached_layers
+        self._num_pages = launch.num_pages
 
     def operations(self) -> list[OperationProfile]:
         """Return the cost of the Program's operations since load."""
@@ -87,8 +86,7 @@ class RankProgram:
 
     def kv_population(self) -> Population:
         """Return the task that touches the KV cache's memory ahead of its use."""
-        address, nbytes = self.program.kv_memory  # includes alignment; empty on a rank without heads
-        return Population(address, min(nbytes // self._layers, self._layer_bytes), self._layers, self._num_pages)
+        return Population(self.program.kv_memory, self._num_pages)
 
 
 def _build(

@@ -21,6 +21,7 @@ from numaserve.workers.program.buffers import (
     Tensor,
     padded,
 )
+from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.experts import ExpertRecorder
 from numaserve.workers.program.fuse import fuse
@@ -111,7 +112,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         self,
         qkv: Tensor,
         *,
-        layer: int,
+        cache: CacheIndex,
         rope: Rope,
         q_norm: Vector | None = None,
         k_norm: Vector | None = None,
@@ -120,12 +121,13 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
     ) -> Tensor:
         """Norms and rotates the heads of `qkv`, or with `norm_rotated` rotates and norms them, stores K and V in their
         pages, returns q in bf16."""
-        q = Tensor(qkv.rows, self.shape.q_heads * padded(self.shape.head_dim), 2)
+        heads = self.shape.caches[cache.kind].heads
+        q = Tensor(qkv.rows, heads.query * padded(heads.dim), 2)
         self.operations.append(
             RopeStore(
                 qkv=qkv,
                 q=q,
-                layer=layer,
+                cache=cache,
                 rope=rope,
                 q_norm=q_norm,
                 k_norm=k_norm,
@@ -139,23 +141,22 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         self,
         q: Tensor,
         *,
-        layer: int,
+        cache: CacheIndex,
         scale: float,
-        window: int | None = None,
         softcap: float | None = None,
         sinks: Vector | None = None,
     ) -> Operand:
-        """Causal attention over all tokens of each sequence so far: bf16 [tokens, q_heads * head_dim]. `sinks`, one for
-        each head, are logits that take part in the softmax without a value."""
-        out = Operand(q.rows, self.shape.q_heads * self.shape.head_dim, 2)
+        """Causal attention over the tokens of each sequence so far: bf16 [tokens, query heads * dimensions]. `sinks`,
+        one for each head, are logits that take part in the softmax without a value."""
+        heads = self.shape.caches[cache.kind].heads
+        out = Operand(q.rows, heads.query * heads.dim, 2)
         self.operations.append(
             Attention(
                 q=q,
                 out=out,
-                partial=self._attention_partial(self.shape.head_dim),
-                layer=layer,
+                partial=self._attention_partial(heads.dim),
+                cache=cache,
                 scale=scale,
-                window=window or 0,
                 softcap=softcap or 0.0,
                 sinks=sinks,
             )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from numaserve.workers.program.buffers import PARTIAL_EXTRA, Buffer
+from numaserve.workers.program.caches import Heads
 
 _BF16, _FP32 = 2, 4
 # Bytes that a rank could have read while two collectives wait for the slowest one.
@@ -32,19 +33,17 @@ class ContextParallel:
         return start + count >= self.from_tokens * count and before + count <= self.max_rows
 
 
-def context_parallel(
-    head_bounds: Sequence[int], head_dim: int, value_dim: int, slot_bytes: int, from_tokens: int | None
-) -> ContextParallel | None:
-    """Return the division of latents of `head_dim` among ranks with these heads. None where a rank has no heads and no
-    cache. `from_tokens` None: from the length where dividing moves fewer bytes. `slot_bytes` are those of the ring."""
-    world = len(head_bounds) - 1
-    if world < 2 or any(begin == end for begin, end in pairwise(head_bounds)):
+def context_parallel(own: Heads, slot_bytes: int, from_tokens: int | None) -> ContextParallel | None:
+    """Return the division of latents among ranks, of which one has the heads `own`. None where a rank has no heads and
+    no cache. `from_tokens` None: from the length where dividing moves fewer bytes. `slot_bytes` are those of the ring.
+    """
+    bounds = own.bounds
+    if len(bounds) < 3 or any(begin == end for begin, end in pairwise(bounds)):
         return None
-    heads = head_bounds[-1]
-    max_rows = slot_bytes // Buffer(heads, value_dim + PARTIAL_EXTRA, _FP32).nbytes
+    max_rows = slot_bytes // Buffer(bounds[-1], own.value_dim + PARTIAL_EXTRA, _FP32).nbytes
     if from_tokens is None:
-        from_tokens = _break_even(head_bounds, head_dim, value_dim)
-    return ContextParallel(list(head_bounds), from_tokens, max_rows)
+        from_tokens = _break_even(bounds, own.dim, own.value_dim)
+    return ContextParallel(list(bounds), from_tokens, max_rows)
 
 
 def _break_even(head_bounds: Sequence[int], head_dim: int, value_dim: int) -> int:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from numaserve.workers.interface.protocol import PAGE_SIZE, OperationTerms
 from numaserve.workers.interface.settings import KvCacheDtype
 from numaserve.workers.program.buffers import ATTENTION_BLOCK, padded
+from numaserve.workers.program.caches import Heads
 from numaserve.workers.program.context_parallel import ContextParallel
 
 FP32, BF16, INT8 = 4, 2, 1  # bytes
@@ -146,8 +147,8 @@ def expected_share(num_experts: int, top_k: int, tokens: int) -> float:
     return 1.0 - (1.0 - top_k / num_experts) ** tokens
 
 
-def kv_bytes_per_token(kv_heads: int, head_dim: int, dtype: KvCacheDtype, *, latent: bool) -> int:
+def kv_bytes_per_token(heads: Heads, dtype: KvCacheDtype) -> int:
     """Bytes of one layer's keys and values of a token; a latent is both. Codes of a byte have a scale."""
-    head = padded(head_dim)
+    head = padded(heads.dim)
     head_bytes = head * BF16 if dtype == "bf16" else head + BF16
-    return (1 if latent else 2) * kv_heads * head_bytes
+    return (1 if heads.is_latent else 2) * heads.kv * head_bytes

@@ -81,7 +81,7 @@ def joined(operations: Sequence[Operation]) -> list[Operation]:
         match before, operation:
             case RmsNorm(), Linear(logits=False) if operation.x in before.writes:
                 mine = sum(readers[buffer.whole] for buffer in before.writes) == 1
-            case RopeStore(), Attention() if operation.q is before.q and operation.layer == before.layer:
+            case RopeStore(), Attention() if operation.q is before.q and operation.cache == before.cache:
                 mine = readers[before.q] == 1
             case _:
                 continue

@@ -7,6 +7,7 @@ last bits, and a token's must not depend on how its prompt was cut, cached or ta
 """
 
 from numaserve.workers.program.buffers import Operand, Quantized, Tensor
+from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.ops.attention import Attention
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
@@ -16,7 +17,7 @@ from numaserve.workers.program.recorder import Recorder
 
 
 class LatentRecorder(Recorder):
-    """Records multi-head latent attention, of a `RankShape` with a `value_dim`."""
+    """Records multi-head latent attention."""
 
     def latents(self, x: Operand, weight: Matrix, bounds: tuple[int, ...] = ()) -> Tensor:
         """The product that makes latents: fp32 [tokens, columns], whole on every rank.
@@ -43,7 +44,7 @@ class LatentRecorder(Recorder):
         w_uk: Matrix,
         w_uv: Matrix,
         *,
-        layer: int,
+        cache: CacheIndex,
         rope: Rope,
         norm: Vector,
         eps: float,
@@ -55,38 +56,39 @@ class LatentRecorder(Recorder):
         which `norm` is for, then the rotated key that all heads share. For each head `w_uk` is [latent, part without
         positions], `w_uv` [value columns, latent].
         """
-        heads, latent = self.shape.q_heads, self.shape.value_dim
+        own = self.shape.caches[cache.kind].heads
+        heads, latent = own.query, own.value_dim
         nope = Operand(q.rows, heads * w_uk.k, 2)
-        query = Tensor(q.rows, heads * self.shape.head_dim, 2)
+        query = Tensor(q.rows, heads * own.dim, 2)
         self.operations.append(
-            LatentStore(q=q, kv=kv, nope=nope, query=query, layer=layer, nope_dim=w_uk.k, rope=rope, norm=norm, eps=eps)
+            LatentStore(q=q, kv=kv, nope=nope, query=query, cache=cache, nope_dim=w_uk.k, rope=rope, norm=norm, eps=eps)
         )
-        self._head_linear("latent_absorb", nope, w_uk, query)
+        self._head_linear("latent_absorb", nope, w_uk, query, heads)
         attended = Operand(q.rows, heads * latent, 2)
-        self._attend(query, attended, layer, scale)
+        self._attend(query, attended, cache, scale)
         out = Operand(q.rows, w_uv.n, 2)
-        self._head_linear("latent_values", attended, w_uv, out)
+        self._head_linear("latent_values", attended, w_uv, out, heads)
         return out
 
-    def _attend(self, query: Tensor, attended: Operand, layer: int, scale: float) -> None:
+    def _attend(self, query: Tensor, attended: Operand, cache: CacheIndex, scale: float) -> None:
         """Append attention to sequences that each rank sees whole, and to those that ranks divide."""
-        partial = self._attention_partial(self.shape.value_dim)
-        self.operations.append(Attention(q=query, out=attended, partial=partial, layer=layer, scale=scale))
+        heads = self.shape.caches[cache.kind].heads
+        partial = self._attention_partial(heads.value_dim)
+        self.operations.append(Attention(q=query, out=attended, partial=partial, cache=cache, scale=scale))
         parallel = self.setup.context_parallel
         if parallel is None:
             return
-        head_dim, rows = self.shape.head_dim, parallel.max_rows
-        gathered = Tensor(rows, parallel.heads * head_dim, 2)
-        queries = Tensor(rows * self.shape.q_heads, head_dim, 2, collective=True)
+        rows = parallel.max_rows
+        gathered = Tensor(rows, parallel.heads * heads.dim, 2)
+        queries = Tensor(rows * heads.query, heads.dim, 2, collective=True)
         results = Tensor(rows * parallel.heads, partial.cols, 4, collective=True)
         self.operations += [
             GatherQueries(query=query, message=queries, gathered=gathered),
-            DividedAttention(q=gathered, message=results, out=attended, partial=partial, layer=layer, scale=scale),
+            DividedAttention(q=gathered, message=results, out=attended, partial=partial, cache=cache, scale=scale),
         ]
 
-    def _head_linear(self, name: str, x: Operand, weight: Matrix, out: Tensor) -> None:
+    def _head_linear(self, name: str, x: Operand, weight: Matrix, out: Tensor, heads: int) -> None:
         """Multiply each head's columns of `x` by its rows of `weight`, into the first of its columns of `out`."""
-        heads = self.shape.q_heads
         in_int8, widened = self._taken(weight)
         source: Operand | Quantized = x
         if in_int8:

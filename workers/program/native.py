@@ -8,6 +8,7 @@ import numpy.typing as npt
 from numaserve.kernels import Program, Team
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
+from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.handles import Handle, Matrix, Rope, Vector
 from numaserve.workers.program.layout import Layout, Place, layout
 from numaserve.workers.program.ops.attention import Attention, RopeStore
@@ -75,12 +76,12 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
         "num_pages": limits.num_pages,
         "vocabulary": shape.vocab_bounds[-1],
         "extra_tokens": shape.extra_tokens,
-        "q_heads": shape.q_heads,
-        "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "value_dim": shape.value_dim,
+        "caches": [
+            (kind.heads.query, kind.heads.kv, kind.heads.dim, kind.heads.value_dim, kind.window, kind.layers)
+            for kind in shape.caches
+        ],
+        "states": [(kind.slot_bytes, kind.page_bytes, kind.layers) for kind in shape.states],
         "context_parallel": (parallel.head_bounds, parallel.from_tokens, parallel.max_rows) if parallel else None,
-        "layers": shape.num_layers,
         "kv_dtype": setup.settings.kv_cache_dtype,
     }
 
@@ -101,6 +102,8 @@ class _Nodes:
         """The value of a field."""
         if isinstance(value, Buffer):
             return self.layout.place(value)
+        if isinstance(value, CacheIndex):
+            return value
         if isinstance(value, tuple):
             return [self.native(each) for each in value]
         if self.weights is not None and isinstance(value, Matrix | Vector | Rope):

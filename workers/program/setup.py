@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.program.caches import CacheKind, StateKind
 from numaserve.workers.program.context_parallel import ContextParallel, context_parallel
 
 
@@ -23,15 +24,10 @@ class ProgramLimits:
 class RankShape:
     """The sizes of one rank's part of a model."""
 
-    q_heads: int
-    kv_heads: int
-    head_dim: int
-    num_layers: int
     hidden_size: int
     vocab_bounds: Sequence[int]  # world size + 1 boundaries of the ranks' parts of the vocabulary
-    # A latent cache has one KV head, and its first `value_dim` dimensions are the values. 0: the cache is not latent.
-    value_dim: int = 0
-    head_bounds: Sequence[int] = ()  # world size + 1 boundaries of the ranks' query heads
+    caches: tuple[CacheKind, ...] = ()
+    states: tuple[StateKind, ...] = ()
     extra_tokens: int = 0  # after the vocabulary: a step may have them, their embedding is zero, and none is sampled
 
 
@@ -71,8 +67,11 @@ class ProgramSetup:
 
     @cached_property
     def context_parallel(self) -> ContextParallel | None:
-        """The division of the latents of long sequences among the ranks; None: they are not divided."""
-        if self.ranks.world == 1 or self.shape.value_dim == 0:
+        """The division of the latents of long sequences among the ranks; None: they are not divided.
+
+        Layers with another kind of cache would need these sequences whole, so all layers must have the same latents.
+        """
+        if self.ranks.world == 1 or len(self.shape.caches) != 1 or not self.shape.caches[0].heads.is_latent:
             return None
-        shape, from_tokens = self.shape, self.settings.context_parallel_from
-        return context_parallel(shape.head_bounds, shape.head_dim, shape.value_dim, self.ranks.slot_bytes, from_tokens)
+        heads = self.shape.caches[0].heads
+        return context_parallel(heads, self.ranks.slot_bytes, self.settings.context_parallel_from)

@@ -17,7 +17,7 @@ const std::vector<int32_t>& head_bounds(const Program& p, const char* kind) {
 }  // namespace
 
 void add(Program& p, const LatentStore& f) {
-  const HeadGeometry& heads = p.heads();
+  const HeadGeometry& heads = p.kv().heads(f.cache);
   require(heads.latent(), f.kKind, "the operation needs a KV cache of latents");
   require(f.nope_dim > 0 && f.nope_dim % kPad == 0 && 2 * f.rope->half == heads.head_dim - heads.value_dim, f.kKind,
           "the head size does not match the KV cache of latents");
@@ -25,7 +25,7 @@ void add(Program& p, const LatentStore& f) {
               f.nope.ld >= heads.q_heads * f.nope_dim && f.query.ld == heads.q_heads * heads.head_dim,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require_size(f.norm, heads.value_dim, f.kKind);
-  auto node = std::make_unique<LatentStoreNode>(f.q, f.kv, f.nope, f.query, heads, p.kv().layer(f.layer));
+  auto node = std::make_unique<LatentStoreNode>(f.q, f.kv, f.nope, f.query, heads, p.kv().layer(f.cache));
   p.step().limit_positions(f.rope->positions);
   node->nope_dim = f.nope_dim;
   node->cos = f.rope->cos.data();
@@ -71,20 +71,22 @@ void add(Program& p, const QuantizeHeads& f) {
 
 void add(Program& p, const GatherQueries& f) {
   const std::vector<int32_t>& bounds = head_bounds(p, f.kKind);
-  const int32_t dim = p.heads().head_dim;
-  require(f.query.ld == p.heads().q_heads * dim && f.gathered.ld >= bounds.back() * dim, f.kKind,
+  const HeadGeometry& heads = p.kv().heads({});  // of the only kind: others are not divided
+  const int32_t dim = heads.head_dim;
+  require(f.query.ld == heads.q_heads * dim && f.gathered.ld >= bounds.back() * dim, f.kKind,
           "the number of columns does not match the number and size of the heads");
   p.add(std::make_unique<GatherQueriesNode>(f.query, f.message, f.gathered, dim, bounds));
 }
 
 void add(Program& p, const DividedAttention& f) {
   const std::vector<int32_t>& bounds = head_bounds(p, f.kKind);
-  const HeadGeometry all = p.context_parallel().all_heads(p.heads());
-  require(f.q.ld == all.q_heads * all.head_dim && f.out.ld >= p.heads().q_heads * all.value_dim &&
+  const HeadGeometry& heads = p.kv().heads(f.cache);
+  const HeadGeometry all = p.context_parallel().all_heads(heads);
+  require(f.q.ld == all.q_heads * all.head_dim && f.out.ld >= heads.q_heads * all.value_dim &&
               f.partial.ld >= all.value_dim + kPartialExtra,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require(f.scale > 0.0f, f.kKind, "the attention scale must be above 0");
-  auto node = std::make_unique<DividedAttentionNode>(f.q, f.message, f.out, f.partial, all, p.kv().layer(f.layer),
+  auto node = std::make_unique<DividedAttentionNode>(f.q, f.message, f.out, f.partial, all, p.kv().layer(f.cache),
                                                      bounds, p.next_turn());
   node->scale = f.scale;
   p.add(std::move(node));

@@ -10,13 +10,13 @@ namespace numaserve::operation {
 struct LatentStore {
   static constexpr const char* kKind = "latent_store";
   Place q, kv, nope, query;
-  int64_t layer;
+  CacheIndex cache;
   int32_t nope_dim;
   const RopeTable* rope;
   const PaddedVector* norm;
   float eps;
   void visit(auto&& field) {
-    field("q", q), field("kv", kv), field("nope", nope), field("query", query), field("layer", layer);
+    field("q", q), field("kv", kv), field("nope", nope), field("query", query), field("cache", cache);
     field("nope_dim", nope_dim), field("rope", rope), field("norm", norm), field("eps", eps);
   }
 };
@@ -59,10 +59,10 @@ struct GatherQueries {
 struct DividedAttention {
   static constexpr const char* kKind = "divided_attention";
   Place q, message, out, partial;
-  int64_t layer;
+  CacheIndex cache;
   float scale;
   void visit(auto&& field) {
-    field("q", q), field("message", message), field("out", out), field("partial", partial), field("layer", layer);
+    field("q", q), field("message", message), field("out", out), field("partial", partial), field("cache", cache);
     field("scale", scale);
   }
 };

@@ -13,6 +13,7 @@
 #include "kernels/include/kernel_table.h"
 #include "kernels/runtime/machine/memory.h"
 #include "kernels/runtime/machine/team.h"
+#include "kernels/runtime/program/states.h"
 #include "kernels/runtime/program/step.h"
 #include "kernels/runtime/program/vectors.h"
 #include "kernels/runtime/weights/packed_matrix.h"
@@ -45,6 +46,7 @@ struct Run {
   ring::Ring* ring;  // null with one rank
   Step& step;
   SlotTable& slots;
+  const States& states;
   std::byte* arena;
   std::byte* thread_scratch;  // `thread_scratch_bytes` for each thread
   int64_t thread_scratch_bytes;

@@ -111,14 +111,14 @@ void add(Program& p, const Reduce& f) {
 }
 
 void add(Program& p, const RopeStore& f) {
-  const HeadGeometry& heads = p.heads();
+  const HeadGeometry& heads = p.kv().heads(f.cache);
   require(2 * f.rope->half <= heads.head_dim, f.kKind, "the table of rotary positions has more columns than a head");
   require(f.qkv.ld >= (heads.q_heads + 2 * heads.kv_heads) * heads.head_dim &&
               f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require_size(f.q_norm, heads.head_dim, f.kKind);
   require_size(f.k_norm, heads.head_dim, f.kKind);
-  auto node = std::make_unique<RopeStoreNode>(f.qkv, f.q, heads, p.kv().layer(f.layer));
+  auto node = std::make_unique<RopeStoreNode>(f.qkv, f.q, heads, p.kv().layer(f.cache));
   p.step().limit_positions(f.rope->positions);
   node->cos = f.rope->cos.data();
   node->sin = f.rope->sin.data();
@@ -131,18 +131,18 @@ void add(Program& p, const RopeStore& f) {
 }
 
 void add(Program& p, const Attention& f) {
-  const HeadGeometry& heads = p.heads();
+  const HeadGeometry& heads = p.kv().heads(f.cache);
   require(f.q.ld == heads.q_heads * heads.head_tiles() * kTileK && f.out.ld >= heads.q_heads * heads.values() &&
               f.partial.ld >= round_up(heads.values(), kTileK) + kPartialExtra,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require(f.scale > 0.0f, f.kKind, "the attention scale must be above 0");
   require_size(f.sinks, heads.q_heads, f.kKind);
-  auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.layer), p.next_turn());
+  auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.cache), p.next_turn());
   node->scale = f.scale;
   node->softcap = f.softcap;
   node->sinks = data_or_null(f.sinks);
   node->block_groups = p.context_parallel().world;
-  node->work = p.step().add_window(f.window);
+  node->work = f.cache.kind;
   if (f.joins_before) join(*node, p.last<RopeStoreNode>());
   p.add(std::move(node));
 }

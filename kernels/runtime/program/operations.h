@@ -90,13 +90,13 @@ struct Reduce {
 struct RopeStore {
   static constexpr const char* kKind = "rope_store";
   Place qkv, q;
-  int64_t layer;
+  CacheIndex cache;
   const RopeTable* rope;
   std::optional<const PaddedVector*> q_norm, k_norm;
   float eps;
   bool norm_rotated;
   void visit(auto&& field) {
-    field("qkv", qkv), field("q", q), field("layer", layer), field("rope", rope);
+    field("qkv", qkv), field("q", q), field("cache", cache), field("rope", rope);
     field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps), field("norm_rotated", norm_rotated);
   }
 };
@@ -104,15 +104,14 @@ struct RopeStore {
 struct Attention {
   static constexpr const char* kKind = "attention";
   Place q, out, partial;
-  int64_t layer;
+  CacheIndex cache;
   float scale;
-  int32_t window;
   float softcap;
   std::optional<const PaddedVector*> sinks;
-  bool joins_before;  // the previous operation stores this layer's keys and values; only this one reads its queries
+  bool joins_before;  // the previous operation stores the same keys and values; only this one reads its queries
   void visit(auto&& field) {
-    field("q", q), field("out", out), field("partial", partial), field("layer", layer), field("scale", scale);
-    field("window", window), field("softcap", softcap), field("sinks", sinks), field("joins_before", joins_before);
+    field("q", q), field("out", out), field("partial", partial), field("cache", cache), field("scale", scale);
+    field("softcap", softcap), field("sinks", sinks), field("joins_before", joins_before);
   }
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <iterator>
 #include <stdexcept>
 
 #include "kernels/cpu_features.h"
@@ -16,83 +15,46 @@ namespace {
 // threads wait for each other.
 constexpr int64_t kMostAhead = 512 << 10;
 
-int64_t scratch_for(const KernelTable& table, const HeadGeometry& heads, int64_t vocabulary) {
-  const int64_t attention = heads.latent() ? table.latent_attention_scratch : table.attention_scratch;
-  return round_up(std::max({table.gemm_scratch, attention, sample_scratch_bytes(vocabulary)}), 4096);
+int64_t scratch_for(const KernelTable& table, const ProgramShape& shape) {
+  int64_t most = std::max(table.gemm_scratch, sample_scratch_bytes(shape.limits.vocabulary));
+  for (const CacheKind& kind : shape.caches)
+    most = std::max(most, kind.heads.latent() ? table.latent_attention_scratch : table.attention_scratch);
+  return round_up(most, 4096);
 }
 
-// Checks the heads before memory is allocated for them.
-const HeadGeometry& checked(const HeadGeometry& heads, KvDtype dtype) {
-  if (heads.latent()) {
-    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a KV cache of latents must be bf16");
-    if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.value_dim % kTileK != 0 ||
-        heads.head_dim <= heads.value_dim)
-      throw std::invalid_argument(
-          "a KV cache of latents must have one head, whose latent and rotated parts are multiples of " +
-          std::to_string(kTileK));
-  }
-  const int64_t most = heads.latent() ? kMaxLatentDim : kMaxHeadDim;
-  if (heads.head_tiles() * kTileK > most || heads.value_dim > kMaxHeadDim)
-    throw std::invalid_argument("heads wider than " + std::to_string(most) + " are not supported");
-  return heads;
-}
-
-const ContextParallel& checked(const ContextParallel& parallel, const HeadGeometry& heads, const ring::Ring* ring) {
+// Latents are divided only where all layers have the same kind of cache: a divided sequence is planned apart.
+const ContextParallel& checked(const ProgramShape& shape, const ring::Ring* ring) {
+  const ContextParallel& parallel = shape.parallel;
   if (parallel.world == 1) return parallel;
   const std::vector<int32_t>& bounds = parallel.head_bounds;
-  if (!heads.latent() || ring == nullptr || ring->world() != parallel.world || ring->rank() != parallel.rank ||
+  if (shape.caches.size() != 1 || !shape.caches.front().heads.latent() || ring == nullptr ||
+      ring->world() != parallel.world || ring->rank() != parallel.rank ||
       bounds.size() != static_cast<size_t>(parallel.world) + 1 || bounds.front() != 0 ||
       std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) != bounds.end() ||
-      bounds[static_cast<size_t>(parallel.rank) + 1] - bounds[static_cast<size_t>(parallel.rank)] != heads.q_heads)
+      bounds[static_cast<size_t>(parallel.rank) + 1] - bounds[static_cast<size_t>(parallel.rank)] !=
+          shape.caches.front().heads.q_heads)
     throw std::invalid_argument("context parallelism needs a KV cache of latents and at least one head on every rank");
   return parallel;
 }
 
 }  // namespace
 
-KvDtype kv_dtype(std::string_view name) {
-  constexpr std::string_view kNames[] = {"bf16", "int8", "fp8_e4m3"};
-  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames)) throw std::invalid_argument("unknown KV cache data type " + std::string(name));
-  return static_cast<KvDtype>(found - std::begin(kNames));
-}
-
-KvCache::KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype)
-    : dtype_(dtype),
-      layers_(layers),
-      head_stride_((heads.latent() ? 1 : 2) * kv_half_bytes(dtype, heads.head_tiles())),
-      page_stride_(heads.kv_heads * head_stride_),
-      layer_stride_(num_pages * page_stride_),
-      buffer_(static_cast<size_t>(layers * layer_stride_)) {}
-
-KvLayer KvCache::layer(int64_t index) const {
-  if (index < 0 || index >= layers_) throw std::invalid_argument("layer " + std::to_string(index) + " is out of range");
-  std::byte* base = buffer_.data() + index * layer_stride_;
-  return {.dtype = dtype_,
-          .k = base,
-          .v = base + head_stride_ / 2,
-          .page_stride = page_stride_,
-          .head_stride = head_stride_};
-}
-
-Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits,
-                 const HeadGeometry& heads, const ContextParallel& parallel, int64_t layers, KvDtype dtype,
-                 int64_t arena_bytes)
+Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape)
     : table_(table),
       team_(team),
       ring_(ring),
-      heads_(checked(heads, dtype)),
-      parallel_(checked(parallel, heads, ring)),
-      slots_(limits.max_slots, limits.pages_per_slot, limits.num_pages, limits.vocabulary),
-      step_(limits, heads, parallel, team.size()),
-      kv_(layers, limits.num_pages, heads, dtype),
-      arena_(static_cast<size_t>(arena_bytes)),
+      parallel_(checked(shape, ring)),
+      slots_(shape.limits.max_slots, shape.limits.pages_per_slot, shape.limits.num_pages, shape.limits.vocabulary),
+      kv_(shape.caches, shape.limits.num_pages, shape.kv_dtype),
+      states_(shape.states, shape.limits.max_slots, shape.limits.num_pages),
+      step_(shape.limits, kv_.kinds(), parallel_, team.size()),
+      arena_(static_cast<size_t>(shape.arena_bytes)),
       blocking_(blocking_for(table, cache_sizes(), processor())),
-      thread_scratch_bytes_(scratch_for(table, heads, limits.vocabulary)),
+      thread_scratch_bytes_(scratch_for(table, shape)),
       thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
       part_sums_(kPartSums * sizeof(float)),
       most_ahead_(std::min<int64_t>(kMostAhead, cache_sizes().l2 / 2)),
-      sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
+      sampled_(static_cast<size_t>(2 * shape.limits.max_logit_rows)) {
   if (ring != nullptr && ring->lanes() > team.size())
     throw std::invalid_argument(
         "the ring has more lanes than a worker has threads; create the ring with at most one lane per thread");
@@ -135,6 +97,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .ring = ring_,
           .step = step_,
           .slots = slots_,
+          .states = states_,
           .arena = arena_.data(),
           .thread_scratch = thread_scratch_.data(),
           .thread_scratch_bytes = thread_scratch_bytes_,

@@ -4,7 +4,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "kernels/blocking.h"
@@ -12,20 +11,14 @@
 
 namespace numaserve {
 
-// Returns the dtype of a name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another name.
-KvDtype kv_dtype(std::string_view name);
-
-// The KV cache of a rank: for each layer, page and KV head K and, unless the cache is latent, V; see KvLayer.
-class KvCache {
- public:
-  KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype);
-  KvLayer layer(int64_t index) const;
-  const LargeBuffer& buffer() const { return buffer_; }
-
- private:
-  KvDtype dtype_;
-  int64_t layers_, head_stride_, page_stride_, layer_stride_;
-  LargeBuffer buffer_;
+// The sizes that a Program is made for.
+struct ProgramShape {
+  Limits limits;
+  std::vector<CacheKind> caches;
+  std::vector<StateKind> states;
+  KvDtype kv_dtype = KvDtype::kBf16;
+  ContextParallel parallel;
+  int64_t arena_bytes = 0;
 };
 
 struct NodeTime {
@@ -50,8 +43,7 @@ class Program {
  public:
   // `ring` is null with one rank. Ring and team outlive the Program. Throws std::invalid_argument for heads that
   // attention does not support, such as a latent cache with a quantized dtype.
-  Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
-          const ContextParallel& parallel, int64_t layers, KvDtype dtype, int64_t arena_bytes);
+  Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape);
 
   void add(std::unique_ptr<Node> node);
   // Keeps `object`, into which nodes point, alive as long as the Program.
@@ -97,7 +89,7 @@ class Program {
   Step& step() { return step_; }
   const Step& step() const { return step_; }
   const KvCache& kv() const { return kv_; }
-  const HeadGeometry& heads() const { return heads_; }
+  const States& states() const { return states_; }
   const ContextParallel& context_parallel() const { return parallel_; }
   int world() const { return ring_ == nullptr ? 1 : ring_->world(); }
   const KernelTable& table() const { return table_; }
@@ -113,11 +105,11 @@ class Program {
   const KernelTable& table_;
   Team& team_;
   ring::Ring* ring_;
-  HeadGeometry heads_;
   ContextParallel parallel_;
   SlotTable slots_;
-  Step step_;
   KvCache kv_;
+  States states_;
+  Step step_;
   LargeBuffer arena_;
   Blocking blocking_;
   int64_t thread_scratch_bytes_;

@@ -24,11 +24,9 @@ void require_ids(std::span<const int32_t> ids, int64_t count) {
 
 }  // namespace
 
-Step::Step(const Limits& limits, const HeadGeometry& heads, const ContextParallel& parallel, int threads)
+Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const ContextParallel& parallel, int threads)
     : limits_(limits),
       parallel_(parallel),
-      planner_(limits, heads, {parallel.world, -1}, threads),
-      divided_planner_(limits, parallel.all_heads(heads), {parallel.world, parallel.rank}, threads),
       max_positions_(limits.pages_per_slot * kPageTokens),
       named_(static_cast<size_t>(limits.max_slots)) {
   const auto max_tokens = static_cast<size_t>(limits.max_tokens), max_slots = static_cast<size_t>(limits.max_slots);
@@ -39,17 +37,16 @@ Step::Step(const Limits& limits, const HeadGeometry& heads, const ContextParalle
   logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
   pooled_rows.reserve(max_slots);
   pooled_sequences.reserve(max_slots);
+  for (const CacheKind& kind : kinds) {
+    planners_.emplace_back(limits, kind.heads, BlockGroups{parallel.world, -1}, threads);
+    attention.push_back(planners_.back().make_work(kind.window));
+  }
   if (parallel.world == 1) return;
-  divided.work = divided_planner_.make_work(0);
+  divided_planner_.emplace(limits, parallel.all_heads(kinds.front().heads), BlockGroups{parallel.world, parallel.rank},
+                           threads);
+  divided.work = divided_planner_->make_work(0);
   divided.sequences.reserve(static_cast<size_t>(parallel.max_rows));
   divided.rows.reserve(static_cast<size_t>(parallel.max_rows));
-}
-
-int Step::add_window(int32_t window) {
-  for (size_t i = 0; i < attention.size(); ++i)
-    if (attention[i].window == window) return static_cast<int>(i);
-  attention.push_back(planner_.make_work(window));
-  return static_cast<int>(attention.size()) - 1;
 }
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
@@ -122,8 +119,8 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       pooled_sequences.push_back(static_cast<int32_t>(i));
     }
   }
-  for (AttentionWork& work : attention) planner_.plan(sequences, work);
-  if (parallel_.world > 1) divided_planner_.plan(divided.sequences, divided.work);
+  for (size_t kind = 0; kind < attention.size(); ++kind) planners_[kind].plan(sequences, attention[kind]);
+  if (divided_planner_) divided_planner_->plan(divided.sequences, divided.work);
   totals.steps += counts();
   totals.tokens += num_tokens();
   totals.logit_steps += !logit_rows.empty();

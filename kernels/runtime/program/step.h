@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/include/kernel_table.h"
-#include "kernels/runtime/attention/attention_plan.h"
+#include "kernels/runtime/attention/kv_cache.h"
 #include "kernels/runtime/program/slots.h"
 
 namespace numaserve {
@@ -52,10 +53,8 @@ struct ContextParallel {
 
 class Step {
  public:
-  Step(const Limits& limits, const HeadGeometry& heads, const ContextParallel& parallel, int threads);
-
-  // Registers a sliding window (0: none) that a node uses; returns its index in `attention`.
-  int add_window(int32_t window);
+  // Latents of the first of `kinds` are divided where `parallel` says so.
+  Step(const Limits& limits, std::span<const CacheKind> kinds, const ContextParallel& parallel, int threads);
 
   // Limits positions to those below `count`: a node's tables end there.
   void limit_positions(int64_t count) { max_positions_ = std::min(max_positions_, count); }
@@ -82,7 +81,7 @@ class Step {
   std::vector<AttentionSequence> sequences;  // which each rank attends for its own heads
   std::vector<LogitRow> logit_rows;
   std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
-  std::vector<AttentionWork> attention;
+  std::vector<AttentionWork> attention;                // of each kind of cache
   std::vector<SequenceInput> plan;
   // Sequences whose latents the ranks divide. `row` of a sequence counts the new tokens of these sequences, and `rows`
   // has their rows in the batch.
@@ -109,7 +108,8 @@ class Step {
 
   Limits limits_;
   ContextParallel parallel_;
-  AttentionPlanner planner_, divided_planner_;
+  std::vector<AttentionPlanner> planners_;  // of each kind of cache
+  std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
   bool may_pool_ = false;
   std::vector<bool> named_;  // slots that the plan being checked contains

@@ -48,10 +48,9 @@ def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
         return None
     path = resolve_model(config.draft_model, weights=weights)
     model = load_model_config(path)
-    latent = any(block.attention.cache.value_dim for block in model.decoder.blocks)  # stored in bf16 only
     settings = ModelSettings(
         formats=WeightFormats(linear=config.draft_quantization),
-        kv_cache_dtype="bf16" if latent else config.settings.kv_cache_dtype,
+        kv_cache_dtype="bf16" if model.caches_latents else config.settings.kv_cache_dtype,
     )
     return DraftOptions(str(path), model, settings)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Operand, Tensor
+from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.cost import (
     BF16,
     FP32,
@@ -21,7 +22,7 @@ from numaserve.workers.program.setup import ProgramSetup
 
 @dataclass(frozen=True, kw_only=True)
 class LatentStore(Operation):
-    """Stores the latents of layer `layer`, and takes the queries apart.
+    """Stores latents in `cache`, and takes the queries apart.
 
     `q`, fp32: for each head the part without positions, `nope_dim` wide, then the rotated part, in halves. `kv`, fp32:
     the latent, which `norm` normalizes, and the rotated key that all heads share. `nope`, bf16, gets the parts without
@@ -33,7 +34,7 @@ class LatentStore(Operation):
     kv: Reads[Tensor]
     nope: Writes[Operand]
     query: Writes[Tensor]
-    layer: int
+    cache: CacheIndex
     nope_dim: int
     rope: Rope
     norm: Vector
@@ -41,9 +42,9 @@ class LatentStore(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read; queries and the latent written in bf16."""
-        shape = program.shape
-        queries = shape.q_heads * (self.nope_dim + shape.head_dim - shape.value_dim)
-        return [of_runs("latent_store", shape.q_heads + 1, (queries + shape.head_dim) * (FP32 + BF16))]
+        heads = program.shape.caches[self.cache.kind].heads
+        queries = heads.query * (self.nope_dim + heads.dim - heads.value_dim)
+        return [of_runs("latent_store", heads.query + 1, (queries + heads.dim) * (FP32 + BF16))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +98,15 @@ class DividedAttention(Operation):
     message: Writes[Tensor]
     out: Updates[Operand]
     partial: Writes[Tensor]
-    layer: int
+    cache: CacheIndex
     scale: float
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """The rank's blocks of the KV cache are read for all heads; results of others for its own are fetched."""
-        shape, ranks, dtype = program.shape, program.ranks, program.settings.kv_cache_dtype
-        position = kv_bytes_per_token(1, shape.head_dim, dtype, latent=True)
-        pair = 2 * (self.q.ld // shape.head_dim) * (shape.head_dim + shape.value_dim)
+        heads, ranks = program.shape.caches[self.cache.kind].heads, program.ranks
+        dtype = program.settings.kv_cache_dtype
+        position = kv_bytes_per_token(heads, dtype)
+        pair = 2 * (self.q.ld // heads.dim) * (heads.dim + heads.value_dim)
 
         def divided(step: StepWork) -> StepWork:
             return parted(step, program.context_parallel)[0]
@@ -120,7 +122,7 @@ class DividedAttention(Operation):
 
         def exchange(step: StepWork) -> Amount:
             rows = divided(step).tokens
-            others = rows * shape.q_heads * shape.value_dim * FP32 * (ranks.world - 1)
+            others = rows * heads.query * heads.value_dim * FP32 * (ranks.world - 1)
             return Amount(rows=rows, touched=2 * others, pieces=rows, fetched=others, meetings=min(rows, 1))
 
         return [

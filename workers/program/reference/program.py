@@ -9,16 +9,18 @@ import torch
 from numaserve.shm_comm import Board
 from numaserve.workers.interface.protocol import TokenLogprobs
 from numaserve.workers.program.buffers import Buffer
+from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import lifetimes
 from numaserve.workers.program.ops.base import Matrix, Operation
 from numaserve.workers.program.ops.rows import Pool
 from numaserve.workers.program.outside import outside_rows
+from numaserve.workers.program.reference.caches import Bytes, KvCache, States
 from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
 from numaserve.workers.program.reference.ranks import Member, alone
-from numaserve.workers.program.reference.run import KvCache, Run, Weights
+from numaserve.workers.program.reference.run import Run, Weights
 from numaserve.workers.program.reference.slots import SlotTable
 from numaserve.workers.program.reference.step import Ints, make_step
 from numaserve.workers.program.setup import ProgramSetup
@@ -46,7 +48,7 @@ class ReferenceProgram:
         """`weights` as for `native.make_program`. `ranks`: where the ranks meet; None: this is the only one."""
         self._setup, self._operations, self._numbers = setup, list(operations), numbers
         self._weights = Weights(numbers, weights)
-        self._kv = KvCache(setup, numbers)
+        self._caches = KvCache(setup, numbers), States(setup)
         self._ranks = ranks or alone()
         self.outside = outside_rows(self._operations, lambda buffer, dtype: np.zeros((buffer.rows, buffer.cols), dtype))
         self._slots = SlotTable(setup.limits, setup.shape.vocab_bounds[-1])
@@ -91,7 +93,7 @@ class ReferenceProgram:
         if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet
             return [], time.monotonic_ns() - begin, 0, 0
         masks = StepMasks(*self._masks, step_id, self._setup.limits.max_slots)
-        run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step, masks, self.outside)
+        run = Run(self._setup, self._numbers, self._weights, *self._caches, self._ranks, step, masks, self.outside)
         with torch.inference_mode():
             self._ranks.run(lambda: self._run(run))
         self.values, self.nan_sequences, self.dropped_sequences = run.values, run.spoiled, run.dropped
@@ -123,9 +125,13 @@ class ReferenceProgram:
         ]
 
     @property
-    def kv_memory(self) -> tuple[int, int]:
-        """Address and bytes of the KV cache."""
-        return self._kv.memory.data_ptr(), self._kv.memory.nbytes
+    def kv_memory(self) -> list[tuple[int, int]]:
+        """Address and bytes of each layer's keys and values."""
+        return self._caches[0].layers
+
+    def state_memory(self, index: CacheIndex) -> tuple[Bytes, Bytes]:
+        """The states of a layer: [slots, bytes] and [pages, bytes]."""
+        return self._caches[1].memory(index)
 
     def _run(self, run: Run) -> None:
         for index, operation in enumerate(self._operations):

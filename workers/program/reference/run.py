@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numaserve.workers.interface.protocol import PAGE_SIZE, TokenLogprobs
+from numaserve.workers.interface.protocol import TokenLogprobs
 from numaserve.workers.program.buffers import Buffer, Columns
+from numaserve.workers.program.caches import CacheIndex, Heads
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector
 from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.reference.caches import KvCache, States
 from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.ranks import Member
@@ -33,45 +34,8 @@ class Weights:
         return self._expanded[weight]
 
 
-class KvCache:
-    """Keys and values in pages, [layers, pages, key and value, heads, tokens of a page, dimensions]; a latent cache has
-    one head, and no values of its own."""
-
-    def __init__(self, setup: ProgramSetup, numbers: Numbers) -> None:
-        shape, limits, dtype = setup.shape, setup.limits, setup.settings.kv_cache_dtype
-        self._numbers, self._kv_dtype = numbers, dtype
-        held = torch.bfloat16 if numbers.rounded and dtype == "bf16" else numbers.dtype
-        parts = 1 if shape.value_dim else 2
-        sizes = (shape.num_layers, limits.num_pages, parts, shape.kv_heads, PAGE_SIZE, shape.head_dim)
-        # Numpy's zeros are memory that the system gives at its first use; torch writes its own at once.
-        self.memory = torch.from_numpy(np.zeros(sizes, f"i{held.itemsize}")).view(held)
-
-    def store(self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
-        """Store the step's keys, and values, [tokens, heads, dimensions].
-
-        A token with a NaN among its values gets zeros, and its key marks it: tokens that do not attend to it multiply
-        its values by a probability of zero, which would not hide a NaN.
-        """
-        told = keys if values is None else values
-        bad = ~torch.isfinite(told).all(-1, keepdim=True)
-        if values is not None:
-            self._store(layer, 1, step, values.masked_fill(bad, 0.0))
-        self._store(layer, 0, step, keys.masked_fill(bad, float("nan")))
-
-    def _store(self, layer: int, part: int, step: Step, x: torch.Tensor) -> None:
-        pages, places = zip(*step.places(), strict=True)
-        kept = self._numbers.kept(x, self._kv_dtype).to(self.memory.dtype)
-        self.memory[layer, :, part][list(pages), :, list(places)] = kept
-
-    def load(self, layer: int, part: int, pages: list[int], tokens: int) -> torch.Tensor:
-        """The first `tokens` keys, or with `part` 1 values, of a sequence with those pages: [heads, tokens,
-        dimensions]."""
-        held = self.memory[layer, :, part][pages[: -(-tokens // PAGE_SIZE)]]
-        return held.transpose(0, 1).flatten(1, 2)[:, :tokens].to(self._numbers.dtype)
-
-
 class Sampled(NamedTuple):
-    """Return the result of a row of logits."""
+    """The result of a row of logits."""
 
     sample: TokenLogprobs | None = None
     target: TokenLogprobs | None = None
@@ -86,6 +50,7 @@ class Run:
     numbers: Numbers
     weights: Weights
     kv: KvCache
+    states: States
     ranks: Member
     step: Step
     masks: StepMasks
@@ -96,6 +61,10 @@ class Run:
     dropped: list[int] = field(default_factory=list)  # sequences that their masks leave no token
     late: list[int] = field(default_factory=list)  # sequences whose masks were not there in time
     spoiled: list[int] = field(default_factory=list)  # sequences without usable results, by index in the plan
+
+    def heads(self, cache: CacheIndex) -> Heads:
+        """The heads of a layer with that cache."""
+        return self.setup.shape.caches[cache.kind].heads
 
     def get(self, buffer: Buffer) -> torch.Tensor:
         """The value of a buffer, or of a part of one: as many rows as the step has of it."""

@@ -27,7 +27,7 @@ def cache() -> mmap.mmap:
 
 def population(memory: mmap.mmap) -> Population:
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    return Population(address, LAYER_BYTES, LAYERS, PAGES)
+    return Population([(address + layer * LAYER_BYTES, LAYER_BYTES) for layer in range(LAYERS)], PAGES)
 
 
 def faults_of_writing(memory: mmap.mmap, first: int, end: int) -> list[int]:
@@ -118,7 +118,7 @@ def test_nothing_is_touched_after_a_step_that_has_taken_no_page() -> None:
 
 
 def test_no_memory_is_no_work() -> None:
-    ahead = Population(0, 0, LAYERS, PAGES)
+    ahead = Population([(0, 0)] * LAYERS, PAGES)
     ahead.use(3)
     ahead.keep_up()
     assert not ahead.advance()

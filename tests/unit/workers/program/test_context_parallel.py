@@ -1,19 +1,24 @@
 """From which length on ranks divide the latents of a sequence."""
 
 import pytest
+from numaserve.workers.program.caches import Heads
 from numaserve.workers.program.context_parallel import context_parallel
 
 LATENT, KEY = 512, 576
 SLOT = 16 << 20
 
 
+def heads(bounds: list[int]) -> Heads:
+    return Heads(1, 1, KEY, LATENT, tuple(bounds))
+
+
 @pytest.mark.parametrize("bounds", [[0, 128], [0, 2, 2], [0, 0, 3], []])
 def test_one_rank_or_ranks_without_heads_divide_nothing(bounds: list[int]) -> None:
-    assert context_parallel(bounds, KEY, LATENT, SLOT, None) is None
+    assert context_parallel(heads(bounds), SLOT, None) is None
 
 
 def test_they_divide_from_where_latents_saved_are_more_than_what_is_exchanged() -> None:
-    found = context_parallel([0, 64, 128], KEY, LATENT, SLOT, None)
+    found = context_parallel(heads([0, 64, 128]), SLOT, None)
     assert found is not None
     queries, results = (64 + 128 + 128) * KEY * 2, (128 + 128) * (LATENT + 16) * 4
     saved = found.from_tokens * KEY  # half of the bytes
@@ -23,7 +28,7 @@ def test_they_divide_from_where_latents_saved_are_more_than_what_is_exchanged() 
 
 def test_more_ranks_save_more_and_fewer_heads_exchange_less() -> None:
     def begin(bounds: list[int]) -> int:
-        found = context_parallel(bounds, KEY, LATENT, SLOT, None)
+        found = context_parallel(heads(bounds), SLOT, None)
         assert found is not None
         return found.from_tokens
 
@@ -32,7 +37,7 @@ def test_more_ranks_save_more_and_fewer_heads_exchange_less() -> None:
 
 
 def test_each_new_token_has_to_be_worth_its_exchange_and_the_ring_bounds_them_all() -> None:
-    found = context_parallel([0, 64, 128], KEY, LATENT, SLOT, 7)
+    found = context_parallel(heads([0, 64, 128]), SLOT, 7)
     assert found is not None and found.from_tokens == 7
     assert [found.divides(start, 3, 0) for start in (17, 18)] == [False, True]
     assert [found.divides(100, 3, found.max_rows - room) for room in (3, 2)] == [True, False]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 import pytest
 from numaserve.workers.program.buffers import Buffer, Tensor
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.cost import Amount, StepWork
 from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
@@ -168,7 +169,7 @@ def test_a_divided_sequence_is_read_once_for_all_its_new_tokens() -> None:
 
 
 def test_gates_that_leave_columns_of_a_product_unwritten_are_refused() -> None:
-    b = ALONE.builder(RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]))
+    b = ALONE.builder(RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)))
     x = b.rms_norm(b.embed(**ALONE.embedding()), VectorShape(), EPS)
     with pytest.raises(ValueError, match="the gate_up weight of 48 columns must have 128 padded rows, not 96"):
         b.gated_mlp(x, MatrixShape(96, HIDDEN), MatrixShape(HIDDEN, 48), "silu")

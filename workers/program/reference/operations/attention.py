@@ -15,9 +15,9 @@ _ROWS = 64  # tokens whose scores are there at once
 
 def rope_store(run: Run, op: RopeStore) -> None:
     """Heads of queries and keys are normalised and rotated, in one order or the other."""
-    shape = run.setup.shape
-    qkv, parts = run.get(op.qkv), [shape.q_heads, shape.kv_heads, shape.kv_heads]
-    q, k, v = qkv.reshape(len(qkv), sum(parts), shape.head_dim).split(parts, dim=1)
+    heads = run.heads(op.cache)
+    qkv, parts = run.get(op.qkv), [heads.query, heads.kv, heads.kv]
+    q, k, v = qkv.reshape(len(qkv), sum(parts), heads.dim).split(parts, dim=1)
 
     def prepared(x: torch.Tensor, norm: Vector | None) -> torch.Tensor:
         if norm is None:
@@ -27,9 +27,9 @@ def rope_store(run: Run, op: RopeStore) -> None:
             return normed(rotated(run, x, op.rope), weight, op.eps)
         return rotated(run, normed(x, weight, op.eps), op.rope)
 
-    run.kv.store(op.layer, run.step, prepared(k, op.k_norm), v)
+    run.kv.store(op.cache, run.step, prepared(k, op.k_norm), v)
     q = run.numbers.bf16(prepared(q, op.q_norm))
-    room = padded(shape.head_dim) - shape.head_dim
+    room = padded(heads.dim) - heads.dim
     run.put(op.q, torch.nn.functional.pad(q, (0, room)).flatten(1))
 
 
@@ -52,16 +52,15 @@ class Softmax:
 
 def attention(run: Run, op: Attention) -> None:
     """Sequences that the ranks divide are left out."""
-    shape = run.setup.shape
-    values = shape.value_dim or shape.head_dim
+    heads, window = run.heads(op.cache), run.setup.shape.caches[op.cache.kind].window
     q = run.get(op.q)
-    q = q.reshape(len(q), shape.q_heads, padded(shape.head_dim))[..., : shape.head_dim]
-    out = q.new_zeros(len(q), shape.q_heads, values)
+    q = q.reshape(len(q), heads.query, padded(heads.dim))[..., : heads.dim]
+    out = q.new_zeros(len(q), heads.query, heads.values)
     how = Softmax(op.scale, op.softcap, run.optional(op.sinks))
-    for each in run.step.whole if shape.q_heads else ():
-        keys = run.kv.load(op.layer, 0, each.slot.pages, each.end)
-        held = keys[..., :values] if shape.value_dim else run.kv.load(op.layer, 1, each.slot.pages, each.end)
-        sees = seen(each, op.window)
+    for each in run.step.whole if heads.query else ():
+        keys = run.kv.load(op.cache, 0, each.slot.pages, each.end)
+        held = keys[..., : heads.values] if heads.is_latent else run.kv.load(op.cache, 1, each.slot.pages, each.end)
+        sees = seen(each, window)
         for begin in range(0, each.count, _ROWS):
             rows = slice(each.row + begin, each.row + min(begin + _ROWS, each.count))
             out[rows], _ = attended(q[rows], keys, held, sees[begin : begin + _ROWS], how)

@@ -10,12 +10,12 @@ from numaserve.workers.program.reference.run import Run
 
 def latent_store(run: Run, op: LatentStore) -> None:
     """The parts without positions, the rotated ones in their places, latents and the shared key in the cache."""
-    shape, numbers = run.setup.shape, run.numbers
-    latent, heads = shape.value_dim, shape.q_heads
-    kv = run.get(op.kv)[:, None, : shape.head_dim]  # one head
+    own, numbers = run.heads(op.cache), run.numbers
+    latent, heads = own.value_dim, own.query
+    kv = run.get(op.kv)[:, None, : own.dim]  # one head
     latents = normed(kv[..., :latent], run.weights.values(op.norm), op.eps)
-    run.kv.store(op.layer, run.step, torch.cat([latents, rotated(run, kv[..., latent:], op.rope)], dim=-1))
-    width = op.nope_dim + shape.head_dim - latent
+    run.kv.store(op.cache, run.step, torch.cat([latents, rotated(run, kv[..., latent:], op.rope)], dim=-1))
+    width = op.nope_dim + own.dim - latent
     q = run.get(op.q)[:, : heads * width].reshape(len(kv), heads, width)
     run.put(op.nope, numbers.bf16(q[..., : op.nope_dim]).flatten(1))
     rotated_q = numbers.bf16(rotated(run, q[..., op.nope_dim :], op.rope))
@@ -35,17 +35,17 @@ def gather_queries(run: Run, op: GatherQueries) -> None:
 
 def divided_attention(run: Run, op: DividedAttention) -> None:
     """Attention of all heads over this rank's blocks; then all ranks' results of its own heads, weighted by sums."""
-    shape, parallel, divided = run.setup.shape, run.setup.context_parallel, run.step.divided
+    heads, parallel, divided = run.heads(op.cache), run.setup.context_parallel, run.step.divided
     if parallel is None or not divided:
         return
     world, rank = run.setup.ranks.world, run.setup.ranks.rank
-    queries = run.get(op.q).unflatten(1, (parallel.heads, shape.head_dim))
+    queries = run.get(op.q).unflatten(1, (parallel.heads, heads.dim))
     found, of_each = [], queries.split([each.count for each in divided])
     for each, own_queries in zip(divided, of_each, strict=True):
-        keys = run.kv.load(op.layer, 0, each.slot.pages, each.end)
+        keys = run.kv.load(op.cache, 0, each.slot.pages, each.end)
         own_blocks = torch.arange(each.end) // ATTENTION_BLOCK % world == rank
         sees = seen(each) & own_blocks
-        found.append(attended(own_queries, keys, keys[..., : shape.value_dim], sees, Softmax(op.scale)))
+        found.append(attended(own_queries, keys, keys[..., : heads.value_dim], sees, Softmax(op.scale)))
     parts = run.ranks.gather([torch.cat(each) for each in zip(*found, strict=True)])
     mine = slice(parallel.head_bounds[rank], parallel.head_bounds[rank + 1])
     values, totals = (torch.stack([part[which][:, mine] for part in parts]) for which in (0, 1))

@@ -1,0 +1,88 @@
+#include "kernels/runtime/attention/kv_cache.h"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace numaserve {
+namespace {
+
+void check(const HeadGeometry& heads, KvDtype dtype) {
+  if (heads.latent()) {
+    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a KV cache of latents must be bf16");
+    if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.value_dim % kTileK != 0 ||
+        heads.head_dim <= heads.value_dim)
+      throw std::invalid_argument(
+          "a KV cache of latents must have one head, whose latent and rotated parts are multiples of " +
+          std::to_string(kTileK));
+  }
+  const int64_t most = heads.latent() ? kMaxLatentDim : kMaxHeadDim;
+  if (heads.head_tiles() * kTileK > most || heads.value_dim > kMaxHeadDim)
+    throw std::invalid_argument("heads wider than " + std::to_string(most) + " are not supported");
+}
+
+// Checks the heads before memory is allocated for them.
+std::vector<CacheKind> checked(std::vector<CacheKind> kinds, KvDtype dtype) {
+  for (const CacheKind& kind : kinds) {
+    check(kind.heads, dtype);
+    if (kind.layers < 0 || kind.window < 0)
+      throw std::invalid_argument("the layers and the window of a kind of cache must not be negative");
+  }
+  return kinds;
+}
+
+}  // namespace
+
+KvDtype kv_dtype(std::string_view name) {
+  constexpr std::string_view kNames[] = {"bf16", "int8", "fp8_e4m3"};
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) throw std::invalid_argument("unknown KV cache data type " + std::string(name));
+  return static_cast<KvDtype>(found - std::begin(kNames));
+}
+
+KvCache::KvCache(std::vector<CacheKind> kinds, int64_t num_pages, KvDtype dtype)
+    : dtype_(dtype), kinds_(checked(std::move(kinds), dtype)) {
+  int64_t offset = 0;
+  for (const auto& [heads, window, layers] : kinds_) {
+    const int64_t head_stride = (heads.latent() ? 1 : 2) * kv_half_bytes(dtype, heads.head_tiles());
+    const int64_t page_stride = heads.kv_heads * head_stride;
+    layouts_.push_back({offset, head_stride, page_stride, num_pages * page_stride});
+    offset += layers * layouts_.back().layer_stride;
+  }
+  buffer_ = LargeBuffer(static_cast<size_t>(offset));
+}
+
+const CacheKind& KvCache::kind(const CacheIndex& index) const {
+  if (index.kind < 0 || static_cast<size_t>(index.kind) >= kinds_.size())
+    throw std::invalid_argument("there is no cache of kind " + std::to_string(index.kind));
+  const CacheKind& found = kinds_[static_cast<size_t>(index.kind)];
+  if (index.layer < 0 || index.layer >= found.layers)
+    throw std::invalid_argument("layer " + std::to_string(index.layer) + " is out of range");
+  return found;
+}
+
+KvLayer KvCache::layer(const CacheIndex& index) const {
+  kind(index);
+  const Layout& layout = layouts_[static_cast<size_t>(index.kind)];
+  std::byte* base = buffer_.data() + layout.offset + index.layer * layout.layer_stride;
+  return {.dtype = dtype_,
+          .k = base,
+          .v = base + layout.head_stride / 2,
+          .page_stride = layout.page_stride,
+          .head_stride = layout.head_stride};
+}
+
+std::vector<std::span<std::byte>> KvCache::layers() const {
+  std::vector<std::span<std::byte>> found;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    const auto bytes = static_cast<size_t>(layouts_[i].layer_stride);
+    std::byte* const base = buffer_.data() + layouts_[i].offset;
+    for (int64_t layer = 0; layer < kinds_[i].layers; ++layer)
+      found.emplace_back(base + layer * layouts_[i].layer_stride, bytes);
+  }
+  return found;
+}
+
+}  // namespace numaserve

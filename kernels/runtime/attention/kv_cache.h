@@ -1,0 +1,55 @@
+// The keys and values that the layers of a Program keep in pages.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/runtime/attention/attention_plan.h"
+#include "kernels/runtime/machine/memory.h"
+
+namespace numaserve {
+
+// Returns the dtype of a name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another name.
+KvDtype kv_dtype(std::string_view name);
+
+// Layers with equal heads and an equal sliding window. A step's attention is planned once for each kind.
+struct CacheKind {
+  HeadGeometry heads;
+  int32_t window = 0;  // tokens that a token looks back at, the token itself included; 0: all
+  int64_t layers = 0;
+};
+
+// The cache of a layer: its kind, and its number among the layers of that kind.
+struct CacheIndex {
+  int32_t kind = 0;
+  int64_t layer = 0;
+};
+
+// The KV cache of a rank: for each layer, page and KV head K and, unless the cache is latent, V; see KvLayer. All kinds
+// have the same pages. Their layers lie one after another, kind by kind.
+class KvCache {
+ public:
+  // Throws std::invalid_argument for heads that attention does not support, such as latents with a quantized dtype.
+  KvCache(std::vector<CacheKind> kinds, int64_t num_pages, KvDtype dtype);
+  const std::vector<CacheKind>& kinds() const { return kinds_; }
+  // Both throw std::invalid_argument for an index out of range.
+  const HeadGeometry& heads(const CacheIndex& index) const { return kind(index).heads; }
+  KvLayer layer(const CacheIndex& index) const;
+  // Returns the memory of each layer.
+  std::vector<std::span<std::byte>> layers() const;
+  const LargeBuffer& buffer() const { return buffer_; }
+
+ private:
+  struct Layout {
+    int64_t offset, head_stride, page_stride, layer_stride;
+  };
+  const CacheKind& kind(const CacheIndex& index) const;
+
+  KvDtype dtype_;
+  std::vector<CacheKind> kinds_;
+  std::vector<Layout> layouts_;  // of each kind
+  LargeBuffer buffer_;
+};
+
+}  // namespace numaserve

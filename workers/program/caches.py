@@ -1,0 +1,53 @@
+"""The caches of a rank's program: keys and values in pages, and states of slots."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of one rank, and the keys and values that they share.
+
+    A latent cache has one KV head, and its first `value_dim` dimensions are the values; 0 where it is not latent.
+    """
+
+    query: int
+    kv: int
+    dim: int
+    value_dim: int = 0
+    bounds: tuple[int, ...] = ()  # world size + 1 boundaries of the ranks' query heads
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether a key is its own value too."""
+        return self.value_dim > 0
+
+    @property
+    def values(self) -> int:
+        """Dimensions of a value."""
+        return self.value_dim or self.dim
+
+
+@dataclass(frozen=True)
+class CacheKind:
+    """Layers with equal heads and an equal sliding window."""
+
+    heads: Heads
+    window: int = 0  # tokens that a token looks back at, the token itself included; 0: all
+    layers: int = 1
+
+
+@dataclass(frozen=True)
+class StateKind:
+    """Layers that keep the same number of bytes for each slot, and for each page."""
+
+    slot_bytes: int
+    page_bytes: int = 0
+    layers: int = 1
+
+
+class CacheIndex(NamedTuple):
+    """The cache of a layer: its kind, and its number among the layers of that kind."""
+
+    kind: int
+    layer: int

@@ -1,0 +1,74 @@
+"""The caches of a program that the reference runs: keys and values in pages, and states of slots."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.program.caches import CacheIndex, CacheKind
+from numaserve.workers.program.reference.numbers import Numbers
+from numaserve.workers.program.reference.step import Step
+from numaserve.workers.program.setup import ProgramSetup
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class KvCache:
+    """Keys and values in pages; a latent cache has one head, and no values of its own.
+
+    For each kind of cache: [layers, pages, key and value, heads, tokens of a page, dimensions].
+    """
+
+    def __init__(self, setup: ProgramSetup, numbers: Numbers) -> None:
+        dtype = setup.settings.kv_cache_dtype
+        self._numbers, self._kv_dtype = numbers, dtype
+        held = torch.bfloat16 if numbers.rounded and dtype == "bf16" else numbers.dtype
+        self._kinds = [self._memory(kind, setup.limits.num_pages, held) for kind in setup.shape.caches]
+
+    @staticmethod
+    def _memory(kind: CacheKind, pages: int, held: torch.dtype) -> torch.Tensor:
+        heads = kind.heads
+        sizes = (kind.layers, pages, 1 if heads.is_latent else 2, heads.kv, PAGE_SIZE, heads.dim)
+        # Numpy's zeros are memory that the system gives at its first use; torch writes its own at once.
+        return torch.from_numpy(np.zeros(sizes, f"i{held.itemsize}")).view(held)
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """Address and bytes of each layer's memory."""
+        return [(layer.data_ptr(), layer.nbytes) for kind in self._kinds for layer in kind]
+
+    def store(self, cache: CacheIndex, step: Step, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
+        """Store the step's keys, and values, [tokens, heads, dimensions].
+
+        A token with a NaN among its values gets zeros, and its key marks it: tokens that do not attend to it multiply
+        its values by a probability of zero, which would not hide a NaN.
+        """
+        told = keys if values is None else values
+        bad = ~torch.isfinite(told).all(-1, keepdim=True)
+        if values is not None:
+            self._store(cache, 1, step, values.masked_fill(bad, 0.0))
+        self._store(cache, 0, step, keys.masked_fill(bad, float("nan")))
+
+    def _store(self, cache: CacheIndex, part: int, step: Step, x: torch.Tensor) -> None:
+        pages, places = zip(*step.places(), strict=True)
+        memory = self._kinds[cache.kind]
+        kept = self._numbers.kept(x, self._kv_dtype).to(memory.dtype)
+        memory[cache.layer, :, part][list(pages), :, list(places)] = kept
+
+    def load(self, cache: CacheIndex, part: int, pages: list[int], tokens: int) -> torch.Tensor:
+        """The first `tokens` keys, or with `part` 1 values, of a sequence with those pages: [heads, tokens,
+        dimensions]."""
+        held = self._kinds[cache.kind][cache.layer, :, part][pages[: -(-tokens // PAGE_SIZE)]]
+        return held.transpose(0, 1).flatten(1, 2)[:, :tokens].to(self._numbers.dtype)
+
+
+class States:
+    """The states of layers, zero at first: for each kind of state [layers, slots, bytes] and [layers, pages, bytes]."""
+
+    def __init__(self, setup: ProgramSetup) -> None:
+        slots, pages = setup.limits.max_slots, setup.limits.num_pages
+        self._of_slots = [np.zeros((kind.layers, slots, kind.slot_bytes), np.uint8) for kind in setup.shape.states]
+        self._of_pages = [np.zeros((kind.layers, pages, kind.page_bytes), np.uint8) for kind in setup.shape.states]
+
+    def memory(self, index: CacheIndex) -> tuple[Bytes, Bytes]:
+        """The states of a layer: [slots, bytes] and [pages, bytes]."""
+        return self._of_slots[index.kind][index.layer], self._of_pages[index.kind][index.layer]

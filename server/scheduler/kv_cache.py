@@ -139,7 +139,7 @@ class KVCache:
         self.tree.unlock(node)
         seq.node = None
         seq.pages = []
-        seq.num_computed = seq.num_guessed = seq.draft_read = 0
+        seq.num_computed = seq.num_drafts = seq.draft_read = 0
 
     def trust(self, seq: Sequence, end: int) -> None:
         """Mark pages as sound: position `end` - 1 of `seq` gave numbers as logits, and so did all that it sees."""

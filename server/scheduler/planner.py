@@ -1,12 +1,13 @@
 """The filling of a plan: the next tokens first, and prompts with what they leave."""
 
-from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.running_set import RunningSet
 from numaserve.server.scheduler.sequence import Sequence, SequenceState
 from numaserve.server.scheduler.step import StepBuilder, slot_init
+from numaserve.server.speculation.decode import Decode
+from numaserve.server.speculation.speculation import Draft, Speculation
 from numaserve.workers.interface.protocol import SlotInit
 
 
@@ -14,9 +15,9 @@ class Planner:
     """Plans what runs next, of whom `RunningSet` and `WaitingQueue` put first, as far as the step's budget allows."""
 
     def __init__(
-        self, kv: KVCache, waiting: WaitingQueue, running_set: RunningSet, drafting: Drafting | None = None
+        self, kv: KVCache, waiting: WaitingQueue, running_set: RunningSet, speculation: Speculation | None = None
     ) -> None:
-        self._drafting = drafting
+        self._speculation = speculation
         self._kv = kv
         self._waiting = waiting
         self._running_set = running_set
@@ -49,18 +50,18 @@ class Planner:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
 
-    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> dict[Sequence, Draft]:
+    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> dict[Decode, Draft]:
         """Guesses to verify. Each of `running` keeps the token and the row that it must find, and prompts keep half of
         what is left: none would come to an end, or begin, beside sequences of which everything can be guessed."""
-        if self._drafting is None:
+        if self._speculation is None:
             return {}
         # Ahead of an answer there is mostly nothing to guess behind, and nobody's tokens have to be counted.
-        some = any(map(self._drafting.may_guess, running))
+        some = any(map(self._speculation.may_draft, running))
         decodes = [seq for seq in running if seq.num_remaining == 1 and seq.wants_sample] if some else []
         most = step.budget.beyond(len(running))
         if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
             most //= 2
-        return self._drafting.choose(decodes, most)
+        return self._speculation.choose(decodes, most)
 
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:
         """Plan chunks of `prompts`, and of those that wait. Returns those that begin for the first time."""
@@ -95,7 +96,7 @@ class Planner:
     ) -> None:
         step.add(seq, chunk, pages, init)
         seq.num_computed += chunk.length + len(chunk.drafts)
-        seq.num_guessed += len(chunk.drafts)
+        seq.num_drafts += len(chunk.drafts)
         seq.num_pending += chunk.sample
         seq.logprob_rows_planned += chunk.logprob_rows
         self._kv.publish(seq)

@@ -3,8 +3,8 @@
 from bisect import bisect_right
 from typing import NamedTuple
 
-from numaserve.server.scheduler.costs.cost_model import CostModel
-from numaserve.server.scheduler.costs.cost_table import StepWork
+from numaserve.server.costs.cost_model import CostModel
+from numaserve.server.costs.cost_table import StepWork
 from numaserve.server.scheduler.sequence import (
     DEFAULT_TARGET_ITL_S,
     DEFAULT_TARGET_STEPS,

@@ -3,9 +3,7 @@
 from collections import Counter, deque
 
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
-from numaserve.server.scheduler.drafting import Drafting
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
-from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.queue.queue import WaitingQueue
@@ -14,6 +12,8 @@ from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats,
 from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.suspects import Finding, Suspects
+from numaserve.server.speculation.drafter import Drafters
+from numaserve.server.speculation.speculation import Speculation
 from numaserve.workers.interface.protocol import SeqResult, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
@@ -62,8 +62,16 @@ class Scheduler:
         self.costs = self.step_costs.served
         self.waiting = WaitingQueue()
         self.running_set = RunningSet(config, self.kv, self.waiting)
-        self._drafting = None if drafters is None else Drafting(self.step_costs, drafters, config)
-        self._planner = Planner(self.kv, self.waiting, self.running_set, self._drafting)
+        self._speculation = None
+        if drafters is not None:
+            self._speculation = Speculation(
+                drafters,
+                self.step_costs.served,
+                self.step_costs.draft_model,
+                worker_drafter=config.worker_drafter,
+                vocab_size=config.vocab_size,
+            )
+        self._planner = Planner(self.kv, self.waiting, self.running_set, self._speculation)
         # Guesses that were verified, by what they came from and whether they were right.
         self.drafted: Counter[tuple[str, bool]] = Counter()
         self.in_flight: deque[InFlight] = deque()
@@ -123,8 +131,8 @@ class Scheduler:
         self.newly_admitted = []
         if len(self.in_flight) == MAX_IN_FLIGHT:
             return None
-        if self._drafting is not None:
-            self._drafting.begin_step()
+        if self._speculation is not None:
+            self._speculation.begin_step()
         if self._waits_for_drafts():
             return None
         if self.held:
@@ -137,8 +145,8 @@ class Scheduler:
             return None
         self._next_step += 1
         self.in_flight.append(step.in_flight)
-        if self._drafting is not None:
-            step.in_flight.expected = self._drafting.expected
+        if self._speculation is not None:
+            step.in_flight.expected = self._speculation.expected
         return step.finish()
 
     def beat(self) -> StepPlan:
@@ -159,13 +167,13 @@ class Scheduler:
         self.in_flight[0].check(result)
         record = self.in_flight.popleft()
         if record.entries:  # it is neither void nor a beat
-            if self._drafting is not None and self.costs.predicts:
+            if self._speculation is not None and self.costs.predicts:
                 counts = record.has_drafts and not any(each.late for each in result.seqs)
                 kept = sum(len(each.following) for each in result.seqs) if counts else None
                 # What is waited for behind guesses is a part of their price.
                 took = (result.worker_ns - result.draft_ns) * 1e-9
                 predicted = self.costs.predict(record.terms)
-                self._drafting.took(took / predicted if predicted else 0.0, record.rows, kept, record.expected)
+                self._speculation.took(took / predicted if predicted else 0.0, record.rows, kept, record.expected)
             self.step_costs.observe(record, result)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
@@ -177,8 +185,8 @@ class Scheduler:
 
     def paused(self, seconds: float) -> None:
         """Learn for how long the workers had nothing to do for want of the oldest plan in flight, and of its answer."""
-        if self._drafting is not None and self.in_flight:
-            self._drafting.paused(seconds, len(self.in_flight[0].entries))
+        if self._speculation is not None and self.in_flight:
+            self._speculation.paused(seconds, len(self.in_flight[0].entries))
 
     def fail_step(self, step_id: int) -> list[Sequence]:
         """End the sequences of the oldest plan in flight, which the workers could not run, and return them.
@@ -205,8 +213,8 @@ class Scheduler:
         finding = self._suspects.died(self.in_flight)
         for entry in (entry for record in self.in_flight for entry in record.entries):
             # What it guessed may be what they died of, and it would guess the same again.
-            if entry.drafts and self._drafting is not None and entry.seq.state is not SequenceState.FINISHED:
-                self._drafting.refuse(entry.seq)
+            if entry.drafts and self._speculation is not None and entry.seq.state is not SequenceState.FINISHED:
+                self._speculation.refuse(entry.seq)
         self.reset_workers()
         if finding.convicted is not None:
             self._end(finding.convicted)
@@ -250,15 +258,17 @@ class Scheduler:
 
     def _waits_for_drafts(self) -> bool:
         """Whether the next plan is to be made after the answer to the last one."""
-        if self._drafting is None or not self.in_flight:
+        if self._speculation is None or not self.in_flight:
             return False
         last = self.in_flight[-1]
         if last.is_awaited:
             return True
-        if last.has_drafts and self._drafting.may_be_last(last, self.step_costs.expected(last) or 0.0):
-            return True
+        if last.has_drafts:
+            seconds = self.step_costs.expected(last) or 0.0
+            if self._speculation.may_be_last(len(last.entries), last.expected, seconds):
+                return True
         room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
-        return self._drafting.waits(self.running, room)
+        return self._speculation.waits(self.running, room)
 
     def _let_in(self, held: list[Sequence]) -> None:
         """Put sequences that were held back into the queue."""
@@ -271,8 +281,8 @@ class Scheduler:
         elif seq not in self.held:
             self.waiting.take_out(seq)
         self.waiting.leave(seq)
-        if self._drafting is not None:
-            self._drafting.forget(seq)
+        if self._speculation is not None:
+            self._speculation.forget(seq)
         seq.state = SequenceState.FINISHED
         del self._sequences[seq.request_id]
 
@@ -341,9 +351,9 @@ class Scheduler:
 
     def _apply_guesses(self, entry: Entry, right: int) -> None:
         seq = entry.seq
-        seq.num_guessed -= entry.drafts
+        seq.num_drafts -= entry.drafts
         seq.num_computed -= entry.drafts - right  # what rests on wrong guesses is computed again, in the same places
-        if self.in_flight and seq in self.in_flight[0].guessed_behind:
+        if self.in_flight and seq in self.in_flight[0].drafted_by_workers:
             seq.draft_read += right
         elif entry.drafter == "draft_model":
             seq.draft_read += min(right, entry.drafts - 1)  # it has not read its last guess
@@ -356,8 +366,8 @@ class Scheduler:
         if seq.careful:
             seq.careful -= 1
             self._set_awaits_mask(seq, awaits=True)
-        if self._drafting is not None:
-            self._drafting.answered(seq, tokens, entry.by_draft_model)
+        if self._speculation is not None:
+            self._speculation.answered(seq, tokens, entry.by_workers)
         if entry.drafts:
             right, wrong = len(answer.following), entry.drafts - len(answer.following)
             self.drafted.update({(entry.drafter, True): right, (entry.drafter, False): wrong})

@@ -102,7 +102,7 @@ class Sequence:
     # Positions whose KV is written once every plan sent has run; and of them the guesses in flight, any of which may be
     # wrong, so that the sequence goes on before it.
     num_computed: int = field(init=False, default=0)
-    num_guessed: int = field(init=False, default=0)
+    num_drafts: int = field(init=False, default=0)
     draft_read: int = field(init=False, default=0)  # the same of the draft model's, if there is one
     num_pending: int = field(
         init=False, default=0
@@ -115,7 +115,7 @@ class Sequence:
     forced: tuple[int, Iterable[int]] = field(init=False, default=(0, ()))
     # What is guessed of the next tokens of a constrained one, from an index on; and, told as above, such guesses as far
     # as the first that the constraint forbids.
-    guessed: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
+    drafted: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     forbidden: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     rejected: Counter[str] = field(init=False, default_factory=Counter)  # wrong guesses that were verified, by drafter
     # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens
@@ -141,12 +141,12 @@ class Sequence:
     @property
     def next_position(self) -> int:
         """The next position to compute; each guess in flight that is right will move it on by one."""
-        return self.num_computed - self.num_guessed
+        return self.num_computed - self.num_drafts
 
     @property
     def num_unknown(self) -> int:
         """The most tokens that plans in flight may bring."""
-        return self.num_pending + self.num_guessed
+        return self.num_pending + self.num_drafts
 
     @property
     def wants_sample(self) -> bool:

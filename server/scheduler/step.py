@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from numaserve.server.scheduler.costs.cost_model import CostModel
-from numaserve.server.scheduler.costs.cost_table import NO_TERMS, Terms
-from numaserve.server.scheduler.draft_model import DraftModelWork
+from numaserve.server.costs.cost_model import CostModel
+from numaserve.server.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import WORKER_DRAFTERS, SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.server.speculation.worker_reading import WorkerReading
 from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
 
 
@@ -25,8 +25,8 @@ class Entry(NamedTuple):
     void: bool = False  # planned after a sample that was taken back: its answer means nothing
 
     @property
-    def by_draft_model(self) -> int:
-        """How many of the drafts are the draft model's."""
+    def by_workers(self) -> int:
+        """The number of draft tokens that the workers make."""
         return self.drafts if self.drafter in WORKER_DRAFTERS else 0
 
     @property
@@ -90,7 +90,7 @@ class InFlight:
     draft_terms: Terms = NO_TERMS  # of the draft model's
     tokens: int = 0  # of all its sequences
     expected: float = 0.0  # of its guesses, those that should be right
-    guessed_behind: set[Sequence] = field(default_factory=set)  # by the draft model, which reads them up to there
+    drafted_by_workers: set[Sequence] = field(default_factory=set)  # their drafter has read these to the end
 
     @property
     def has_drafts(self) -> bool:
@@ -106,7 +106,7 @@ class InFlight:
     @property
     def is_awaited(self) -> bool:
         """Whether no plan is to be made before it is answered: that tells behind what the front end guesses next."""
-        return any(entry.drafts > entry.by_draft_model for entry in self.entries)
+        return any(entry.drafts > entry.by_workers for entry in self.entries)
 
     def go_on_behind(self, before: "InFlight", result: StepResult) -> None:
         """Learn how many guesses of the plan before were right: this one was made as if none were."""
@@ -143,7 +143,15 @@ class StepBuilder:
         """`draft_costs` are those of the draft model, if there is one."""
         self._slots = config.max_running_requests
         self._work = costs.begin()
-        self._draft_model = None if draft_costs is None else DraftModelWork(draft_costs, config, step_id)
+        self._reading = None
+        if draft_costs is not None:
+            self._reading = WorkerReading(
+                draft_costs,
+                config.page_size,
+                its_turn=step_id % config.page_size == 0,
+                shares_pages=config.enable_prefix_cache,
+                forgets=config.worker_drafter == "mtp",
+            )
         self.budget = StepBudget(config, costs, self._work, draft_costs)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
@@ -156,11 +164,11 @@ class StepBuilder:
         drafts = len(chunk.drafts)
         end = known + drafts
         pool = seq.pool and end == seq.prompt_len
-        if self._draft_model is not None:
-            guesses = drafts if chunk.drafter in WORKER_DRAFTERS else 0
-            if guesses:
-                self.in_flight.guessed_behind.add(seq)
-            self._draft_model.add(len(self.plans), seq, known if guesses else min(known, len(seq.tokens)), guesses)
+        if self._reading is not None:
+            by_workers = drafts if chunk.drafter in WORKER_DRAFTERS else 0
+            if by_workers:
+                self.in_flight.drafted_by_workers.add(seq)
+            self._reading.add(len(self.plans), seq, known if by_workers else min(known, len(seq.tokens)), by_workers)
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,
@@ -187,11 +195,11 @@ class StepBuilder:
         self.in_flight.terms, self.in_flight.tokens = self._work.terms(), self._work.tokens
         drafts = [entry.drafts for entry in self.in_flight.entries]
         more: dict[str, Any] = {"drafts": drafts} if any(drafts) else {}  # left out where there is nothing to say
-        if self._draft_model is not None:
-            self._draft_model.finish()
-        if self._draft_model is not None and self._draft_model.plans:
-            self.in_flight.draft_terms = self._draft_model.terms()
-            more["draft_work"] = self._draft_model.plans
+        if self._reading is not None:
+            self._reading.finish()
+            if self._reading.plans:
+                self.in_flight.draft_terms = self._reading.terms()
+                more["draft_work"] = self._reading.plans
         return StepPlan(self.in_flight.step_id, self.plans, **more)
 
 

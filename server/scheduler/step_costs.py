@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.scheduler.step import InFlight
 from numaserve.workers.interface.protocol import OperationTerms, StepResult
 

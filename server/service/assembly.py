@@ -26,7 +26,7 @@ from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.server.service.process.key_sources import KeySources
-from numaserve.server.speculation.drafters import ServerDrafters
+from numaserve.server.speculation.server_drafters import ServerDrafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol

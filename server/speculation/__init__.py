@@ -1,1 +1,1 @@
-"""Drafters: what guesses the next tokens of a sequence."""
+"""Draft tokens: their drafters, their prices, and what the server learns about both."""

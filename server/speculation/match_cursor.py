@@ -1,21 +1,22 @@
-"""A sequence on its way through a text that it repeats, with changes."""
+"""The place of a sequence in a text that it repeats with changes."""
 
 from collections.abc import Sequence
 
-_AHEAD = 8  # tokens of the text, behind the place where it was left, among which it is looked for at first
-_LOST = 8  # tokens of the sequence behind which it is not looked for any more
-_MANY = 64  # new tokens that are not followed: those of a sequence that is resumed, as it was said elsewhere
+_AHEAD = 8  # tokens of the text after the place where it was left, in which the sequence is searched first
+_LOST = 8  # tokens of the sequence after which the search ends
+_MANY = 64  # new tokens above which the text is not followed: a resumed sequence was computed elsewhere
 
 
 class MatchCursor:
-    """Where in a text a sequence is that goes along it, and by how many tokens that is known.
+    """The place in a text that a sequence follows, and the number of tokens that match before it.
 
-    A sequence that leaves the text, since a word is changed in it, is mostly back some tokens later. There one token in
-    common tells the place, as it could not in a whole text, and two tell it better. The text may be the sequence.
+    A sequence that leaves the text, for example at a changed word, mostly returns some tokens later. Near the place one
+    common token identifies the new place, as it could not in a whole text, and two identify it better. The text may be
+    the sequence.
     """
 
     def __init__(self, text: Sequence[int], place: int, known: int, matched: int) -> None:
-        """The sequence has `known` tokens, of which the last `matched` ones are those before `place` of the text."""
+        """Start at `place`: the last `matched` of the sequence's `known` tokens are the tokens before it."""
         self.text = text
         self.place = place
         self.matched = matched
@@ -24,16 +25,16 @@ class MatchCursor:
 
     @property
     def is_there(self) -> bool:
-        """Whether the sequence has gone along the text up to its last token."""
+        """True if the sequence has followed the text up to its last token."""
         return self._lost == 0
 
     @property
     def is_lost(self) -> bool:
-        """Whether it will not come back."""
+        """True if the sequence will not return."""
         return self._lost > _LOST
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Go on with the sequence, of which these are all tokens, and come back to the text where that is near."""
+        """Follow the sequence, which has all these tokens, and return to the text where that is near."""
         new, end = range(self._known, len(tokens)), len(self.text)
         if self.is_there and len(new) <= _MANY:
             for index in new:

@@ -1,4 +1,4 @@
-"""`prediction` and `speculative`: what may be used to guess an answer."""
+"""`prediction` and `speculative`: what may be used to draft an answer."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_another_shape_is_refused_by_its_place(client: TestClient, prediction: o
         (None, None),
     ],
 )
-def test_a_request_chooses_what_guesses(
+def test_a_request_chooses_its_drafters(
     client: TestClient, engine: FakeEngine, path: str, value: object, drafters: frozenset[str] | None
 ) -> None:
     assert post(client, path, speculative=value).status_code == 200

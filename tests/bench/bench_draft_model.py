@@ -1,13 +1,14 @@
-"""What guesses of the workers cost and gain, by how many there are, beside what the models of costs predict.
+"""What draft tokens of the workers cost and gain, by how many there are, beside what the models of costs predict.
 
 python tests/bench/bench_draft_model.py [--mtp] [--tokens 96] [--rounds 2] [--json FILE]
 
 One sequence on one rank of all cores, without a front end: a model of a billion parameters whose draft model is the
 demo, which mostly agrees with it (larger_demo.py), or with `--mtp` one of experts and latents with a layer that
-predicts, which is always right (predicting_model.py): of its guesses, each is taken for right with a given probability.
-Its text is what the model samples without guesses; what is kept has to be that. `step` is the time of a
-step by that of one without guesses, `drafting` the part of it that makes guesses, `speed` tokens a second by those
-without guesses, and `of_predicted` the time measured by that which the models of costs predict from the steps before.
+predicts, which is always right (predicting_model.py): each draft token is taken for right with a given probability.
+Its text is what the model samples without draft tokens; what is kept has to be that. `step` is the time of a step
+divided by the time of one without draft tokens, `drafting` the part of it that makes draft tokens, `speed` tokens a
+second divided by those without draft tokens, and `of_predicted` the measured time divided by the time that the cost
+models predict from the steps before.
 """
 
 import argparse
@@ -24,9 +25,9 @@ from pathlib import Path
 
 from larger_demo import save_larger
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.scheduler.draft_model import Reading, terms_of_passes
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
+from numaserve.server.speculation.worker_reading import Reading, terms_of_passes
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.bench.rows import Row, Rows
 from numaserve.workers.interface.protocol import (
@@ -52,7 +53,7 @@ SAMPLING = SamplingParams(temperature=0.7, seed=1)
 
 @dataclass
 class Series:
-    """Steps with one number of guesses, of which each is taken for right with a probability."""
+    """Steps with one number of draft tokens, of which each is taken for right with a probability."""
 
     depth: int
     right: float = 1.0
@@ -66,7 +67,7 @@ class Text:
     """The sequence: what comes next is known, and may be computed again."""
 
     def __init__(self, group: RankGroup, prompt: list[int], tokens: int, *, rereads: bool) -> None:
-        """`rereads`: guesses have to be read again once they are known to be right."""
+        """`rereads`: draft tokens have to be read again once they are known to be right."""
         self._group = group
         self._rereads = rereads
         self._chance = random.Random(0)
@@ -138,7 +139,7 @@ def bench(text: Text, rounds: int, name: str, all_right: Sequence[float]) -> Row
             "speed": series.tokens / sum(series.seconds) * sum(plain.seconds) / plain.tokens,
             "of_predicted": sum(series.seconds) / sum(series.predicted),
         }
-        yield Row(f"guesses of {name}", {"right": str(series.right), "depth": series.depth}, figures)
+        yield Row(f"draft tokens of {name}", {"right": str(series.right), "depth": series.depth}, figures)
 
 
 @contextmanager

@@ -7,10 +7,9 @@ Kinds of work: a text whose spelling is to be corrected, without and with OpenAI
 as JSON, without and with a schema, code that repeats itself, and free chat, greedy and at a temperature of 0.7. No two
 requests of a row are alike, and rows have a `cache_salt` each: what a server has seen of an answer would make the next
 one free. `speed` is tokens a second with by without, the median over rounds, and `decode` the same behind the first
-token of each answer; `accepted` is the part of the verified guesses that was right, and `guessed` the part of all
-tokens that came as guesses. With `--larger` the demo is the draft model of one of a billion parameters that says nearly
-the same (larger_demo.py). With `--reserve-core` the front end has a core that no worker uses, as it should where there
-are many.
+token of each answer; `accepted` is the acceptance rate, and `drafted` the part of all tokens that were draft tokens.
+With `--larger` the demo is the draft model of one of a billion parameters that says nearly the same (larger_demo.py).
+With `--reserve-core` the front end has a core that no worker uses, as it should where there are many.
 """
 
 import argparse
@@ -131,7 +130,7 @@ def _fill(server: Server) -> None:
 
 
 def _verified(server: Server) -> Speculation:
-    """What was guessed so far."""
+    """What was drafted so far."""
     found = speculation_of(httpx.get(f"{server.url}/metrics").text.splitlines())
     assert found is not None
     return found
@@ -171,7 +170,7 @@ def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int],
             "most": max(speeds),
             "decode": slow / fast,
             "accepted": grown.acceptance or 0.0,
-            "guessed": grown.accepted / tokens,
+            "drafted": grown.accepted / tokens,
         }
         yield Row(
             "with speculation by without", {"work": kind, "temperature": str(temperature), "streams": count}, figures

@@ -1,12 +1,12 @@
-"""What it costs to verify guesses, and what they gain when a given part of them is right.
+"""What it costs to verify draft tokens, and what they gain when a given part of them is right.
 
 python tests/bench/bench_verification.py [--model demo | --shape llama-1b] [--quantization int8] [--json FILE]
 
-One sequence on one rank of all cores, without a front end. Its text is what the model samples without guesses; then the
-same text is guessed to a fixed depth, and each guess is right with a given probability. `speed` is tokens a second by
-those without guesses, `step` the time of a step by that of one without guesses (what rows cost), and `of_predicted` the
-time measured by that which the scheduler's model of costs predicts from the steps before. What is kept has to be the
-text.
+One sequence on one rank of all cores, without a front end. Its text is what the model samples without draft tokens.
+Then the same text is drafted to a fixed depth, and each draft token is right with a given probability. `speed` is
+tokens a second divided by those without draft tokens, `step` the time of a step divided by that of one without draft
+tokens (the cost of rows), and `of_predicted` the measured time divided by the time that the scheduler's cost model
+predicts from the steps before. What is kept has to be the text.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.scheduler.costs.cost_model import CostModel
+from numaserve.server.costs.cost_model import CostModel
 from numaserve.workers.bench.rows import Row, Rows
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SeqResult, SlotInit, StepPlan
@@ -41,7 +41,7 @@ SAMPLING = SamplingParams(temperature=1.0, seed=1)
 
 @dataclass
 class Series:
-    """Steps of one depth, whose guesses are right equally often."""
+    """Steps of one depth, whose draft tokens are right equally often."""
 
     depth: int
     right: float
@@ -117,7 +117,7 @@ def bench(text: Text, name: str, rounds: int) -> Rows:
                 "speed": series.tokens / sum(series.seconds) * sum(plain.seconds) / plain.tokens,
                 "of_predicted": sum(series.worked) / sum(series.predicted),
             }
-            yield Row("guesses verified", {"model": name, "right": str(right), "depth": depth}, figures)
+            yield Row("draft tokens verified", {"model": name, "right": str(right), "depth": depth}, figures)
 
 
 def main() -> int:

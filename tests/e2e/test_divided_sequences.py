@@ -19,7 +19,7 @@ from tests.support.same_bits import (
 from tests.support.traffic import Answer, Traffic, one_by_one
 
 FROM = 150  # tokens: some requests begin below and end above
-FROM_OF_FEW = 60  # so that sequences are divided for guesses too: a few times as many
+FROM_OF_FEW = 60  # so that sequences are divided for draft tokens too: a few times as many
 NEVER = CONTEXT + 1
 
 
@@ -47,7 +47,7 @@ def test_dividing_long_sequences_changes_no_bit(model: Path, isa: str, tp: int) 
 
 @pytest.mark.parametrize("tp", [2, 3])
 @pytest.mark.parametrize("isa", instruction_sets())
-def test_dividing_sequences_with_guesses_changes_no_bit(model: Path, isa: str, tp: int) -> None:
+def test_dividing_sequences_with_draft_tokens_changes_no_bit(model: Path, isa: str, tp: int) -> None:
     requests = [each for each in random_requests() if len(each.prompt) + each.max_new_tokens >= FROM]
     with make_group(model, tp, isa=isa, context_parallel_from=FROM_OF_FEW) as group:
         alone = one_by_one(Traffic(group, scheduler_config()), requests)

@@ -28,8 +28,8 @@ def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
     return Traffic(group, scheduler_config(worker_drafter=DRAFTED, **changes), ahead=ahead, drafters=NoDrafters())
 
 
-def plans_behind_guesses(traffic: Traffic) -> int:
-    """Plans with guesses behind tokens that only the workers knew."""
+def plans_behind_drafts(traffic: Traffic) -> int:
+    """Plans with draft tokens behind tokens that only the workers knew."""
     return sum(any(seq.from_previous and seq.tokens for seq in plan.seqs) for plan in traffic.plans)
 
 
@@ -46,8 +46,8 @@ def twins(request: pytest.FixtureRequest, isa: str, tmp_path_factory: pytest.Tem
         yield group
 
 
-def test_a_model_that_guesses_what_it_says_itself_is_always_right(twins: RankGroup) -> None:
-    # Penalties are the served model's alone, so that guesses of others are wrong at times.
+def test_a_model_that_drafts_for_itself_is_always_right(twins: RankGroup) -> None:
+    # Penalties are the served model's alone, so that draft tokens of others are wrong at times.
     requests = [each for each in random_requests() if not each.sampling.has_penalties]
     alone = one_by_one(Traffic(twins, scheduler_config()), requests)
     for ahead, changes in ways_to_serve(twins):
@@ -55,7 +55,7 @@ def test_a_model_that_guesses_what_it_says_itself_is_always_right(twins: RankGro
         assert_serves(traffic, requests, alone)
         assert traffic.scheduler.drafted[DRAFTED, True] > 200
         assert traffic.scheduler.drafted[DRAFTED, False] == 0
-        assert (plans_behind_guesses(traffic) > 10) == (ahead == 2)
+        assert (plans_behind_drafts(traffic) > 10) == (ahead == 2)
 
 
 def test_penalties_and_a_draft_model_go_together(twins: RankGroup) -> None:

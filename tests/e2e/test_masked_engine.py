@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.costs.cost_model import CostModel
 from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 
 from tests.support import checkpoints
@@ -113,13 +113,13 @@ async def test_the_same_bits_alone_batched_cached_chunked_and_retracted(
 
 
 @pytest.fixture
-def guesses_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def drafts_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CostModel, "describe", lambda *_: None)
 
 
-@pytest.mark.usefixtures("guesses_are_free")
+@pytest.mark.usefixtures("drafts_are_free")
 @pytest.mark.parametrize("tp", [1, 2])
-async def test_guesses_right_wrong_and_forbidden_change_no_bit(model: Path, isa: str, tp: int) -> None:
+async def test_draft_tokens_right_wrong_and_forbidden_change_no_bit(model: Path, isa: str, tp: int) -> None:
     some = requests()
     async with real_engine(model, tp, limits=LIMITS) as engine:
         alone = [await answer_of(engine, request) for request in some]
@@ -140,7 +140,7 @@ class Dawdling(ScriptedMatcher):
         return super().write_mask(address, nbytes)
 
 
-@pytest.mark.usefixtures("guesses_are_free")
+@pytest.mark.usefixtures("drafts_are_free")
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("tp", [1, 2, 3])
 @pytest.mark.parametrize("drafted", [False, True])
@@ -159,8 +159,8 @@ async def test_masks_that_are_late_change_no_bit(model: Path, tp: int, overlap: 
     assert metrics.registry.get_sample_value("numaserve_late_masks_total", {"model_name": "m"})
 
 
-@pytest.mark.usefixtures("guesses_are_free")
-async def test_guesses_change_no_token_of_the_reference(model: Path) -> None:
+@pytest.mark.usefixtures("drafts_are_free")
+async def test_draft_tokens_change_no_token_of_the_reference(model: Path) -> None:
     some = [replace(request, max_new_tokens=12) for request in requests()[1:4]]
     async with real_engine(model, limits=LIMITS, backend="reference") as engine:
         alone = [await answer_of(engine, request) for request in some]

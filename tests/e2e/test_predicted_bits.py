@@ -30,7 +30,7 @@ def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
 
 
 def right_and_wrong(group: RankGroup, requests: list[Request]) -> tuple[int, int]:
-    """Guesses of `requests`, served in many ways, whose answers are those without guesses."""
+    """Draft tokens of `requests`, served in many ways, whose answers are those without draft tokens."""
     alone = one_by_one(Traffic(group, scheduler_config()), requests)
     right = wrong = 0
     for ahead, changes in ways_to_serve(group):

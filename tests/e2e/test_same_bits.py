@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from numaserve.server.scheduler import drafting
+from numaserve.server.speculation import speculation
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
@@ -133,7 +133,7 @@ def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
 
 
 def test_drafts_change_no_bit(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafting, "BLIND", 12)
+    monkeypatch.setattr(speculation, "BLIND", 12)
     config = scheduler_config(enable_prefix_cache=True, num_pages=FEW_PAGES)
     drafters = played(subject.requests, subject.alone, wrong=7)
     traffic = Traffic(subject.group, config, ahead=2, drafters=drafters)

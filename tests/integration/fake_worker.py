@@ -113,7 +113,7 @@ class FakeModel:
         self._kv = bytearray(launch.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
         self._max_slots = launch.max_running_requests
-        self._continuations = Continuations(reads_guesses=True)
+        self._continuations = Continuations(reads_drafts=True)
 
     def step(self, plan: StepPlan) -> list[SeqResult]:
         self.mask_wait_ns = 0

@@ -24,9 +24,9 @@ from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
-from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, WorkerDrafter
+from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy

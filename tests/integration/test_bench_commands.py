@@ -13,7 +13,7 @@ from numaserve.server.cli.main import main
 from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
 from numaserve.server.loadtest.report.stats import Summary
 from numaserve.server.loadtest.session import Output, bench_compare, bench_serve
-from numaserve.server.speculation.drafters import ServerDrafters
+from numaserve.server.speculation.server_drafters import ServerDrafters
 from rich.console import Console
 
 WORKLOAD = Workload(num_prompts=12, random_input_len=40, random_output_len=9)
@@ -113,12 +113,12 @@ def test_the_cache_is_flushed_before_each_run_where_that_is_asked_for(tmp_path: 
     assert run(scenario()) == [0, 12 * 32, 0]
 
 
-def test_tokens_a_step_and_right_guesses_are_told_of_each_run(tmp_path: Path) -> None:
+def test_tokens_a_step_and_right_draft_tokens_are_told_of_each_run(tmp_path: Path) -> None:
     where = output(tmp_path)
 
     async def scenario() -> float:
-        guessing = Options(drafters=ServerDrafters(("suffix",)), counted_drafters=("suffix",))
-        async with serving(guessing) as server:
+        drafting = Options(drafters=ServerDrafters(("suffix",)), counted_drafters=("suffix",))
+        async with serving(drafting) as server:
             for _ in range(2):  # the second time its answers have been given before
                 await bench_serve(url_of(server), WORKLOAD, TRAFFIC, rates=[], limits={}, output=where)
             return server.metric("draft_tokens_total", drafter="suffix", outcome="accepted")

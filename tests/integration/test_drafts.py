@@ -1,4 +1,4 @@
-"""Guesses between the front end and workers: answers are the same to the last bit, whatever happens on the way."""
+"""Draft tokens between the front end and workers: answers are the same to the last bit, whatever happens on the way."""
 
 import asyncio
 import os
@@ -7,17 +7,17 @@ import signal
 import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, TELLING_BODIES, Options, Server, pids_of, serving, until, without_ids
-from numaserve.server.speculation.drafters import ServerDrafters
+from numaserve.server.speculation.server_drafters import ServerDrafters
 
 from tests.support.drafters import Each, NoDrafters
 
 
 class Oracle:
-    """Guesses what a greedy request really says, but every fifth token."""
+    """Drafts what a greedy request really says, but every fifth token."""
 
     def __init__(self, _salt: str) -> None: ...
 
-    def guess(self, tokens: list[int], most: int) -> list[int]:
+    def draft(self, tokens: list[int], most: int) -> list[int]:
         true = expected_tokens(tokens, GREEDY, most)
         return [token if index % 5 else 10 for index, token in enumerate(true, len(tokens))]
 
@@ -32,7 +32,7 @@ async def answered(server: Server, body: dict[str, object]) -> str:
 
 
 @pytest.mark.parametrize("kind", TELLING_BODIES)
-async def test_an_answer_is_the_same_to_the_last_bit_with_guesses(kind: str) -> None:
+async def test_an_answer_is_the_same_to_the_last_bit_with_draft_tokens(kind: str) -> None:
     async with serving(Options(step_tokens=16)) as server:
         without = await answered(server, TELLING_BODIES[kind])
     async with serving(Options(step_tokens=16, drafters=ORACLES)) as server:
@@ -40,7 +40,7 @@ async def test_an_answer_is_the_same_to_the_last_bit_with_guesses(kind: str) -> 
         assert server.pages()["active"] == 0
 
 
-async def test_guesses_save_steps() -> None:
+async def test_draft_tokens_save_steps() -> None:
     steps = []
     for drafters in (None, ORACLES):
         async with serving(Options(drafters=drafters)) as server:
@@ -72,7 +72,7 @@ async def test_a_prediction_saves_steps_as_far_as_it_is_right_and_usage_tells_it
         assert details[ACCEPTED] < 30
 
 
-async def test_a_death_amid_guesses_is_a_pause_with_the_same_tokens() -> None:
+async def test_a_death_amid_draft_tokens_is_a_pause_with_the_same_tokens() -> None:
     async with serving(Options()) as server:
         without = await answered(server, {"max_tokens": 300})
     async with serving(Options(ranks=2, drafters=ORACLES, faults=("--step-ms", "3"))) as server:
@@ -97,7 +97,7 @@ async def test_an_answer_is_the_same_to_the_last_bit_with_a_draft_model(kind: st
         assert drafted.total() == before
 
 
-async def test_a_death_amid_guesses_of_a_draft_model_is_a_pause_with_the_same_tokens() -> None:
+async def test_a_death_amid_draft_tokens_of_a_draft_model_is_a_pause_with_the_same_tokens() -> None:
     async with serving(Options()) as server:
         without = await answered(server, {"max_tokens": 300})
     options = Options(ranks=2, drafters=NoDrafters(), worker_drafter="draft_model", faults=("--step-ms", "3"))

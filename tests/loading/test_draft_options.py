@@ -25,7 +25,7 @@ def test_its_keys_and_values_are_kept_as_the_model_s_unless_they_are_latents(
     assert draft.settings.kv_cache_dtype == kept
 
 
-def test_one_that_is_not_there_is_told_and_one_that_does_not_guess_is_not_looked_for(tmp_path: Path) -> None:
+def test_one_that_is_not_there_is_told_and_one_that_does_not_draft_is_not_looked_for(tmp_path: Path) -> None:
     missing = {"model": "demo", "draft_model": str(tmp_path / "none")}
     with pytest.raises(OperatorError, match="none: no such file or folder"):
         deployment_options(load_config(missing), Path("model"))

@@ -1,4 +1,4 @@
-"""Guesses, some of them right."""
+"""Draft tokens, some of them right."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from tests.simulation.world import World
 
 
 class SimulatedDrafter:
-    """Guesses what sequences really say, each token rightly with a probability."""
+    """Drafts what sequences really say, each token rightly with a probability."""
 
     def __init__(self, world: World, right: float, _scope: CacheScope) -> None:
         self._world = world
         self._right = right
 
-    def guess(self, tokens: list[int], most: int) -> list[int]:
-        """Guesses of what follows; some are for a token more than there is."""
+    def draft(self, tokens: list[int], most: int) -> list[int]:
+        """Return draft tokens of what follows; some are for a token more than there is."""
         end = len(tokens)
         found = (each.tokens for each in self._world.truths.values() if each.tokens[:end] == tokens)
         true = next(found, tokens)[end : end + most]
@@ -27,15 +27,15 @@ class SimulatedDrafter:
 
 
 def drafted(world: World, scenario: Scenario, plan: StepPlan, truths: Sequence[Truth]) -> StepPlan:
-    """The plan with the guesses of the workers' draft model."""
+    """The plan with the draft tokens of the workers' draft model."""
     reads = {each.index for each in plan.draft_work or []}
     seqs = list(plan.seqs)
     for index, (seq, truth) in enumerate(zip(plan.seqs, truths, strict=True)):
         if TO_BE_DRAFTED not in seq.tokens:
             continue
         if not scenario.worker_drafter or index not in reads:
-            world.violate("guesses were asked of a draft model that reads nothing")
-        world.note("guess of the draft model", plan.step_id)
+            world.violate("draft tokens were asked of a draft model that reads nothing")
+        world.note("draft token of the draft model", plan.step_id)
         right = scenario.right_drafts or 0.5
         true = [*truth.tokens[seq.start : seq.start + len(seq.tokens)], *[FIRST] * len(seq.tokens)]
         tokens = [

@@ -29,7 +29,7 @@ class SimulatedMatcher:
         """It stays."""
 
     def fork(self) -> "SimulatedMatcher":
-        """One that guesses are tried on."""
+        """One that draft tokens are tried on."""
         copied = copy(self)
         copied._is_fork = True
         return copied

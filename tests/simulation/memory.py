@@ -25,7 +25,7 @@ class Memory:
         self._world = world
         self._scenario = scenario
         self._pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]
-        self._reads_guesses = scenario.worker_drafter == "draft_model"
+        self._reads_drafts = scenario.worker_drafter == "draft_model"
         self._draft_pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]  # the draft model's
         self._slots: dict[int, _Slot] = {}
 
@@ -81,11 +81,11 @@ class Memory:
             self._world.violate("the draft model is to read what its sequence has not said")
         cells = [(slot.pages[position // PAGE_SIZE], position % PAGE_SIZE) for position in range(max(known, end - 1))]
         if any(self._draft_pages[page][at] != truth.digests[i] for i, (page, at) in enumerate(cells[:start])):
-            self._world.violate(f"the draft model would guess behind what it has not read of {truth.wanted.seed}")
+            self._world.violate(f"the draft model would draft after what it has not read of {truth.wanted.seed}")
         for position, (page, at) in enumerate(cells[start:], start):
             right = seq.tokens[: position + 1 - seq.start] == truth.tokens[seq.start : position + 1]
-            # What a layer that predicts has read of its own guesses, it has read with what it made itself.
-            right = right and self._reads_guesses and not slot.stands_in
+            # What a layer that predicts has read of its own draft tokens, it has read with what it made itself.
+            right = right and self._reads_drafts and not slot.stands_in
             read = position < (seq.start if slot.stands_in else known) or right
             self._draft_pages[page][at] = truth.digests[position] if read else -1
 
@@ -110,7 +110,7 @@ class Memory:
         if not tokens or known < 1 or tokens[:known] != truth.tokens[start : start + known]:
             self._world.violate(f"a plan has other tokens at {start} than its sequence")
         if start + len(tokens) >= len(truth.tokens) and drafts:
-            self._world.violate("guesses go on beyond the end of their sequence")
+            self._world.violate("draft tokens go on beyond the end of their sequence")
         full, rest = divmod(start, PAGE_SIZE)
         pages = self._pages
         right = all(pages[slot.pages[i]] == truth.pages[i] for i in range(full))

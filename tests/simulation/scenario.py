@@ -46,8 +46,8 @@ class Scenario:
     step_tokens: int
     logit_rows: int
     prefix_cache: bool
-    right_drafts: float  # the probability of each guess to be right; 0: nothing is guessed
-    worker_drafter: WorkerDrafter | None  # what guesses in the workers, rightly with that probability, or half of it
+    right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
+    worker_drafter: WorkerDrafter | None  # what drafts in the workers, rightly with that probability, or half of it
     step_s: float  # what a step takes, on average
     token_s: float  # and each token of it besides
     target_itl_s: float | None

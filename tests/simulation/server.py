@@ -9,9 +9,9 @@ from numaserve.server.common.death import Death
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupHooks, GroupSpec
 from numaserve.server.supervisor.policy import WINDOW_S, RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor

@@ -36,8 +36,8 @@ class Die(Protocol):
 class _MaskedRow(NamedTuple):
     slot: int
     row: int  # of the board
-    behind: int  # guesses
-    truth: Truth | None  # of the sequence; None where a guess before it is wrong, and its mask says nothing
+    behind: int  # draft tokens
+    truth: Truth | None  # of the sequence; None where a draft token before it is wrong, and its mask says nothing
     count: int  # of the token of the output that is sampled there
 
 
@@ -74,7 +74,7 @@ class SimulatedWorkers:
         self._die = die
         self._blame = blame
         self._memory = Memory(world, scenario)
-        self._continuations = Continuations(reads_guesses=scenario.worker_drafter == "draft_model")
+        self._continuations = Continuations(reads_drafts=scenario.worker_drafter == "draft_model")
         self._board: SimulatedBoard
         self._slots: dict[int, Truth] = {}  # as the plans that were sent have them
         self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
@@ -222,10 +222,10 @@ class SimulatedWorkers:
                 self._send(rank, answer)
 
     def _compute(self, step: _Step, dropped: dict[int, int], late: set[int]) -> list[SeqResult]:
-        """Run a step without faults, all before it having been run: what they have guessed rightly is known."""
+        """Run a step without faults, all before it having been run: what they have drafted rightly is known."""
         plan = step.plan
         if any(seq.from_previous and seq.tokens for seq in plan.seqs):
-            self._world.note("plan behind guesses", plan.step_id)
+            self._world.note("plan behind draft tokens", plan.step_id)
         plan = step.plan = drafted(self._world, self._scenario, self._continuations.completed(plan), step.truths)
         step.not_counted = {seq.slot for seq in plan.seqs if self._memory.goes_on_from_a_stand_in(seq)}
         seqs = self._memory.run(plan, dropped, late)
@@ -254,7 +254,7 @@ class SimulatedWorkers:
         if state is not MaskState.DROP and not doubtful and row.truth is not None:
             wanted = row.truth.masks[row.count]
             if row.behind:
-                self._world.note("mask behind a guess", step.plan.step_id)
+                self._world.note("mask behind a draft token", step.plan.step_id)
             if (state, bits if state is MaskState.MASK else wanted[1]) != wanted:
                 self._world.violate(f"the mask of a row in step {step.plan.step_id} is that of another position")
         return state is MaskState.DROP or (state is MaskState.MASK and not bits)

@@ -5,21 +5,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from numaserve.server.scheduler.cache.scope import CacheScope
-from numaserve.server.scheduler.guesses import Drafter
 from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.speculation.drafter import Drafter
 
 
-class Guesser(Protocol):
+class TokenDrafter(Protocol):
     """A drafter without a name."""
 
-    def guess(self, tokens: list[int], most: int) -> list[int]: ...
+    def draft(self, tokens: list[int], most: int) -> list[int]: ...
 
 
 @dataclass(frozen=True)
 class Played:
     """A drafter with the name that all of a test's have."""
 
-    guess: Callable[[list[int], int], list[int]]
+    draft: Callable[[list[int], int], list[int]]
     name: str = "played"
     matched: int = 0
 
@@ -28,13 +28,13 @@ class Played:
 class Each:
     """`make_one` is called with the scope of each sequence."""
 
-    make_one: Callable[[CacheScope], Guesser]
+    make_one: Callable[[CacheScope], TokenDrafter]
 
     def begin_step(self) -> None: ...
 
     def make(self, seq: Sequence) -> list[Drafter]:
         """One for each sequence."""
-        return [Played(self.make_one(seq.scope).guess)]
+        return [Played(self.make_one(seq.scope).draft)]
 
 
 class NoDrafters:

@@ -22,14 +22,14 @@ class Said(Protocol):
 
 
 class PlayedDrafter:
-    """Guesses what the answers to `requests` say, but for one of `wrong` tokens."""
+    """Drafts what the answers to `requests` say, but for one of `wrong` tokens."""
 
     def __init__(self, requests: Sequence[Asked], answers: Sequence[Said], wrong: int, _salt: str) -> None:
         self._texts = [request.prompt + answer.tokens for request, answer in zip(requests, answers, strict=True)]
         self._wrong = wrong
 
-    def guess(self, tokens: list[int], most: int) -> list[int]:
-        """Guesses of what follows `tokens`."""
+    def draft(self, tokens: list[int], most: int) -> list[int]:
+        """Return draft tokens of what follows `tokens`."""
         text = next((text for text in self._texts if text[: len(tokens)] == tokens), tokens)
         end = len(tokens)
         true = enumerate(text[end : end + most], end)

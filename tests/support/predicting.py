@@ -54,7 +54,7 @@ def save_twin(name: str, folder: Path) -> Path:
     """A model whose predictor computes from the tokens what the model computes, to the last bit.
 
     Embeddings are of ones and minus ones, which a norm leaves as they are; that of `START` is zero, as is that of no
-    token. A token that the predictor lacks, or has read in another place, shows in its guesses.
+    token. A token that the predictor lacks, or has read in another place, shows in its draft tokens.
     """
 
     def changed(tensors: Tensors) -> None:
@@ -75,7 +75,8 @@ def save_twin(name: str, folder: Path) -> Path:
 def save_follower(name: str, folder: Path) -> Path:
     """A model that says the tokens in a fixed order, and whose predictor goes by hidden states alone.
 
-    Hidden states say which token it was, and the layers nothing more. One that is another token's shows in a guess.
+    Hidden states say which token it was, and the layers nothing more. A hidden state of another token shows in a draft
+    token.
     """
 
     def changed(tensors: Tensors) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from numaserve.server.engine.config import EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.shm_comm.mask_board import create_mask_board

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
+from numaserve.server.speculation.drafter import Drafters
 from numaserve.workers.interface.protocol import SamplingParams, StepPlan, TokenLogprobs
 
 from tests.support.rank_group import RankGroup
@@ -47,7 +47,7 @@ class Traffic:
         drafters: Drafters | None = None,
     ) -> None:
         self.scheduler = Scheduler(config, drafters=drafters)
-        if drafters is None:  # else a few guesses are always verified, whether they pay or not
+        if drafters is None:  # else a few draft tokens are always verified, whether they pay or not
             self.scheduler.costs.describe([each.terms for each in group.ready])
         self.plans: list[StepPlan] = []
         self._group = group

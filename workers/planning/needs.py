@@ -35,7 +35,7 @@ class RankNeeds:
 def max_logit_rows(options: DeploymentOptions) -> int:
     """Return the rows of logits that one step may produce: one per running request and, with drafters, one more for a
     draft token of each. Fewer requests may have more draft tokens."""
-    rows = options.max_running_requests * (2 if options.guesses else 1)
+    rows = options.max_running_requests * (2 if options.drafts else 1)
     return round_up(max(rows, MIN_LOGIT_ROWS), LOGIT_ROWS_UNIT)
 
 

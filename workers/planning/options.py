@@ -35,4 +35,4 @@ class DeploymentOptions:
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"
     draft: DraftOptions | None = None
-    guesses: bool = False  # whether steps verify draft tokens
+    drafts: bool = False  # whether steps verify draft tokens

@@ -14,13 +14,13 @@ class Continuations:
     end.
     """
 
-    def __init__(self, *, reads_guesses: bool) -> None:
+    def __init__(self, *, reads_drafts: bool) -> None:
         """Start without any sampled tokens.
 
-        `reads_guesses`: the worker's drafter has read its own draft tokens, except the last, like other tokens. False
+        `reads_drafts`: the worker's drafter has read its own draft tokens, except the last, like other tokens. False
         for a predictor layer, which has read them with hidden states of its own.
         """
-        self._reads_guesses = reads_guesses
+        self._reads_drafts = reads_drafts
         # By slot: the sampled tokens, all but the last of them draft tokens, and the number of draft tokens.
         self._last: dict[int, tuple[list[int], int]] = {}
 
@@ -43,7 +43,7 @@ class Continuations:
 
     def _lacking(self, work: DraftWork, slot: int) -> DraftWork:
         (*right, _), drafts = self._last[slot]
-        read = max(0, min(len(right), drafts - 1)) if self._reads_guesses else 0
+        read = max(0, min(len(right), drafts - 1)) if self._reads_drafts else 0
         return DraftWork(work.index, work.lacking + right[read:])
 
     def ran(self, plan: StepPlan, sampled: Iterable[list[int]]) -> None:

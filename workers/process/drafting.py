@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     slot: int
     start: int
     tokens: list[int]
-    guesses: int
+    drafts: int
 
 
 class _Change(NamedTuple):
@@ -75,17 +75,17 @@ class Drafting:
 
         Raises `ValueError` for work that does not fit the plan, and what a step raises.
         """
-        return self._guessed(plan, readings_of(plan))
+        return self._with_drafts(plan, readings_of(plan))
 
     def follow(self, plan: StepPlan) -> int:
         """Note that the plan has run, and return the nanoseconds that reading its tokens took."""
         return 0
 
-    def _guessed(self, plan: StepPlan, readings: list[Reading]) -> tuple[StepPlan, int]:
+    def _with_drafts(self, plan: StepPlan, readings: list[Reading]) -> tuple[StepPlan, int]:
         begin = time.monotonic_ns()
-        guesses = self._guess(readings)
+        drafts = self._draft(readings)
         seqs = list(plan.seqs)
-        for index, found in guesses.items():
+        for index, found in drafts.items():
             seq = seqs[index]
             known = seq.tokens[: len(seq.tokens) - len(found)]
             seqs[index] = msgspec.structs.replace(seq, tokens=known + found)
@@ -99,26 +99,24 @@ class Drafting:
             if change.pages:
                 self._program.append_pages(slot, change.pages)
 
-    def _guess(self, readings: list[Reading]) -> dict[int, list[int]]:
+    def _draft(self, readings: list[Reading]) -> dict[int, list[int]]:
         """Return the draft tokens of each reading, by the index of its sequence."""
         self._change_slots()
-        guesses: dict[int, list[int]] = {each.place: [] for each in readings if each.guesses}
+        drafts: dict[int, list[int]] = {each.place: [] for each in readings if each.drafts}
         for batch in _batches(readings, self._max_step_tokens):
-            self._step(batch, guesses)
+            self._step(batch, drafts)
         ends = {each.place: each.start + len(each.tokens) for each in readings}
-        for depth in range(1, max((each.guesses for each in readings), default=0)):
+        for depth in range(1, max((each.drafts for each in readings), default=0)):
             following = [
-                each._replace(start=ends[each.place] + depth - 1, tokens=[])
-                for each in readings
-                if each.guesses > depth
+                each._replace(start=ends[each.place] + depth - 1, tokens=[]) for each in readings if each.drafts > depth
             ]
-            self._step(following, guesses)
-        return guesses
+            self._step(following, drafts)
+        return drafts
 
-    def _step(self, readings: list[Reading], guesses: dict[int, list[int]]) -> None:
+    def _step(self, readings: list[Reading], drafts: dict[int, list[int]]) -> None:
         """Run a step of the draft model. A sequence without tokens continues from its last draft token."""
         rows: list[Row] = [
-            (each.slot, each.start, len(each.tokens) or 1, not each.tokens, END_SAMPLE if each.guesses else 0, 0)
+            (each.slot, each.start, len(each.tokens) or 1, not each.tokens, END_SAMPLE if each.drafts else 0, 0)
             for each in readings
         ]
         nothing = np.empty(0, dtype=np.int32)
@@ -126,7 +124,7 @@ class Drafting:
         found, *_ = self._program.step(shape, np.array(self._tokens(readings), dtype=np.int32), nothing)
         for row, sample, *_ in found:
             if sample is not None:
-                guesses[readings[row].place].append(min(sample[0], self._vocabulary - 1))
+                drafts[readings[row].place].append(min(sample[0], self._vocabulary - 1))
         self._ended(readings)
 
     def _tokens(self, readings: Sequence[Reading]) -> list[int]:
@@ -163,16 +161,16 @@ def _reading(plan: StepPlan, index: int, lacking: list[int]) -> Reading:
     if not 0 <= index < len(plan.seqs):
         raise ValueError(f"the step asks for draft tokens of sequence {index}, but has only {len(plan.seqs)} sequences")
     seq = plan.seqs[index]
-    guesses = seq.tokens.count(TO_BE_DRAFTED)
-    known = seq.tokens[: len(seq.tokens) - guesses]
-    if TO_BE_DRAFTED in known or guesses not in (0, plan.drafts_of_each[index]):
+    drafts = seq.tokens.count(TO_BE_DRAFTED)
+    known = seq.tokens[: len(seq.tokens) - drafts]
+    if TO_BE_DRAFTED in known or drafts not in (0, plan.drafts_of_each[index]):
         raise ValueError("the draft model must generate all draft tokens of a sequence or none, after the known tokens")
-    if plan.drafts_of_each[index] and not guesses:
+    if plan.drafts_of_each[index] and not drafts:
         known = known[: len(known) - plan.drafts_of_each[index]]  # of another drafter, may be rejected
     tokens = lacking + known
     if not tokens:
         raise ValueError("the step asks for draft tokens of a sequence that has no tokens to continue")
-    return Reading(index, seq.slot, seq.start - len(lacking), tokens, guesses)
+    return Reading(index, seq.slot, seq.start - len(lacking), tokens, drafts)
 
 
 def _batches(readings: list[Reading], most: int) -> Iterator[list[Reading]]:
@@ -184,8 +182,8 @@ def _batches(readings: list[Reading], most: int) -> Iterator[list[Reading]]:
         while begin < len(each.tokens):
             part = each.tokens[begin : begin + room]
             end = begin + len(part)
-            guesses = each.guesses if end == len(each.tokens) else 0
-            batch.append(each._replace(start=each.start + begin, tokens=part, guesses=guesses))
+            drafts = each.drafts if end == len(each.tokens) else 0
+            batch.append(each._replace(start=each.start + begin, tokens=part, drafts=drafts))
             room -= len(part)
             begin = end
             if not room:

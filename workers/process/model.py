@@ -76,7 +76,7 @@ class RankModel:
         self._program = served.program
         self._programs = [served]
         self._drafting = self._make_drafting(served)
-        self._continuations = Continuations(reads_guesses=launch.draft is not None)
+        self._continuations = Continuations(reads_drafts=launch.draft is not None)
         self.terms = served.terms
         if node.masks is not None:
             self._program.use_masks(node.masks, launch.mask_grace_s)

@@ -46,9 +46,9 @@ class Predicting(Drafting):
         """Return the plan with draft tokens; see `Drafting`. Sequences that get draft tokens are read now, all others
         after the step."""
         readings = readings_of(plan)
-        self._behind = [each for each in readings if not each.guesses]
+        self._behind = [each for each in readings if not each.drafts]
         self._computed = {}
-        return self._guessed(plan, [each for each in readings if each.guesses])
+        return self._with_drafts(plan, [each for each in readings if each.drafts])
 
     def follow(self, plan: StepPlan) -> int:
         """Read the tokens of the step, and store their hidden states. See `Drafting`."""
@@ -60,7 +60,7 @@ class Predicting(Drafting):
         if self._behind:
             begin = time.monotonic_ns()
             self._computed = {place: (seq.start, int(rows[place])) for place, seq in enumerate(plan.seqs)}
-            self._guess(self._behind)
+            self._draft(self._behind)
             self._behind = []
             read_ns = time.monotonic_ns() - begin
         slots = np.repeat(np.array([seq.slot for seq in plan.seqs], np.int64), counts)
@@ -99,5 +99,5 @@ class Predicting(Drafting):
         row = -1
         for each in readings:
             row += len(each.tokens) or 1
-            if each.guesses:
+            if each.drafts:
                 self._own[each.place] = self._made[row : row + 1].copy()

@@ -6,7 +6,7 @@ from numaserve.server.engine.admission.throughput import Throughput
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence
 
-_FIRST_GUESS = 128.0  # output tokens of a request, before any request has ended
+_FIRST_ESTIMATE = 128.0  # output tokens of a request, before any request has ended
 _SMOOTHING = 16  # the expected answer length is an average of about this many requests
 
 
@@ -25,7 +25,7 @@ class Backlog:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._waiting: dict[str, _Work] = {}
-        self._output_tokens = _FIRST_GUESS
+        self._output_tokens = _FIRST_ESTIMATE
         self._throughput = Throughput()
         self.tokens = 0
         self.seconds = 0.0  # as predicted when the requests came

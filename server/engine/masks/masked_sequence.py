@@ -32,7 +32,7 @@ class AwaitedRow:
 
 
 @dataclass(slots=True)
-class Guesses:
+class AwaitedDrafts:
     """Draft tokens of the next step, and one row of the board for the sample after each.
 
     Once the step has been answered, another step may reuse these rows, so nothing is published any more. Rank 0 may
@@ -74,8 +74,8 @@ class MaskedSequence:
     patience: PatientTimer | None = None  # used by the event loop: how long the scheduler waits
     tokens: list[int] = field(default_factory=list)  # sampled, not accepted by the matcher yet
     rows: list[AwaitedRow] = field(default_factory=list)  # not published yet
-    guesses: Guesses | None = None  # of the step that is awaited
-    looks: bool = False  # a thread has taken `guesses`
+    drafts: AwaitedDrafts | None = None  # of the step that is awaited
+    looks: bool = False  # a thread has taken `drafts`
     tells_forced: bool = False  # report the tokens that the constraint forces to the sequence
     tells_forbidden: bool = True  # report the draft tokens that the constraint forbids
     checked: int = -1  # value of `position` at the last check of the draft tokens against the constraint
@@ -97,14 +97,14 @@ class MaskedSequence:
     @property
     def has_work(self) -> bool:
         """True if there is work for a thread."""
-        waits = self.guesses is not None and not self.looks
+        waits = self.drafts is not None and not self.looks
         return not self.ended and self.failure is None and (self.state is None or waits or self.has_unchecked)
 
     @property
     def has_unchecked(self) -> bool:
         """True if the sequence has draft tokens after its known tokens that were not checked yet."""
-        begin, guessed = self.sequence.guessed
-        return self.tells_forbidden and begin == self.position != self.checked and bool(guessed)
+        begin, drafted = self.sequence.drafted
+        return self.tells_forbidden and begin == self.position != self.checked and bool(drafted)
 
     def await_rows(self, board: MaskBoard, step_id: int, planned: MaskedRow) -> None:
         """Note the rows that rank 0 will wait for in a step."""
@@ -113,20 +113,20 @@ class MaskedSequence:
         )
         self.rows.append(first)
         if behind:
-            self.guesses, self.looks = Guesses(step_id, planned.drafts, tuple(behind)), False
+            self.drafts, self.looks = AwaitedDrafts(step_id, planned.drafts, tuple(behind)), False
 
-    def take_guesses(self) -> Guesses | None:
+    def take_drafts(self) -> AwaitedDrafts | None:
         """Return the draft tokens if no thread has taken them and the mask before them is known."""
         if self.state is None or self.looks:
             return None
-        self.looks = self.guesses is not None
-        return self.guesses
+        self.looks = self.drafts is not None
+        return self.drafts
 
     def sampled(self, token: int) -> None:
         """Note the next sampled token, which ends a step that had draft tokens."""
         self.tokens.append(token)
         self.state = None
-        self.forget_guesses()
+        self.forget_drafts()
 
     def wait(self, patience: PatientTimer) -> None:
         """Report `state` once it is known; `patience` ends the wait."""
@@ -153,29 +153,29 @@ class MaskedSequence:
         for row in self.rows:
             row.publish(MaskState.DROP)
         self.rows.clear()
-        if self.guesses is not None:
-            self.guesses.drop()
-            self.forget_guesses()
+        if self.drafts is not None:
+            self.drafts.drop()
+            self.forget_drafts()
 
     def void(self, step_id: int) -> None:
         """Publish `DROP` to the rows of this sequence in one step."""
         for row in [row for row in self.rows if row.step_id == step_id]:
             row.publish(MaskState.DROP)
             self.rows.remove(row)
-        if self.guesses is not None and self.guesses.step_id == step_id:
-            self.guesses.drop()
-            self.forget_guesses()
+        if self.drafts is not None and self.drafts.step_id == step_id:
+            self.drafts.drop()
+            self.forget_drafts()
 
     def forget_rows(self) -> None:
         """Forget all rows without publishing them: rank 0 no longer waits for this sequence."""
         self.rows.clear()
-        self.forget_guesses()
+        self.forget_drafts()
 
-    def forget_guesses(self) -> None:
+    def forget_drafts(self) -> None:
         """Forget the rows after draft tokens: rank 0 no longer waits for them."""
-        if self.guesses is not None:
-            self.guesses.forget()
-        self.guesses = None
+        if self.drafts is not None:
+            self.drafts.forget()
+        self.drafts = None
 
     def tell_forced(self, matcher: TokenMatcher) -> None:
         """Store the tokens that the constraint forces; called in a thread. Raises `ConstraintFailed`."""
@@ -184,9 +184,9 @@ class MaskedSequence:
     def tell_forbidden(self, matcher: TokenMatcher) -> None:
         """Store the draft tokens that the constraint forbids; called in a thread. Raises `ConstraintFailed`."""
         self.checked = self.position
-        begin, guessed = self.sequence.guessed
-        if begin == self.position and (count := matcher.would_accept(guessed)) < len(guessed):
-            self.sequence.forbidden = begin, guessed[: count + 1]
+        begin, drafted = self.sequence.drafted
+        if begin == self.position and (count := matcher.would_accept(drafted)) < len(drafted):
+            self.sequence.forbidden = begin, drafted[: count + 1]
 
     def masks_behind(self, tokens: tuple[int, ...]) -> Iterator[tuple[MaskState, Bits]]:
         """Yield the mask after each of `tokens`, up to a forbidden one; called in a thread. Raises

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
-from numaserve.server.engine.masks.masked_sequence import Guesses, MaskedSequence
+from numaserve.server.engine.masks.masked_sequence import AwaitedDrafts, MaskedSequence
 from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.engine.masks.matcher_budget import MatcherBudget
 from numaserve.server.engine.masks.matcher_threads import MatcherThreads
@@ -235,10 +235,10 @@ class Masks:
                 held.at_work = held.has_work
                 if not held.at_work:
                     return
-                guesses, is_known = held.take_guesses(), held.state is not None
+                drafts, is_known = held.take_drafts(), held.state is not None
                 tokens, held.tokens = held.tokens, []
-            if guesses is not None:
-                self._look_ahead(held, guesses)
+            if drafts is not None:
+                self._look_ahead(held, drafts)
                 continue
             if is_known:
                 held.tells_forbidden = self._tell(held, held.tell_forbidden)
@@ -299,21 +299,21 @@ class Masks:
             return False
         return self._clock() - begun < _TELLING_S
 
-    def _look_ahead(self, held: MaskedSequence, guesses: Guesses) -> None:
+    def _look_ahead(self, held: MaskedSequence, drafts: AwaitedDrafts) -> None:
         """Publish the masks after draft tokens. Rows after a forbidden draft token are dropped, as they are unused."""
         end = self._clock() + _LOOKING_S
         try:
-            for row, (state, bits) in zip(guesses.rows, held.masks_behind(guesses.tokens), strict=False):
+            for row, (state, bits) in zip(drafts.rows, held.masks_behind(drafts.tokens), strict=False):
                 with self._lock:
-                    guesses.publish(row, state, bits)
-                if self._clock() > end or not guesses.rows:
+                    drafts.publish(row, state, bits)
+                if self._clock() > end or not drafts.rows:
                     break
         except ConstraintFailed:
             pass  # at a place that the answer may never reach
         except Exception:
             logger.exception("a constraint failed after a draft token")
         with self._lock:
-            guesses.drop()
+            drafts.drop()
 
     def _fail(self, held: MaskedSequence, message: str, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:

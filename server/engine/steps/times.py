@@ -41,8 +41,8 @@ class StepTimes:
 def step_kind(plan: StepPlan) -> StepKind:
     """Return the kind of a plan: prompts, output tokens or both. A prompt's last single token counts as output."""
     decoding = sum(
-        seq.init is None and seq.num_tokens - guesses == 1
-        for seq, guesses in zip(plan.seqs, plan.drafts_of_each, strict=True)
+        seq.init is None and seq.num_tokens - drafts == 1
+        for seq, drafts in zip(plan.seqs, plan.drafts_of_each, strict=True)
     )
     if decoding == len(plan.seqs):
         return "decode"

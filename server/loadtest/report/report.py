@@ -100,7 +100,7 @@ def json_record(setting: Setting, summary: Summary, notes: Sequence[str]) -> dic
         "output_throughput": summary.output_throughput,
         "total_throughput": summary.input_throughput + summary.output_throughput,
         "request_goodput": summary.goodput,
-        **_guesses_record(summary.speculation),
+        **_drafts_record(summary.speculation),
     }
     for name, latency in summary.latencies.items():
         for field in fields(Latency):
@@ -163,10 +163,10 @@ def _counts(summary: Summary) -> list[tuple[str, str]]:
         ("output tokens/s", number(summary.output_throughput)),
     ]
     rows += [] if summary.goodput is None else [("goodput (requests/s)", number(summary.goodput))]
-    return rows if summary.speculation is None else [*rows, *_guesses(summary.speculation)]
+    return rows if summary.speculation is None else [*rows, *_drafts(summary.speculation)]
 
 
-def _guesses(told: Speculation) -> list[tuple[str, str]]:
+def _drafts(told: Speculation) -> list[tuple[str, str]]:
     per_step, acceptance = told.tokens_per_step, told.acceptance
     fraction = "" if acceptance is None else f" ({acceptance:.0%})"
     return [
@@ -175,7 +175,7 @@ def _guesses(told: Speculation) -> list[tuple[str, str]]:
     ]
 
 
-def _guesses_record(told: Speculation | None) -> dict[str, float | None]:
+def _drafts_record(told: Speculation | None) -> dict[str, float | None]:
     """Return the figures of speculative decoding; the acceptance rate is in percent.
 
     The tokens per step have SGLang's name, the other figures vLLM's.

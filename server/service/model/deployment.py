@@ -39,7 +39,7 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         weights_cache=_weights_cache(config),
         backend=config.backend,
         draft=_draft(config, weights=weights),
-        guesses=bool(config.drafters),
+        drafts=bool(config.drafters),
     )
 
 

@@ -105,7 +105,7 @@ def a_result_for_a_finished_sequence_is_applied(
 
 
 @defect(Scheduler, "_apply_one")
-def what_rests_on_wrong_guesses_counts_as_computed(
+def what_rests_on_wrong_draft_tokens_counts_as_computed(
     right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
 ) -> list[SequenceUpdate]:
     """The next step goes on behind it."""
@@ -116,18 +116,18 @@ def what_rests_on_wrong_guesses_counts_as_computed(
 
 
 @defect(Scheduler, "_apply_one", first_seed=20)
-def the_draft_model_counts_as_having_read_wrong_guesses(
+def the_draft_model_counts_as_having_read_wrong_draft_tokens(
     right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
 ) -> list[SequenceUpdate]:
-    """What it guesses behind them is worth nothing."""
+    """What it drafts after them is worth nothing."""
     updates = right(scheduler, entry, answer)
-    if entry.by_draft_model and entry.seq.state is SequenceState.RUNNING:
+    if entry.by_workers and entry.seq.state is SequenceState.RUNNING:
         entry.seq.draft_read = len(entry.seq.tokens) - 1
     return updates
 
 
 @defect(StepBudget, "beyond")
-def guesses_take_the_rows_of_others(_right: Callable[..., int], budget: StepBudget, _sequences: int) -> int:
+def draft_tokens_take_the_rows_of_others(_right: Callable[..., int], budget: StepBudget, _sequences: int) -> int:
     """Sequences that come behind find none."""
     return budget._rows
 

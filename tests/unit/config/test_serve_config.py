@@ -187,7 +187,7 @@ def test_a_name_that_is_neither_file_nor_preset_is_answered_with_the_presets() -
         load_config({}, Path("lap"))
 
 
-def test_a_draft_model_guesses_unless_speculative_says_otherwise() -> None:
+def test_a_draft_model_drafts_unless_speculative_says_otherwise() -> None:
     def drafters(**options: object) -> tuple[str, ...]:
         return load_config({"model": "demo", **options}).drafters
 

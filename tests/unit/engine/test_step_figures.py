@@ -16,7 +16,7 @@ def test_the_kind_of_a_step_is_what_its_plan_computes(seqs: list[SeqPlan], kind:
     assert step_kind(StepPlan(0, seqs)) == kind
 
 
-def test_a_token_with_guesses_behind_it_is_decoded() -> None:
+def test_a_token_with_draft_tokens_behind_it_is_decoded() -> None:
     assert step_kind(StepPlan(0, [SeqPlan(1, 7, [4, 5, 6]), AHEAD], drafts=[2, 0])) == "decode"
     assert step_kind(StepPlan(0, [PREFILL, SeqPlan(1, 7, [4, 5, 6])], drafts=[0, 2])) == "mixed"
 

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.server.scheduler.guesses import DEEPEST, Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.server.speculation.drafter import Drafters
+from numaserve.server.speculation.sequence_drafts import DEEPEST
 from numaserve.workers.interface.protocol import (
     KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
@@ -109,7 +110,7 @@ class SimulatedWorkers:
         self.memory: dict[tuple[int, int], int] = {}
         self.draft_memory: dict[tuple[int, int], int] = {}  # the draft model's
         self.slots: dict[int, Slot] = {}
-        self.continuations = Continuations(reads_guesses=config.worker_drafter == "draft_model")
+        self.continuations = Continuations(reads_drafts=config.worker_drafter == "draft_model")
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
@@ -126,7 +127,7 @@ class SimulatedWorkers:
         return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan) + draft_ns, draft_ns=draft_ns)
 
     def drafted(self, plan: StepPlan, slots: list[Slot]) -> StepPlan:
-        """The plan with guesses, of which some are wrong. Whatever the draft model sees it must have read itself."""
+        """The plan with draft tokens, of which some are wrong. What the draft model sees it has read itself."""
         assert plan.draft_work is UNSET or plan.draft_work
         seqs = list(plan.seqs)
         for work in plan.draft_work or []:
@@ -143,12 +144,12 @@ class SimulatedWorkers:
                 self.draft_memory[self.cell(slot, position)] = digests[position]
             if TO_BE_DRAFTED not in seq.tokens:
                 continue
-            guesses = [truth[at] if hash((known, at)) % 3 else 0 for at in range(known, seq.start + len(seq.tokens))]
-            for position, right in enumerate(accumulate(map(int.__eq__, guesses[:-1], truth[known:]), min), known):
-                # What a layer that predicts has read of its own guesses, it has read with what it made itself.
+            drafts = [truth[at] if hash((known, at)) % 3 else 0 for at in range(known, seq.start + len(seq.tokens))]
+            for position, right in enumerate(accumulate(map(int.__eq__, drafts[:-1], truth[known:]), min), known):
+                # What a layer that predicts has read of its own draft tokens, it has read with what it made itself.
                 read = right and self.config.worker_drafter == "draft_model"
                 self.draft_memory[self.cell(slot, position)] = digests[position] if read else -1
-            seqs[index] = replace(seq, tokens=seq.tokens[: known - seq.start] + guesses)
+            seqs[index] = replace(seq, tokens=seq.tokens[: known - seq.start] + drafts)
         return replace(plan, seqs=seqs)
 
     def check_limits(self, plan: StepPlan) -> None:
@@ -219,17 +220,17 @@ def right_drafts(drafts: list[int], truth: list[int]) -> int:
 
 
 class HalfRight:
-    """Guesses what a request will really say, but for some guesses."""
+    """Drafts what a request will really say, but for some tokens."""
 
     def __init__(self, requests: dict[int, Request], _salt: str) -> None:
         self.requests = requests
 
-    def guess(self, tokens: list[int], most: int) -> list[int]:
+    def draft(self, tokens: list[int], most: int) -> list[int]:
         truths = [each.truth for each in self.requests.values() if each.truth[: len(tokens)] == tokens]
         if not truths or len(tokens) % 3 == 0:
             return []
-        guesses = truths[0][len(tokens) : len(tokens) + most]
-        return [each if hash((each, index, *tokens)) % 4 else 0 for index, each in enumerate(guesses)]
+        drafts = truths[0][len(tokens) : len(tokens) + most]
+        return [each if hash((each, index, *tokens)) % 4 else 0 for index, each in enumerate(drafts)]
 
 
 def step_ns(plan: StepPlan) -> int:
@@ -260,7 +261,7 @@ class Service:
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
 
     def drafters(self, drafts: bool) -> Drafters | None:
-        """Those of the front end; none of them where only the workers' draft model guesses."""
+        """Those of the front end; none of them where only the workers' draft model drafts."""
         if drafts:
             return Each(partial(HalfRight, self.requests))
         return NoDrafters() if self.config.worker_drafter else None

@@ -6,16 +6,16 @@ from itertools import pairwise
 
 import pytest
 from msgspec import UNSET
-from numaserve.server.scheduler.costs.cost_model import CostModel
-from numaserve.server.scheduler.costs.cost_table import NO_TERMS, Terms
-from numaserve.server.scheduler.draft_gain import UNKNOWN
-from numaserve.server.scheduler.draft_model_guesses import DraftModelGuesses
-from numaserve.server.scheduler.drafting import Draft, Drafting
-from numaserve.server.scheduler.guesses import DEEPEST
+from numaserve.server.costs.cost_model import CostModel
+from numaserve.server.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.server.scheduler.step import Entry, InFlight
+from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
+from numaserve.server.speculation.gain import UNKNOWN
+from numaserve.server.speculation.sequence_drafts import DEEPEST
+from numaserve.server.speculation.speculation import Draft, Speculation
+from numaserve.server.speculation.worker_drafts import WorkerDrafts
 from numaserve.workers.interface.protocol import (
     KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
@@ -92,7 +92,7 @@ def test_each_token_is_read_once_and_output_only_where_it_is_of_use() -> None:
     assert read[0] <= 60 and 56 <= read[1] <= 60
 
 
-def test_it_rests_while_nothing_is_guessed_but_for_one_pass_in_as_many_steps_as_a_page_has_tokens() -> None:
+def test_it_rests_while_nothing_is_drafted_but_for_one_pass_in_as_many_steps_as_a_page_has_tokens() -> None:
     service = Service(config(num_pages=400, max_running_requests=16, max_step_tokens=64, max_logit_rows=64), ahead=True)
     for length in range(3, 19):
         service.add([0] * length, 40, drafters=frozenset())
@@ -147,11 +147,11 @@ class Rated(CostModel):
         return 1.0 + 0.01 * terms[2] if self.seconds is None else self.seconds
 
 
-def drafting(draft_seconds: float, *guesses: int) -> tuple[Drafting, Sequence]:
+def drafting(draft_seconds: float, *drafts: int) -> tuple[Speculation, Sequence]:
     costs = StepCosts(draft_model=True)
     costs.served, costs.draft_model = Rated(), Rated(draft_seconds)
-    drafters = Each(lambda _salt: Played(lambda _tokens, most: list(guesses)[:most]))
-    subject = Drafting(costs, drafters, config(vocab_size=100))
+    drafters = Each(lambda _salt: Played(lambda _tokens, most: list(drafts)[:most]))
+    subject = Speculation(drafters, costs.served, costs.draft_model, worker_drafter="draft_model", vocab_size=100)
     subject.paused(0.0, 1)
     seq = Sequence("a", [1, 2, 3], SamplingParams(temperature=0.0), 50)
     seq.max_tokens = 53
@@ -160,7 +160,7 @@ def drafting(draft_seconds: float, *guesses: int) -> tuple[Drafting, Sequence]:
 
 
 @pytest.mark.parametrize(("seconds", "drafter"), [(0.01, "draft_model"), (0.3, "played"), (1.2, "played")])
-def test_guesses_that_are_there_are_taken_where_those_of_the_draft_model_cost_more_than_they_give(
+def test_draft_tokens_that_are_there_are_taken_where_those_of_the_draft_model_cost_more_than_they_give(
     seconds: float, drafter: str
 ) -> None:
     subject, seq = drafting(seconds, 5, 6)
@@ -180,32 +180,32 @@ def test_nothing_is_learnt_of_drafting_from_a_step_that_has_none() -> None:
 
 
 def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> None:
-    guesses = DraftModelGuesses("draft_model", CostModel())
+    drafts = WorkerDrafts("draft_model", CostModel())
     unlucky, new = (Sequence(name, [1], SamplingParams(), 5) for name in "ab")
     for _ in range(40):
-        guesses.answered(unlucky, 0, 1)
-        guesses.step_ended()
-    assert guesses.right(unlucky) < 0.1
-    assert guesses.right(new) == UNKNOWN
+        drafts.answered(unlucky, 0, 1)
+        drafts.step_ended()
+    assert drafts.rate(unlucky) < 0.1
+    assert drafts.rate(new) == UNKNOWN
     for _ in range(300):
-        guesses.step_ended()
-    assert guesses.right(unlucky) > 0.45
+        drafts.step_ended()
+    assert drafts.rate(unlucky) > 0.45
 
 
-def when_tried(subject: Drafting, seq: Sequence, steps: int, most: int = 20) -> list[int]:
-    """The steps, of so many, in which the draft model is to guess."""
+def when_tried(subject: Speculation, seq: Sequence, steps: int, most: int = 20) -> list[int]:
+    """The steps, of so many, in which the draft model is to draft."""
     drafts = [subject.choose([seq], most).get(seq) for _ in range(steps)]
     return [step for step, draft in enumerate(drafts) if draft is not None and draft.drafter == "draft_model"]
 
 
-def test_guesses_that_seem_not_to_pay_are_tried_ever_more_seldom() -> None:
+def test_draft_tokens_that_seem_not_to_pay_are_tried_ever_more_seldom() -> None:
     subject, seq = drafting(1e3)
     tried = when_tried(subject, seq, 5000)
     waits = [after - before for before, after in pairwise([-1, *tried])]
     assert waits == [32, 64, 128, 256, 512, 1024, 1024, 1024]
 
 
-def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_guessed_behind_theirs() -> None:
+def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_drafted_behind_theirs() -> None:
     subject, seq = drafting(1e3)
     assert when_tried(subject, seq, 40, most=0) == []
     assert subject.choose([], 2) == {}
@@ -214,7 +214,7 @@ def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_guessed_b
     assert {subject.choose([seq], 20)[seq].drafter for _ in range(100)} == {"played"}
 
 
-def test_those_that_nothing_is_to_be_guessed_behind_use_up_no_trial() -> None:
+def test_those_that_nothing_is_to_be_drafted_behind_use_up_no_trial() -> None:
     subject, seq = drafting(1e3)
     other = Sequence("b", [1, 2, 3], SamplingParams(masked=True), 50)
     assert when_tried(subject, other, 2000) == []
@@ -231,29 +231,29 @@ def test_of_many_sequences_those_are_tried_of_which_most_was_read() -> None:
     assert subject.choose(seqs, 2) == dict.fromkeys(seqs[:5:-1], Draft([TO_BE_DRAFTED], "draft_model"))
 
 
-def test_guesses_that_are_always_right_are_made_though_the_first_pass_took_a_thousand_times_as_long() -> None:
+def test_draft_tokens_that_are_always_right_are_made_though_the_first_pass_took_a_thousand_times_as_long() -> None:
     subject, seq = drafting(10.0)
-    costs = subject._draft_model._costs  # type: ignore[union-attr]
+    costs = subject._workers._costs  # type: ignore[union-attr]
     assert isinstance(costs, Rated)
     chosen = 0
     for _ in range(200):
         draft = subject.choose([seq], 20).get(seq)
-        guessed = 0 if draft is None else len(draft.tokens)
-        subject.took(1.0, 1 + guessed, guessed or None)
-        if guessed:
+        drafted = 0 if draft is None else len(draft.tokens)
+        subject.took(1.0, 1 + drafted, drafted or None)
+        if drafted:
             costs.seconds = 0.01  # as is observed now
-            subject.answered(seq, [7] * (guessed + 1), by_model=guessed)
-        chosen += guessed > 0
+            subject.answered(seq, [7] * (drafted + 1), by_workers=drafted)
+        chosen += drafted > 0
     assert chosen > 60
 
 
-def test_where_rows_are_few_those_have_them_whose_guesses_are_right_more_often() -> None:
+def test_where_rows_are_few_those_have_them_whose_draft_tokens_are_right_more_often() -> None:
     subject, _ = drafting(0.01)
     seqs = [Sequence(str(index), [1, 2, 3], SamplingParams(temperature=0.0), 50) for index in range(4)]
     for seq in seqs:
         seq.max_tokens, seq.num_computed = 53, 2
     for seq in seqs[2:]:
-        subject.answered(seq, [1, 2, 3, 4], by_model=3)
+        subject.answered(seq, [1, 2, 3, 4], by_workers=3)
     chosen = subject.choose(seqs, 3)
     assert sum(len(draft.tokens) for draft in chosen.values()) == 3
     assert set(seqs[2:]) <= set(chosen)
@@ -276,11 +276,10 @@ def test_the_time_of_a_prompt_is_that_of_both_models() -> None:
 @pytest.mark.parametrize(("sequences", "seconds", "waits"), [(1, 0.15, True), (1, 1e-4, False), (4, 0.15, False)])
 def test_no_plan_leaves_ahead_that_would_probably_be_run_in_vain(sequences: int, seconds: float, waits: bool) -> None:
     subject, _ = drafting(0.01)
-    step = InFlight(0, expected=4.0 * sequences)
-    step.entries = [Entry(Sequence(str(i), [1], SamplingParams(), 50), 6, True, 0, False, 5) for i in range(sequences)]
     subject.paused(1e-3, sequences)
-    assert subject.may_be_last(step, seconds) == waits
-    for entry in step.entries * 100:
-        entry.seq.tokens = [1] * 100_000  # answers are long here
-        subject.forget(entry.seq)
-    assert not subject.may_be_last(step, seconds)
+    assert subject.may_be_last(sequences, 4.0 * sequences, seconds) == waits
+    for _ in range(100 * sequences):
+        seq = Sequence("long", [1], SamplingParams(), 100_000)
+        seq.tokens += [1] * 99_999  # answers are long here
+        subject.forget(seq)
+    assert not subject.may_be_last(sequences, 4.0 * sequences, seconds)

@@ -4,7 +4,7 @@ import pytest
 from numaserve.server.config.option_types import DRAFTERS, drafters_meant
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.sequence import Sequence
-from numaserve.server.speculation.drafters import ServerDrafters
+from numaserve.server.speculation.server_drafters import ServerDrafters
 from numaserve.workers.interface.protocol import SamplingParams
 
 
@@ -56,7 +56,7 @@ def test_a_sequence_drafts_from_texts_of_its_own_scope_alone() -> None:
     def drafted(tokens: list[int], scope: CacheScope) -> list[int]:
         seq = Sequence("a", tokens, SamplingParams(), 5, scope=scope)
         [drafter] = drafters.make(seq)
-        return drafter.guess(seq.tokens, 2)
+        return drafter.draft(seq.tokens, 2)
 
     team = cache_scope("team")
     drafted([1, 2, 3, 4, 5], team)

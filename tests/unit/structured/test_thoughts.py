@@ -54,15 +54,15 @@ def test_a_thought_is_free_and_the_answer_is_not(answer: MatcherFactory, tokeniz
     assert allowed(matcher, tokenizer.vocab_size) == tokenizer.eos_token_ids
 
 
-def test_guesses_are_told_forbidden_where_the_answer_has_begun(loaded: LLTokenizer, tokenizer: Tokenizer) -> None:
+def test_draft_tokens_are_told_forbidden_where_the_answer_has_begun(loaded: LLTokenizer, tokenizer: Tokenizer) -> None:
     def make() -> TokenMatcher:
         ahead = partial(new_matcher, loaded, LLMatcher.grammar_from_regex("12"))
         return GrammarMatcher(ahead(), loaded.vocab_size, tokenizer.eos_token_ids, ahead)
 
-    matcher, guesses = after_thought(make, Thought("</think>", tokenizer.token_bytes))(), tokenizer.encode("13")
-    assert matcher.would_accept(guesses) == len(guesses) == 2
+    matcher, drafts = after_thought(make, Thought("</think>", tokenizer.token_bytes))(), tokenizer.encode("13")
+    assert matcher.would_accept(drafts) == len(drafts) == 2
     _take(matcher, tokenizer, "</think>")
-    assert matcher.would_accept(guesses) == 1
+    assert matcher.would_accept(drafts) == 1
 
 
 @given(st.text(alphabet="</think> x", max_size=30).filter(lambda text: "</think>" not in text + "</think>"[:-1]))

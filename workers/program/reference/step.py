@@ -95,8 +95,8 @@ def make_step(
     Raises `ValueError` for a plan that cannot be run.
     """
     literal, wanted = iter(tokens.tolist()), iter(targets.tolist())
-    guesses = list(drafts) or [0] * len(sequences)
-    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=guesses)
+    given = list(drafts) or [0] * len(sequences)
+    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=given)
     step, parallel = Step([], [], [], [], []), setup.context_parallel
     for index, (number, start, count, from_previous, end, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
@@ -108,7 +108,7 @@ def make_step(
             step.pooled.append(sequence)
         step.tokens.extend([slot.last_token] if from_previous else [next(literal) for _ in range(count)])
         own = step.tokens[sequence.row :]
-        known = count - guesses[index]
+        known = count - given[index]
         for token in range(count):
             target = next(wanted) if token < num_targets else -1
             samples = end == END_SAMPLE and token >= known - 1
@@ -136,9 +136,9 @@ def _check(
     literal = sum(count for count, each in zip(counts, sequences, strict=True) if not each[3])
     _require(len(drafts) == len(sequences), "the step must have one number of draft tokens for each sequence")
     rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences) + sum(drafts)
-    for row, guesses in zip(sequences, drafts, strict=True):
+    for row, count in zip(sequences, drafts, strict=True):
         _check_sequence(limits.pages_per_slot, slots, row)
-        _check_drafts(slots, row, guesses)
+        _check_drafts(slots, row, count)
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
     _require(rows <= limits.max_logit_rows, "the step has more rows of logits than the model was loaded for")

@@ -213,14 +213,14 @@ def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
     assert deployment.launches[0].max_step_tokens == 64
 
 
-def test_a_step_has_room_for_a_guess_behind_the_next_token_of_every_running_request() -> None:
-    plain, guessing = (
-        make_deployment(replace(OPTIONS, max_running_requests=40, guesses=guesses), SMALL, machine(8))
-        for guesses in (False, True)
+def test_a_step_has_room_for_a_draft_token_behind_the_next_token_of_every_running_request() -> None:
+    plain, drafting = (
+        make_deployment(replace(OPTIONS, max_running_requests=40, drafts=drafts), SMALL, machine(8))
+        for drafts in (False, True)
     )
-    assert (plain.max_logit_rows, guessing.max_logit_rows) == (64, 80)
-    assert {launch.max_logit_rows for launch in guessing.launches} == {80}
-    assert guessing.ranks[0].scratch_bytes > plain.ranks[0].scratch_bytes
+    assert (plain.max_logit_rows, drafting.max_logit_rows) == (64, 80)
+    assert {launch.max_logit_rows for launch in drafting.launches} == {80}
+    assert drafting.ranks[0].scratch_bytes > plain.ranks[0].scratch_bytes
 
 
 def test_a_draft_model_takes_memory_for_weights_pages_and_scratch_beside_the_model() -> None:

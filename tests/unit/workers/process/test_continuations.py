@@ -1,4 +1,4 @@
-"""Plans that were made before it was known how many guesses of the step before are right."""
+"""Plans that were made before it was known how many draft tokens of the step before are right."""
 
 import pytest
 from msgspec import UNSET
@@ -8,49 +8,49 @@ from numaserve.workers.process.continuations import Continuations
 SLOT = 3
 
 
-def behind(said: list[int], drafts: int, *, reads_guesses: bool = True) -> Continuations:
-    """What is remembered after a step that sampled `said` at the positions behind 9, with so many guesses."""
-    subject = Continuations(reads_guesses=reads_guesses)
+def behind(said: list[int], drafts: int, *, reads_drafts: bool = True) -> Continuations:
+    """What is remembered after a step that sampled `said` at the positions behind 9, with so many draft tokens."""
+    subject = Continuations(reads_drafts=reads_drafts)
     tokens = [1, *[TO_BE_DRAFTED] * drafts]
     subject.ran(StepPlan(0, [SeqPlan(SLOT, 9, tokens, sample=True)], drafts=[drafts]), [said])
     return subject
 
 
-def going_on(guesses: int, *lacking: int) -> StepPlan:
-    """A plan behind that step, made as if no guess had been right."""
-    seq = SeqPlan(SLOT, 10, [TO_BE_DRAFTED] * guesses, from_previous=True, sample=True)
-    if not guesses:
+def going_on(drafts: int, *lacking: int) -> StepPlan:
+    """A plan behind that step, made as if no draft token had been right."""
+    seq = SeqPlan(SLOT, 10, [TO_BE_DRAFTED] * drafts, from_previous=True, sample=True)
+    if not drafts:
         return StepPlan(1, [seq])
-    return StepPlan(1, [seq], drafts=[guesses], draft_work=[DraftWork(0, list(lacking))])
+    return StepPlan(1, [seq], drafts=[drafts], draft_work=[DraftWork(0, list(lacking))])
 
 
 @pytest.mark.parametrize("right", [0, 1, 3])
-@pytest.mark.parametrize("guesses", [0, 2])
-def test_each_guess_that_was_right_moves_a_sequence_on_by_one(right: int, guesses: int) -> None:
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_each_draft_token_that_was_right_moves_a_sequence_on_by_one(right: int, drafts: int) -> None:
     said = [50, 51, 52, 53][: right + 1]
-    (seq,) = behind(said, 3).completed(going_on(guesses)).seqs
+    (seq,) = behind(said, 3).completed(going_on(drafts)).seqs
     assert seq.start == 10 + right
-    assert seq.num_tokens == 1 + guesses
-    if guesses or right:
+    assert seq.num_tokens == 1 + drafts
+    if drafts or right:
         assert not seq.from_previous
-        assert seq.tokens == [said[-1], *[TO_BE_DRAFTED] * guesses]
+        assert seq.tokens == [said[-1], *[TO_BE_DRAFTED] * drafts]
 
 
 @pytest.mark.parametrize(
-    ("right", "drafts", "reads_guesses", "lacking"),
+    ("right", "drafts", "reads_drafts", "lacking"),
     [
         (0, 3, True, []),
         (2, 3, True, []),
-        (3, 3, True, [52]),  # the last guess leads nowhere, so that it is not read
+        (3, 3, True, [52]),  # the last draft token leads nowhere, so that it is not read
         (1, 1, True, [50]),
         (2, 3, False, [50, 51]),
         (3, 3, False, [50, 51, 52]),
     ],
 )
-def test_what_guesses_reads_what_it_has_not_read_as_tokens(
-    right: int, drafts: int, reads_guesses: bool, lacking: list[int]
+def test_a_drafter_reads_what_it_has_not_read_as_tokens(
+    right: int, drafts: int, reads_drafts: bool, lacking: list[int]
 ) -> None:
-    subject = behind([50, 51, 52, 53][: right + 1], drafts, reads_guesses=reads_guesses)
+    subject = behind([50, 51, 52, 53][: right + 1], drafts, reads_drafts=reads_drafts)
     assert subject.completed(going_on(2)).draft_work == [DraftWork(0, lacking)]
 
 
@@ -70,7 +70,7 @@ def test_plans_that_know_everything_are_left_as_they_are() -> None:
 
 
 def test_nothing_is_made_up_for_a_slot_that_has_sampled_nothing() -> None:
-    subject = Continuations(reads_guesses=True)
+    subject = Continuations(reads_drafts=True)
     assert subject.completed(going_on(2)) == going_on(2)
     subject.ran(StepPlan(0, [SeqPlan(SLOT, 0, [1, 2])]), [[]])
     assert subject.completed(going_on(2)) == going_on(2)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from numaserve.server.scheduler.costs.row_times import RowTimes
+from numaserve.server.speculation.row_times import RowTimes
 
 
 def seen(ratios: dict[int, float], times: int = 40) -> RowTimes:

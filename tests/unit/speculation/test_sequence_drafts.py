@@ -1,8 +1,9 @@
-"""What is guessed of a sequence, and how often that is right."""
+"""What is drafted of a sequence, and how often that is right."""
 
 import pytest
-from numaserve.server.scheduler.guesses import Guesses, Rightness
 from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.speculation.acceptance import AcceptanceRates
+from numaserve.server.speculation.sequence_drafts import SequenceDrafts
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.drafters import Played
@@ -10,34 +11,36 @@ from tests.support.drafters import Played
 VOCABULARY = 100
 
 
-def guesses(matched: int, of_all: Rightness | None = None, tokens: tuple[int, ...] = (1, 2, 3, 4)) -> Guesses:
+def drafts(
+    matched: int, of_all: AcceptanceRates | None = None, tokens: tuple[int, ...] = (1, 2, 3, 4)
+) -> SequenceDrafts:
     """Those of a drafter, made."""
-    made = Guesses([Played(lambda *_: list(tokens), matched=matched)], of_all or Rightness())
-    made.guess(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
+    made = SequenceDrafts([Played(lambda *_: list(tokens), matched=matched)], of_all or AcceptanceRates())
+    made.search(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
     return made
 
 
-def answer(made: Guesses, *tokens: int, matched: int) -> None:
-    """The answer to guesses that are made anew behind so many tokens that matched."""
+def answer(made: SequenceDrafts, *tokens: int, matched: int) -> None:
+    """The answer to draft tokens that are made anew behind so many tokens that matched."""
     made.drafters = [Played(lambda *_: [1, 2, 3, 4], matched=matched)]
-    made.guess(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
+    made.search(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
     made.answered(list(tokens))
 
 
 def test_half_of_them_are_supposed_to_be_right_of_which_nothing_is_known() -> None:
-    made = guesses(3)
+    made = drafts(3)
     assert made.odds == [0.5, 0.25, 0.125, 0.0625]
     assert made.expected(2) == 0.75
     assert made.expected(-1) == 0.0
 
 
 def test_behind_many_tokens_that_matched_they_are_judged_by_themselves() -> None:
-    made = guesses(3)
+    made = drafts(3)
     for _ in range(40):
         answer(made, 9, matched=3)
         answer(made, 1, 2, 3, 4, matched=20)
     answer(made, 9, matched=3)
-    made.guess(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
+    made.search(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
     assert made.odds[0] < 0.05
     answer(made, matched=20)
     assert made.odds[3] > 0.9
@@ -45,7 +48,7 @@ def test_behind_many_tokens_that_matched_they_are_judged_by_themselves() -> None
 
 
 def test_what_was_right_long_ago_is_not_hoped_for() -> None:
-    made = guesses(20)
+    made = drafts(20)
     for _ in range(40):
         answer(made, 1, 2, 3, 4, matched=20)
     for _ in range(40):
@@ -56,7 +59,7 @@ def test_what_was_right_long_ago_is_not_hoped_for() -> None:
 
 
 def test_each_that_is_right_lets_the_next_one_match_more() -> None:
-    made = guesses(3)
+    made = drafts(3)
     for _ in range(40):
         answer(made, 9, matched=3)
     answer(made, matched=3)
@@ -68,17 +71,17 @@ def test_each_that_is_right_lets_the_next_one_match_more() -> None:
 
 
 def test_what_was_seen_in_other_sequences_is_supposed_of_a_new_one() -> None:
-    of_all = Rightness()
-    old = guesses(20, of_all)
+    of_all = AcceptanceRates()
+    old = drafts(20, of_all)
     for _ in range(100):
         answer(old, 1, 2, 3, 9, matched=20)
-    assert guesses(20, of_all).odds[0] == pytest.approx(0.75, abs=0.05)
-    assert guesses(20).odds[0] == 0.5
+    assert drafts(20, of_all).odds[0] == pytest.approx(0.75, abs=0.05)
+    assert drafts(20).odds[0] == 0.5
 
 
 def test_a_sequence_goes_by_what_was_seen_of_itself() -> None:
-    of_all = Rightness()
-    bad, good = guesses(3, of_all), guesses(3, of_all)
+    of_all = AcceptanceRates()
+    bad, good = drafts(3, of_all), drafts(3, of_all)
     for _ in range(30):
         answer(bad, 9, matched=3)
         answer(good, 1, 9, matched=3)
@@ -88,5 +91,5 @@ def test_a_sequence_goes_by_what_was_seen_of_itself() -> None:
     assert good.odds[0] > 0.9
 
 
-def test_a_guess_beyond_the_vocabulary_ends_them() -> None:
-    assert guesses(3, tokens=(1, VOCABULARY, 2)).tokens == [1]
+def test_a_draft_token_beyond_the_vocabulary_ends_them() -> None:
+    assert drafts(3, tokens=(1, VOCABULARY, 2)).tokens == [1]

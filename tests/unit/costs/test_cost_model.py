@@ -3,11 +3,9 @@
 import random
 
 import pytest
-from numaserve.server.scheduler.costs.cost_model import CostModel
-from numaserve.server.scheduler.costs.cost_table import Terms
-from numaserve.workers.interface.protocol import OperationTerms, StepPlan, StepResult
-from scheduler_simulation import Service
-from test_scheduler import service
+from numaserve.server.costs.cost_model import CostModel
+from numaserve.server.costs.cost_table import Terms
+from numaserve.workers.interface.protocol import OperationTerms
 
 MODEL = [
     OperationTerms("linear", weight_bytes=80_000_000, row_flops=2.1e8),
@@ -109,19 +107,3 @@ def test_workers_that_are_the_same_again_need_not_be_learnt_again() -> None:
     assert model.predicts
     model.describe([MODEL[:1]])
     assert not model.predicts
-
-
-def answer(server: Service, plan: StepPlan | None, **times: int) -> None:
-    result = server.workers.run(plan)  # type: ignore[arg-type]
-    server.scheduler.apply(StepResult(result.step_id, 0, result.seqs, 0, 0, **times))
-
-
-def test_the_scheduler_learns_from_results_without_the_wait_for_masks() -> None:
-    server = service()
-    server.scheduler.costs.describe([MODEL])
-    server.add([0] * 10, 3)
-    plan = server.scheduler.schedule()
-    answer(server, plan, worker_ns=30_000_000, mask_wait_ns=10_000_000)
-    work = server.scheduler.costs.begin()
-    work.add(0, 10, 1)
-    assert server.scheduler.costs.predict(work.terms()) == pytest.approx(0.02)

@@ -1,18 +1,18 @@
-"""Guesses in plans: which are verified, what becomes of wrong ones, and what does not change without any."""
+"""Draft tokens in plans: which are verified, what becomes of wrong ones, and what does not change without any."""
 
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from msgspec import UNSET
+from numaserve.server.costs.cost_model import CostModel
+from numaserve.server.costs.cost_table import Terms
 from numaserve.server.scheduler.cache.scope import cache_scope
-from numaserve.server.scheduler.costs.cost_model import CostModel
-from numaserve.server.scheduler.costs.cost_table import Terms
-from numaserve.server.scheduler.drafting import Draft, Drafting
-from numaserve.server.scheduler.guesses import Drafter
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.speculation.drafter import Drafter
+from numaserve.server.speculation.speculation import Draft, Speculation
 from numaserve.workers.interface.protocol import (
     MAX_MASKED_DRAFTS,
     OperationTerms,
@@ -29,13 +29,13 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 class Fixed:
-    """Guesses the same whatever came before."""
+    """Drafts the same whatever came before."""
 
-    def __init__(self, *guesses: int) -> None:
-        self.guesses = list(guesses)
+    def __init__(self, *drafts: int) -> None:
+        self.drafts = list(drafts)
 
-    def guess(self, tokens: list[int], most: int) -> list[int]:
-        return self.guesses[:most]
+    def draft(self, tokens: list[int], most: int) -> list[int]:
+        return self.drafts[:most]
 
 
 class Free(CostModel):
@@ -47,9 +47,9 @@ class Free(CostModel):
         return 1.0
 
 
-def scheduler(*guesses: int, operations: list[OperationTerms] | None = None, **limits: int) -> Scheduler:
+def scheduler(*drafts: int, operations: list[OperationTerms] | None = None, **limits: int) -> Scheduler:
     defaults = {"num_pages": 32, "context_length": 100, "max_running_requests": 4, "page_size": 4}
-    subject = Scheduler(SchedulerConfig(**{**defaults, **limits}), drafters=Each(lambda _salt: Fixed(*guesses)))
+    subject = Scheduler(SchedulerConfig(**{**defaults, **limits}), drafters=Each(lambda _salt: Fixed(*drafts)))
     subject.costs.describe([operations or []])
     return subject
 
@@ -77,7 +77,7 @@ def begun(subject: Scheduler, *sequences: Sequence) -> None:
     answered(subject, *([4] for _ in sequences))
 
 
-def test_guesses_are_verified_behind_the_last_token_and_right_ones_are_kept() -> None:
+def test_draft_tokens_are_verified_behind_the_last_token_and_right_ones_are_kept() -> None:
     subject = scheduler(7, 8, 9)
     seq = added(subject)
     begun(subject, seq)
@@ -100,7 +100,7 @@ def test_pages_are_given_for_the_longest_outcome_and_go_on_to_be_used() -> None:
     assert planned(subject).seqs[0].pages == []
 
 
-def test_a_guess_takes_no_page_that_a_sequence_needs_to_grow() -> None:
+def test_a_draft_token_takes_no_page_that_a_sequence_needs_to_grow() -> None:
     subject = scheduler(7, 8, 9, num_pages=2)
     seq = added(subject, tokens=5)
     begun(subject, seq)
@@ -109,7 +109,7 @@ def test_a_guess_takes_no_page_that_a_sequence_needs_to_grow() -> None:
     assert planned(subject).drafts == [2]
 
 
-def test_no_plan_is_made_behind_guesses_until_they_are_answered() -> None:
+def test_no_plan_is_made_behind_draft_tokens_until_they_are_answered() -> None:
     subject = scheduler(7)
     seq = added(subject)
     begun(subject, seq)
@@ -119,7 +119,7 @@ def test_no_plan_is_made_behind_guesses_until_they_are_answered() -> None:
     planned(subject)
 
 
-def test_guesses_stop_where_the_sequence_does() -> None:
+def test_draft_tokens_stop_where_the_sequence_does() -> None:
     subject = scheduler(7, 8, 9)
     seq = added(subject, tokens=3)
     begun(subject, seq)
@@ -137,22 +137,22 @@ def test_every_sequence_keeps_its_token_and_its_row() -> None:
     assert plan.drafts == [1, 0, 0]
 
 
-def test_what_workers_do_not_know_as_a_token_is_not_guessed() -> None:
+def test_what_workers_do_not_know_as_a_token_is_not_drafted() -> None:
     subject = scheduler(7, 99, 8, vocab_size=99)
     seq = added(subject)
     begun(subject, seq)
     assert planned(subject).drafts == [1]
 
 
-def test_of_several_drafters_that_one_is_heard_whose_guesses_were_right() -> None:
+def test_of_several_drafters_that_one_is_heard_whose_draft_tokens_were_right() -> None:
     class Two(Each):
         def make(self, seq: Sequence) -> list[Drafter]:
-            return [Played(Fixed(*[1] * 17).guess, "bad"), Played(Fixed(*[7] * 17).guess, "good")]
+            return [Played(Fixed(*[1] * 17).draft, "bad"), Played(Fixed(*[7] * 17).draft, "good")]
 
     subject = Scheduler(SchedulerConfig(num_pages=32, context_length=100), drafters=Two(lambda _: Fixed()))
     seq = added(subject, tokens=90)
     begun(subject, seq)
-    drafting = subject._drafting
+    drafting = subject._speculation
     assert drafting is not None
     heard = []
     for _ in range(10):
@@ -172,9 +172,9 @@ def test_what_is_said_of_named_tokens_comes_with_each_token() -> None:
     assert [(each.token, each.token_logprobs) for each in updates] == [(7, [-1.0]), (8, [-2.0])]
 
 
-def test_a_masked_sequence_has_a_row_of_the_board_for_each_guess_and_few_of_them() -> None:
+def test_a_masked_sequence_has_a_row_of_the_board_for_each_draft_token_and_few_of_them() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20, sampling=SamplingParams(temperature=0.0, masked=True))
-    ((seq, draft),) = drafting.choose(list(drafting._guesses), 100).items()
+    ((seq, draft),) = drafting.choose(list(drafting._drafts), 100).items()
     assert len(draft.tokens) == MAX_MASKED_DRAFTS
     subject = scheduler(7, 8)
     seq = added(subject, sampling=SamplingParams(temperature=0.0, masked=True))
@@ -187,23 +187,23 @@ def test_a_masked_sequence_has_a_row_of_the_board_for_each_guess_and_few_of_them
 MASKED = SamplingParams(temperature=0.0, masked=True)
 
 
-def test_a_masked_sequence_knows_what_is_guessed_of_it() -> None:
+def test_a_masked_sequence_knows_what_is_drafted_of_it() -> None:
     subject = scheduler(7, 8, 9)
     free, seq = added(subject, "free"), added(subject, sampling=MASKED)
     begun(subject, free, seq)
     planned(subject)
-    assert seq.guessed == (4, [7, 8, 9])
-    assert free.guessed == (0, ())
+    assert seq.drafted == (4, [7, 8, 9])
+    assert free.drafted == (0, ())
 
 
-def test_guesses_end_before_the_first_that_a_constraint_is_known_to_forbid() -> None:
+def test_draft_tokens_end_before_the_first_that_a_constraint_is_known_to_forbid() -> None:
     subject = scheduler(7, 8, 9)
     seq = added(subject, sampling=MASKED)
     begun(subject, seq)
     seq.forbidden = 3, [4, 7, 8, 9]  # it was told so before the first token came
     assert planned(subject).drafts == [2]
     answered(subject, [7, 8, 9])
-    seq.forbidden = 6, [9, 8]  # behind another token than the one that is guessed next
+    seq.forbidden = 6, [9, 8]  # behind another token than the one that is drafted next
     assert planned(subject).drafts == [3]
 
 
@@ -216,16 +216,16 @@ def test_what_is_forbidden_elsewhere_is_verified(forbidden: tuple[int, list[int]
     assert planned(subject).drafts == [3]
 
 
-def test_nobody_waits_for_guesses_whose_first_is_forbidden() -> None:
+def test_nobody_waits_for_draft_tokens_whose_first_is_forbidden() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20, sampling=MASKED)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     seq.num_pending = 1
     assert drafting.waits([seq], 100)
     seq.forbidden = len(seq.tokens), [7]
     assert not drafting.waits([seq], 100)
 
 
-def test_without_guesses_plans_are_what_they_are_without_a_drafter() -> None:
+def test_without_draft_tokens_plans_are_what_they_are_without_a_drafter() -> None:
     def plans(make: Callable[[], Scheduler]) -> list[StepPlan | None]:
         subject, found = make(), []
         added(subject, tokens=6)
@@ -239,11 +239,11 @@ def test_without_guesses_plans_are_what_they_are_without_a_drafter() -> None:
     assert plans(lambda: Scheduler(config, drafters=Each(lambda _salt: Fixed()))) == plans(lambda: Scheduler(config))
 
 
-def test_a_newcomer_begins_beside_a_sequence_of_which_everything_is_guessed() -> None:
+def test_a_newcomer_begins_beside_a_sequence_of_which_everything_is_drafted() -> None:
     subject = scheduler(*range(30, 60), max_step_tokens=16, max_logit_rows=16)
     seq = added(subject, tokens=90)
     begun(subject, seq)
-    subject._drafting._costs = Free()  # type: ignore[union-attr, assignment]
+    subject._speculation._costs = Free()  # type: ignore[union-attr, assignment]
     assert len(planned(subject).seqs[0].tokens) == 16
     answered(subject, list(range(30, 46)))
     newcomer = added(subject, "b")
@@ -251,7 +251,7 @@ def test_a_newcomer_begins_beside_a_sequence_of_which_everything_is_guessed() ->
     assert newcomer.slot >= 0
 
 
-def test_a_sequence_is_not_suspected_for_positions_that_were_guessed() -> None:
+def test_a_sequence_is_not_suspected_for_positions_that_were_drafted() -> None:
     subject = scheduler(7, 8, 9)
     seq = added(subject)
     begun(subject, seq)
@@ -264,7 +264,7 @@ def test_a_sequence_is_not_suspected_for_positions_that_were_guessed() -> None:
     assert seq.output == [4, 4]
 
 
-def test_nothing_is_guessed_any_more_where_guesses_were_in_flight_as_the_workers_died() -> None:
+def test_nothing_is_drafted_any_more_where_draft_tokens_were_in_flight_as_the_workers_died() -> None:
     subject = scheduler(7, 8, 9)
     begun(subject, added(subject))
     assert planned(subject).drafts == [3]
@@ -279,18 +279,18 @@ COMPUTED = [OperationTerms("linear", weight_bytes=10**3, row_flops=10**9)]  # ea
 
 
 def settled(
-    operations: list[OperationTerms], guessed: list[int], said: list[int], sampling: SamplingParams = GREEDY
-) -> Drafting:
-    """After an answer whose times are as the operations tell, and twenty more tokens that were guessed so."""
-    subject = scheduler(*guessed, operations=operations)
+    operations: list[OperationTerms], drafted: list[int], said: list[int], sampling: SamplingParams = GREEDY
+) -> Speculation:
+    """After an answer whose times are as the operations tell, and twenty more tokens that were drafted so."""
+    subject = scheduler(*drafted, operations=operations)
     seq = added(subject, tokens=60, sampling=sampling)
     return told(subject, [seq], said)
 
 
-def told(subject: Scheduler, sequences: list[Sequence], said: list[int]) -> Drafting:
-    """After the first answers and so many more tokens of each sequence, at each of which one guess was wanted."""
+def told(subject: Scheduler, sequences: list[Sequence], said: list[int]) -> Speculation:
+    """After the first answers and so many more tokens of each sequence, at each of which one draft token was wanted."""
     begun(subject, *sequences)
-    drafting = subject._drafting
+    drafting = subject._speculation
     assert drafting is not None
     for token in said:
         drafting.choose(sequences, 1)
@@ -300,64 +300,64 @@ def told(subject: Scheduler, sequences: list[Sequence], said: list[int]) -> Draf
     return drafting
 
 
-def test_guesses_that_were_right_are_chosen_where_a_row_more_costs_little() -> None:
+def test_draft_tokens_that_were_right_are_chosen_where_a_row_more_costs_little() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    ((seq, guesses),) = drafting.choose(list(drafting._guesses), 100).items()
-    assert len(guesses.tokens) > 5
+    ((seq, drafts),) = drafting.choose(list(drafting._drafts), 100).items()
+    assert len(drafts.tokens) > 5
     assert drafting.choose([seq], 2) == {seq: Draft([7, 7], "played")}
 
 
-def counted(guesses: list[int], said: list[int], operations: list[OperationTerms]) -> int:
-    """How often guesses are asked for, while so much is said."""
+def counted(drafts: list[int], said: list[int], operations: list[OperationTerms]) -> int:
+    """How often draft tokens are asked for, while so much is said."""
     asked = 0
 
     class Counting(Fixed):
-        def guess(self, tokens: list[int], most: int) -> list[int]:
+        def draft(self, tokens: list[int], most: int) -> list[int]:
             nonlocal asked
             asked += 1
-            return super().guess(tokens, most)
+            return super().draft(tokens, most)
 
     subject = Scheduler(
-        SchedulerConfig(num_pages=32, context_length=100), drafters=Each(lambda _salt: Counting(*guesses))
+        SchedulerConfig(num_pages=32, context_length=100), drafters=Each(lambda _salt: Counting(*drafts))
     )
     subject.costs.describe([operations])
     told(subject, [added(subject, tokens=90)], said)
     return asked
 
 
-def test_guesses_that_are_right_are_not_asked_for_again_until_few_are_left() -> None:
+def test_draft_tokens_that_are_right_are_not_asked_for_again_until_few_are_left() -> None:
     assert counted([7] * 17, [7] * 60, READ) == 5
 
 
-def test_where_no_guess_would_pay_it_is_seldom_tried() -> None:
+def test_where_no_draft_token_would_pay_it_is_seldom_tried() -> None:
     assert counted([7] * 17, [8] * 64, READ) > 48
     assert counted([7] * 17, [8] * 64, COMPUTED) <= 8
 
 
-def test_guesses_are_left_out_where_each_row_costs_as_much_as_the_first() -> None:
+def test_draft_tokens_are_left_out_where_each_row_costs_as_much_as_the_first() -> None:
     drafting = settled(COMPUTED, [7] * 17, [7] * 20)
-    assert drafting.choose(list(drafting._guesses), 100) == {}
+    assert drafting.choose(list(drafting._drafts), 100) == {}
 
 
-def test_guesses_that_were_wrong_are_not_verified_and_nobody_waits_for_them() -> None:
+def test_draft_tokens_that_were_wrong_are_not_verified_and_nobody_waits_for_them() -> None:
     drafting = settled(READ, [7] * 17, [8] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     assert drafting.choose([seq], 100) == {}
     seq.num_pending = 1
     assert not drafting.waits([seq], 100)
 
 
-def test_the_next_plan_waits_for_an_answer_behind_which_much_can_be_guessed() -> None:
+def test_the_next_plan_waits_for_an_answer_behind_which_much_can_be_drafted() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     assert not drafting.waits([seq], 100)  # nothing is awaited
     seq.num_pending = 1
     assert drafting.waits([seq], 100)
 
 
-def test_guesses_are_given_up_where_steps_with_them_take_longer_than_was_predicted_and_tried_again_later() -> None:
+def test_draft_tokens_are_given_up_where_steps_with_them_take_longer_than_was_predicted_and_tried_again_later() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     drafting.took(1.0, 1, None)
     for rows in (2, 3) * 20:
         drafting.took(4.0, rows, rows - 1)
@@ -367,18 +367,18 @@ def test_guesses_are_given_up_where_steps_with_them_take_longer_than_was_predict
     assert drafting.choose([seq], 2)
 
 
-def test_no_more_is_guessed_than_the_kernels_multiply_at_once() -> None:
+def test_no_more_is_drafted_than_the_kernels_multiply_at_once() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     for rows in [*range(1, 18)] * 20:
         drafting.took(1.0 if rows <= 6 else 3.0, rows, rows - 1)
     (draft,) = drafting.choose([seq], 16).values()
     assert len(draft.tokens) == 5
 
 
-def test_a_guess_that_costs_more_than_it_gives_is_made_where_those_behind_it_cost_nothing() -> None:
+def test_a_draft_token_that_costs_more_than_it_gives_is_made_where_those_behind_it_cost_nothing() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     for rows in [*range(1, 18)] * 20:
         drafting.took(1.0 if rows == 1 else 2.1, rows, rows - 1)
     (draft,) = drafting.choose([seq], 16).values()
@@ -396,13 +396,13 @@ def test_many_sequences_pass_the_step_up_at_which_kernels_begin_another_pass_tog
 
 
 @pytest.mark.parametrize(("sequences", "asked"), [(1, 64), (8, 9)])
-def test_of_many_sequences_guesses_are_looked_for_ever_more_seldom_while_there_are_none(
+def test_of_many_sequences_draft_tokens_are_looked_for_ever_more_seldom_while_there_are_none(
     sequences: int, asked: int
 ) -> None:
     times = Counter[str]()
 
     class Nothing(Fixed):
-        def guess(self, tokens: list[int], most: int) -> list[int]:
+        def draft(self, tokens: list[int], most: int) -> list[int]:
             times[str(tokens[0])] += 1
             return []
 
@@ -417,7 +417,7 @@ def test_nobody_looks_whether_to_wait_at_each_step_of_many_sequences_where_it_wa
     subject = scheduler(max_running_requests=8, operations=READ)
     sequences = [added(subject, str(each)) for each in range(8)]
     begun(subject, *sequences)
-    drafting = subject._drafting
+    drafting = subject._speculation
     assert drafting is not None
     for seq in sequences:
         seq.num_pending = 1
@@ -428,9 +428,9 @@ def test_nobody_looks_whether_to_wait_at_each_step_of_many_sequences_where_it_wa
     assert looked == [2, 1, 0] * 3
 
 
-def test_guesses_are_given_up_where_the_workers_rest_for_long_to_get_them() -> None:
+def test_draft_tokens_are_given_up_where_the_workers_rest_for_long_to_get_them() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     for _ in range(40):
         drafting.paused(1.0, 1)
     assert not drafting.choose([seq], 2)
@@ -439,9 +439,9 @@ def test_guesses_are_given_up_where_the_workers_rest_for_long_to_get_them() -> N
     assert drafting.choose([seq], 2)
 
 
-def test_guesses_are_given_up_where_fewer_are_kept_than_their_past_lets_expect() -> None:
+def test_draft_tokens_are_given_up_where_fewer_are_kept_than_their_past_lets_expect() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     for _ in range(60):
         drafting.choose([seq], 2)
         drafting.took(1.0, 3, 0, drafting.expected)
@@ -451,9 +451,9 @@ def test_guesses_are_given_up_where_fewer_are_kept_than_their_past_lets_expect()
     assert drafting.choose([seq], 2)
 
 
-def test_no_more_guesses_are_expected_to_be_right_than_are_verified_however_many_were() -> None:
+def test_no_more_draft_tokens_are_expected_to_be_right_than_are_verified_however_many_were() -> None:
     drafting = settled(COMPUTED, [7] * 17, [7] * 20)
-    (seq,) = drafting._guesses
+    (seq,) = drafting._drafts
     for _ in range(60):
         drafting.paused(0.0, 1)
     for _ in range(5):
@@ -468,10 +468,10 @@ def test_what_was_seen_of_one_sequence_is_supposed_of_the_next() -> None:
     subject.finish("first")
     second = added(subject, "second", tokens=60)
     drafting = told(subject, [second], [])
-    assert drafting._guesses_of(second, 0.0).odds[0] > 0.7  # and not half
+    assert drafting._drafts_of(second, 0.0).odds[0] > 0.7  # and not half
 
 
-def test_a_guess_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_step() -> None:
+def test_a_draft_token_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_step() -> None:
     others, limits = 16, {"max_running_requests": 20, "max_step_tokens": 64, "num_pages": 200, "context_length": 300}
     subject = Scheduler(
         SchedulerConfig(**limits, page_size=4),
@@ -480,7 +480,7 @@ def test_a_guess_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_st
     subject.costs.describe([[OperationTerms("linear", weight_bytes=10**7, row_flops=3 * 10**7)]])
 
     def answer() -> None:
-        """In the time that the first guess of the model of costs says."""
+        """In the time that the first draft token of the model of costs says."""
         record = subject.in_flight[0]
         seqs = [SeqResult(5 if entry.sample else -1) for entry in record.entries]
         seconds = 1e-3 + 1e-10 * 1e7 + 1e-11 * 3e7 * record.tokens
@@ -493,7 +493,7 @@ def test_a_guess_behind_the_last_token_of_a_prompt_has_the_price_of_the_whole_st
             answer()
     while subject.in_flight:
         answer()
-    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, scope=cache_scope(salt="guesses"))
+    prompt = Sequence("prompt", range(64 - others + 1), GREEDY, 250, scope=cache_scope(salt="drafts"))
     subject.add(prompt)
     planned(subject)
     plan = planned(subject)  # ahead of the answer: nobody's next token is known but the prompt's last

@@ -1,4 +1,4 @@
-"""Masks of what is sampled behind guesses: of the guesses' own way, and never of another step."""
+"""Masks of what is sampled behind draft tokens: of the draft tokens' own way, and never of another step."""
 
 import ctypes
 from collections.abc import Callable
@@ -92,7 +92,7 @@ class Run:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-async def test_each_guess_has_the_mask_of_what_comes_behind_it(is_known: bool) -> None:
+async def test_each_draft_token_has_the_mask_of_what_comes_behind_it(is_known: bool) -> None:
     run = Run()
     if is_known:
         run.later.do()
@@ -105,7 +105,7 @@ async def test_the_answer_goes_on_where_it_really_is() -> None:
     run = Run()
     run.planned(1, 11, 13)
     run.later.do()
-    run.sampled(11, 12)  # the second guess was wrong
+    run.sampled(11, 12)  # the second draft token was wrong
     run.planned(2)
     run.later.do()
     assert run.board.said[2, 0] == {13, 14}
@@ -129,7 +129,7 @@ async def test_many_tokens_at_once_take_one_mask() -> None:
     assert run.board.said == {(2, 0): {14, 15}}
 
 
-async def test_behind_a_guess_that_is_not_allowed_nobody_waits() -> None:
+async def test_behind_a_draft_token_that_is_not_allowed_nobody_waits() -> None:
     run = Run()
     run.planned(1, 11, 20, 21)
     run.later.do()
@@ -137,7 +137,7 @@ async def test_behind_a_guess_that_is_not_allowed_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize("error", [ConstraintFailed("it fails"), RuntimeError("it breaks")])
-async def test_what_fails_behind_a_guess_has_not_failed(error: Exception) -> None:
+async def test_what_fails_behind_a_draft_token_has_not_failed(error: Exception) -> None:
     def fail() -> MaskState:
         raise error
 
@@ -158,7 +158,7 @@ async def test_a_look_ahead_that_comes_after_the_answer_says_nothing() -> None:
     run.planned(1, 11)
     late = run.later.work.copy()
     run.later.work.clear()
-    run.sampled(12)  # rank 0 has lost its patience with the row behind the guess
+    run.sampled(12)  # rank 0 has lost its patience with the row behind the draft token
     run.planned(2, 13)
     for work in late:
         work()
@@ -207,22 +207,22 @@ async def test_a_sequence_is_told_what_its_constraint_forces_where_somebody_asks
         assert run.seq.forced == ((4, [13]) if looks_ahead else (0, ()))
 
 
-async def test_a_sequence_is_told_which_of_its_guesses_its_constraint_forbids() -> None:
+async def test_a_sequence_is_told_which_of_its_draft_tokens_its_constraint_forbids() -> None:
     run = Run()
-    run.seq.guessed = 3, [11, 13, 20, 21]
+    run.seq.drafted = 3, [11, 13, 20, 21]
     run.later.do()
     assert run.seq.forbidden == (3, [11, 13, 20])
     run.sampled(12)
-    run.seq.guessed = 4, [13, 15]
+    run.seq.drafted = 4, [13, 15]
     run.later.do()
     assert run.seq.forbidden == (3, [11, 13, 20])
     run.sampled(13)
-    run.seq.guessed = 4, [15]  # behind tokens that are not the last ones any more
+    run.seq.drafted = 4, [15]  # behind tokens that are not the last ones any more
     run.later.do()
     assert run.seq.forbidden == (3, [11, 13, 20])
 
 
-async def test_guesses_are_looked_at_when_all_masks_that_are_awaited_are_there() -> None:
+async def test_draft_tokens_are_looked_at_when_all_masks_that_are_awaited_are_there() -> None:
     seen = []
 
     class Looking(ScriptedMatcher):
@@ -231,7 +231,7 @@ async def test_guesses_are_looked_at_when_all_masks_that_are_awaited_are_there()
             return super().would_accept(tokens)
 
     run = Run(lambda: Looking(after))
-    run.seq.guessed = 3, [11, 13, 15, 30]
+    run.seq.drafted = 3, [11, 13, 15, 30]
     run.planned(1, 11, 13)
     run.later.do()
     assert seen == [{(1, 0), (1, 4), (1, 8)}]
@@ -242,7 +242,7 @@ async def test_guesses_are_looked_at_when_all_masks_that_are_awaited_are_there()
 
 
 @pytest.mark.parametrize("error", [ConstraintFailed("it fails"), RuntimeError("it breaks")])
-async def test_guesses_are_not_looked_at_any_more_where_that_has_failed(error: Exception) -> None:
+async def test_draft_tokens_are_not_looked_at_any_more_where_that_has_failed(error: Exception) -> None:
     asked = []
 
     class Failing(ScriptedMatcher):
@@ -252,7 +252,7 @@ async def test_guesses_are_not_looked_at_any_more_where_that_has_failed(error: E
 
     run = Run(lambda: Failing(after))
     for known, token in enumerate((11, 12), 3):
-        run.seq.guessed = known, [20]
+        run.seq.drafted = known, [20]
         run.planned(known, 20)
         run.later.do()
         run.sampled(token)

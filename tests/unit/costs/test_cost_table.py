@@ -1,7 +1,7 @@
 """The scheduler's terms of a step are those of the operations themselves."""
 
 import pytest
-from numaserve.server.scheduler.costs.cost_table import CostTable
+from numaserve.server.costs.cost_table import CostTable
 from numaserve.workers.interface.protocol import OperationTerms, Ready, decode_from_worker, encode
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import StepWork, merged_terms

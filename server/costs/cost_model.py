@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from numaserve.server.scheduler.costs.cost_table import NUM_TERMS, CostTable, StepWork, Terms
+from numaserve.server.costs.cost_table import NUM_TERMS, CostTable, StepWork, Terms
 from numaserve.workers.interface.protocol import OperationTerms
 
 # A machine that reads 10 GB and multiplies 100 Gflop a second, and needs a millisecond for anything. Only the ratios
 # count: the first observation says how much faster or slower the whole is.
-_FIRST_GUESS = (1e-3, 1e-10, 1e-11, 1e-10, 1e-11)
+_FIRST_ESTIMATE = (1e-3, 1e-10, 1e-11, 1e-10, 1e-11)
 _NOISE = 0.1  # of a step's time: what the terms do not tell
 _OUTLIER = 3.0  # standard deviations; what is further off counts as if it were as far
 _DOUBT = 1.0  # standard deviation of a coefficient of which nothing is known, as a part of it
@@ -26,7 +26,7 @@ class CostModel:
 
     def __init__(self) -> None:
         self._table = CostTable()
-        self._rates = list(_FIRST_GUESS)
+        self._rates = list(_FIRST_ESTIMATE)
         self._covariance: list[list[float]] = []
         self._observed = 0
 
@@ -34,7 +34,7 @@ class CostModel:
         """Take what each rank tells of its operations. What was learnt stays as long as that is the same."""
         table = CostTable.of_slowest(ranks)
         if table != self._table:
-            self._table, self._observed, self._rates = table, 0, list(_FIRST_GUESS)
+            self._table, self._observed, self._rates = table, 0, list(_FIRST_ESTIMATE)
 
     @property
     def predicts(self) -> bool:
@@ -73,10 +73,10 @@ class CostModel:
         self._observed += 1
 
     def _begin(self, terms: Terms, seconds: float) -> None:
-        """Take all rates for as much higher or lower than the first guess as a step tells."""
+        """Take all rates for as much higher or lower than the first estimate as a step shows."""
         self._observed = 0
-        scale = seconds / sum(map(float.__mul__, _FIRST_GUESS, terms))
-        self._rates = [rate * scale for rate in _FIRST_GUESS]
+        scale = seconds / sum(map(float.__mul__, _FIRST_ESTIMATE, terms))
+        self._rates = [rate * scale for rate in _FIRST_ESTIMATE]
         self._covariance = [
             [(_DOUBT * rate) ** 2 if row == column else 0.0 for column in range(NUM_TERMS)]
             for row, rate in enumerate(self._rates)
@@ -106,6 +106,6 @@ class CostModel:
 
     def _wander(self, row: int) -> None:
         """Let a coefficient be a little less sure than it was, up to the doubt that there was at first."""
-        rate = max(self._rates[row], _DRIFT * _FIRST_GUESS[row])
+        rate = max(self._rates[row], _DRIFT * _FIRST_ESTIMATE[row])
         if self._covariance[row][row] < (_DOUBT * rate) ** 2:
             self._covariance[row][row] += (_DRIFT * rate) ** 2

@@ -1,0 +1,78 @@
+"""A running sequence, as far as speculation knows it."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
+from typing import Protocol
+
+from numaserve.workers.interface.protocol import SamplingParams
+
+
+class Decode(Protocol):
+    """A sequence whose next token is planned. The scheduler's sequences are such."""
+
+    draft_read: int  # tokens that the workers' drafter has read
+    drafted: tuple[int, ListOf[int]]  # draft tokens of a constrained sequence, from an index on
+
+    @property
+    def tokens(self) -> list[int]:
+        """The prompt and the known output."""
+
+    @property
+    def prompt_len(self) -> int:
+        """The number of prompt tokens."""
+
+    @property
+    def max_tokens(self) -> int:
+        """The number of tokens at which the sequence ends."""
+
+    @property
+    def arrival(self) -> int:
+        """The number of the sequence."""
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling parameters."""
+
+    @property
+    def scope(self) -> str:
+        """The scope of the texts that the sequence may draft from."""
+
+    @property
+    def pool(self) -> bool:
+        """True if the sequence has no output."""
+
+    @property
+    def careful(self) -> int:
+        """More than 0 after a mask was late."""
+
+    @property
+    def drafters(self) -> frozenset[str] | None:
+        """The drafters that the sequence allows; None: all."""
+
+    @property
+    def prediction(self) -> ListOf[int]:
+        """The output that the client expects."""
+
+    @property
+    def forced(self) -> tuple[int, Iterable[int]]:
+        """Tokens that the constraint forces, from an index on."""
+
+    @property
+    def forbidden(self) -> tuple[int, ListOf[int]]:
+        """Draft tokens up to the first one that the constraint forbids, from an index on."""
+
+    @property
+    def next_position(self) -> int:
+        """The next position to compute, if no draft token in flight is accepted."""
+
+    @property
+    def num_drafts(self) -> int:
+        """The number of draft tokens in flight."""
+
+    @property
+    def num_pending(self) -> int:
+        """The number of samples in flight."""
+
+    @property
+    def num_unknown(self) -> int:
+        """The most tokens that plans in flight may bring."""

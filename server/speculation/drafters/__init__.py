@@ -1,0 +1,1 @@
+"""The drafters of the front end."""

@@ -1,0 +1,96 @@
+"""The tokens that the workers' drafter reads and drafts in a step, and the time that this takes.
+
+An MTP layer is planned like a draft model. It reads each token with the model's hidden state of the token before: it
+must read its own draft tokens again, and workers keep hidden states of a sequence's last tokens only.
+"""
+
+from collections.abc import Sequence as ListOf
+from typing import NamedTuple
+
+from numaserve.server.costs.cost_model import CostModel
+from numaserve.server.costs.cost_table import Terms, summed
+from numaserve.server.speculation.decode import Decode
+from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, DraftWork
+
+_MOST_LACKING = KEPT_HIDDEN_STATES // 2  # tokens of a sequence that an MTP layer may leave unread
+
+
+class Reading(NamedTuple):
+    """The tokens that the drafter reads of a sequence: `length` tokens from position `start`, and then its `drafts`."""
+
+    start: int
+    length: int
+    drafts: int
+
+
+def reading_before_drafts(seq: Decode, drafts: int) -> Reading:
+    """Return the reading of a sequence whose next token is known and gets draft tokens."""
+    return Reading(seq.draft_read, seq.next_position + 1 - seq.draft_read, drafts)
+
+
+def pass_terms(costs: CostModel, readings: ListOf[Reading], number: int) -> Terms:
+    """Return the work of one pass: the first pass reads, and each pass drafts one more token where it is wanted."""
+    work = costs.begin()
+    for each in readings:
+        if number == 0:
+            work.add(each.start, each.length, 1 if each.drafts else 0)
+        elif each.drafts > number:
+            work.add(each.start + each.length + number - 1, 1, 1)
+    return work.terms()
+
+
+def terms_of_passes(costs: CostModel, readings: ListOf[Reading]) -> Terms:
+    """Return the work of all passes."""
+    passes = max((max(1, each.drafts) for each in readings), default=0)
+    return summed(pass_terms(costs, readings, number) for number in range(passes))
+
+
+class WorkerReading:
+    """The part of the workers' drafter in a step in the making.
+
+    The drafter reads prompts together with the served model, and output when it makes draft tokens. It reads other
+    sequences page by page, because a page is shared only if both models have read it: together with other reading, or
+    once in the number of steps that a page has tokens. While it drafts nothing, it rests in all other steps, however
+    many sequences there are.
+    """
+
+    def __init__(self, costs: CostModel, page_size: int, *, its_turn: bool, shares_pages: bool, forgets: bool) -> None:
+        """Begin a step. The drafter reads page by page if it `shares_pages`, in any case where it is `its_turn`. It
+        `forgets` the hidden states of all but a sequence's last tokens."""
+        self._costs = costs
+        self._page_size = page_size
+        self._shares_pages = shares_pages
+        self._forgets = forgets
+        self._its_turn = its_turn
+        self._lagging: list[tuple[int, Decode, int, int]] = []
+        self._readings: list[Reading] = []
+        self.plans: list[DraftWork] = []
+
+    def add(self, index: int, seq: Decode, known: int, drafts: int) -> None:
+        """Note the sequence that is planned at `index`. The drafter reads its tokens before `known`; these include
+        tokens that only workers know where it makes draft tokens."""
+        start, read = seq.next_position, seq.draft_read
+        if known <= read:
+            return
+        if drafts or known - start > 1 or (self._forgets and known - read > _MOST_LACKING):
+            self._read(index, seq, start, known, drafts)
+        elif seq.num_drafts:
+            return  # accepted draft tokens are read already, and their number is in the answer
+        elif self._shares_pages and known // self._page_size > read // self._page_size:
+            self._lagging.append((index, seq, start, known))
+
+    def finish(self) -> None:
+        """End the step: nothing is added any more."""
+        if self.plans or self._its_turn:
+            for each in self._lagging:
+                self._read(*each, drafts=0)
+
+    def _read(self, index: int, seq: Decode, start: int, known: int, drafts: int) -> None:
+        read = seq.draft_read
+        self.plans.append(DraftWork(index, seq.tokens[read:start]))
+        self._readings.append(Reading(read, known - read, drafts))
+        seq.draft_read = known
+
+    def terms(self) -> Terms:
+        """Return the work of all passes."""
+        return terms_of_passes(self._costs, self._readings)

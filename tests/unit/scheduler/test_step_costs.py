@@ -1,0 +1,28 @@
+"""The times that the scheduler learns from results."""
+
+import pytest
+from numaserve.workers.interface.protocol import OperationTerms, StepPlan, StepResult
+from scheduler_simulation import Service
+from test_scheduler import service
+
+MODEL = [
+    OperationTerms("linear", weight_bytes=80_000_000, row_flops=2.1e8),
+    OperationTerms("lm_head", of_logits=True, weight_bytes=28_000_000, row_flops=5.6e7),
+    OperationTerms("attention", position_bytes=23_040, pair_flops=69_120),
+]
+
+
+def answer(server: Service, plan: StepPlan | None, **times: int) -> None:
+    result = server.workers.run(plan)  # type: ignore[arg-type]
+    server.scheduler.apply(StepResult(result.step_id, 0, result.seqs, 0, 0, **times))
+
+
+def test_the_scheduler_learns_from_results_without_the_wait_for_masks() -> None:
+    server = service()
+    server.scheduler.costs.describe([MODEL])
+    server.add([0] * 10, 3)
+    plan = server.scheduler.schedule()
+    answer(server, plan, worker_ns=30_000_000, mask_wait_ns=10_000_000)
+    work = server.scheduler.costs.begin()
+    work.add(0, 10, 1)
+    assert server.scheduler.costs.predict(work.terms()) == pytest.approx(0.02)

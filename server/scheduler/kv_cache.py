@@ -41,7 +41,8 @@ class KVCache:
             return False
         seq.node = node
         seq.pages = self.tree.path_pages(node) + self._take(need)
-        seq.num_computed = seq.draft_read = node.depth * self._config.page_size
+        cached = node.depth * self._config.page_size
+        seq.position.rewound(cached, cached)
         self._count_lookup(seq)
         return True
 
@@ -74,8 +75,8 @@ class KVCache:
         return self._num_available >= count
 
     def grow(self, seq: Sequence) -> list[int] | None:
-        """A page for position `num_computed` where it lacks one: [page], else []; None when there is none to be had."""
-        if seq.num_computed < len(seq.pages) * self._config.page_size:
+        """A page for position `computed` where it lacks one: [page], else []; None when there is none to be had."""
+        if seq.position.computed < len(seq.pages) * self._config.page_size:
             return []
         if self._num_available == 0:
             return None
@@ -84,15 +85,15 @@ class KVCache:
         return pages
 
     def grow_for_drafts(self, seq: Sequence, drafts: int, headroom: int) -> tuple[list[int], int]:
-        """Pages for positions behind `num_computed`, and how many of so many find a place.
+        """Return pages for positions after `computed`, and the number of draft tokens that find a place.
 
-        They are taken only as far as `headroom` pages are left to be had: no sequence gives way for guesses.
+        They are taken only as far as `headroom` pages remain available: no sequence gives way for draft tokens.
         """
         size = self._config.page_size
-        lacking = -(-(seq.num_computed + 1 + drafts) // size) - len(seq.pages)
+        lacking = -(-(seq.position.computed + 1 + drafts) // size) - len(seq.pages)
         pages = self._take(max(0, min(lacking, self._num_available - headroom)))
         seq.pages += pages
-        return pages, min(drafts, len(seq.pages) * size - seq.num_computed - 1)
+        return pages, min(drafts, len(seq.pages) * size - seq.position.computed - 1)
 
     def publish(self, seq: Sequence) -> None:
         """Move the own pages that are full and whose tokens are known to the tree, to be shared by later plans.
@@ -121,7 +122,7 @@ class KVCache:
     #     |  unlock      | to the tree; freed if   |  freed                    |
     #     |              | the tree has that page  |                           |
     #
-    # `full` counts a page when every position in it is planned (num_computed) and every token in it known: the token
+    # `full` counts a page when every position in it is planned (`computed`) and every token in it known: the token
     # that a plan in flight samples may be computed by the next plan before the front end has seen its id. Where there
     # is a draft model, that has read it, too.
     def release(self, seq: Sequence) -> None:
@@ -139,7 +140,7 @@ class KVCache:
         self.tree.unlock(node)
         seq.node = None
         seq.pages = []
-        seq.num_computed = seq.num_drafts = seq.draft_read = 0
+        seq.position.suspended()
 
     def trust(self, seq: Sequence, end: int) -> None:
         """Mark pages as sound: position `end` - 1 of `seq` gave numbers as logits, and so did all that it sees."""
@@ -175,14 +176,15 @@ class KVCache:
         # At least one token is computed, since a sample needs the logits of the last position.
         positions = len(seq.tokens) - 1
         if seq.prompt_logprobs:  # and these need the logits of every position whose row has not been asked for
-            positions = min(positions, seq.logprob_rows_planned)
+            positions = min(positions, seq.position.logprob_rows_planned)
         return positions // self._config.page_size
 
     def _num_full(self, seq: Sequence) -> int:
         if not self._config.enable_prefix_cache:
             return 0
-        read = seq.draft_read if self._config.worker_drafter else seq.num_computed
-        return min(seq.num_computed, read, len(seq.tokens)) // self._config.page_size
+        at = seq.position
+        read = at.drafter_read if self._config.worker_drafter else at.computed
+        return min(at.computed, read, len(seq.tokens)) // self._config.page_size
 
     def _key(self, seq: Sequence, index: int) -> tuple[int, ...]:
         size = self._config.page_size
@@ -191,10 +193,10 @@ class KVCache:
     def _count_lookup(self, seq: Sequence) -> None:
         # A resumed sequence finds its own pages again: no merit of the cache, and its user has been told already.
         if seq.cached_tokens is None:
-            seq.cached_tokens = seq.num_computed
+            seq.cached_tokens = seq.position.computed
             if self._config.enable_prefix_cache and not seq.prompt_logprobs:
                 self.query_tokens += len(seq.tokens)
-                self.hit_tokens += seq.num_computed
+                self.hit_tokens += seq.position.computed
 
 
 def _locked_node(seq: Sequence) -> Node:

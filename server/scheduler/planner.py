@@ -57,7 +57,7 @@ class Planner:
             return {}
         # Ahead of an answer there is mostly nothing to guess behind, and nobody's tokens have to be counted.
         some = any(map(self._speculation.may_draft, running))
-        decodes = [seq for seq in running if seq.num_remaining == 1 and seq.wants_sample] if some else []
+        decodes = [seq for seq in running if seq.num_remaining == 1 and seq.position.wants_sample] if some else []
         most = step.budget.beyond(len(running))
         if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
             most //= 2
@@ -95,8 +95,4 @@ class Planner:
         self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
     ) -> None:
         step.add(seq, chunk, pages, init)
-        seq.num_computed += chunk.length + len(chunk.drafts)
-        seq.num_drafts += len(chunk.drafts)
-        seq.num_pending += chunk.sample
-        seq.logprob_rows_planned += chunk.logprob_rows
         self._kv.publish(seq)

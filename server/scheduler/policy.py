@@ -78,7 +78,7 @@ class StepBudget:
         logprob_rows = 0
         if seq.prompt_logprobs:
             length, logprob_rows = _with_prompt_logprobs(seq, length, self._rows)
-        sample = length == remaining and seq.wants_sample
+        sample = length == remaining and seq.position.wants_sample
         if sample and logprob_rows == self._rows:
             length, sample = length - 1, False
         self._tokens -= length
@@ -89,14 +89,14 @@ class StepBudget:
         """As much of a prefill's next `length` positions as there is time for."""
         if self._out_of_time:
             return 0
-        if seq.resuming or not (self._has_decodes and self._costs.predicts):
+        if seq.position.resuming or not (self._has_decodes and self._costs.predicts):
             return length
         if self._limit_s is None:
             self._limit_s = self._limit()
         if self._seconds(seq, length) <= self._limit_s:
             return length
         self._out_of_time = True
-        start, size = seq.num_computed, self._page_size
+        start, size = seq.position.computed, self._page_size
         page_ends = range((start // size + 1) * size, start + length + 1, size)
         fitting = bisect_right(page_ends, self._limit_s, key=lambda end: self._seconds(seq, end - start))
         return page_ends[max(fitting, 1) - 1] - start if page_ends else length
@@ -109,10 +109,10 @@ class StepBudget:
     def _seconds(self, seq: Sequence, length: int) -> float:
         """The time of the step with so many positions of `seq`."""
         rows = length if seq.prompt_logprobs else 1
-        seconds = self._costs.predict(self._work.terms(seq.num_computed, length, rows))
+        seconds = self._costs.predict(self._work.terms(seq.position.computed, length, rows))
         if self._draft_costs is None:
             return seconds
-        return seconds + self._draft_costs.predict(self._draft_costs.begin().terms(seq.num_computed, length))
+        return seconds + self._draft_costs.predict(self._draft_costs.begin().terms(seq.position.computed, length))
 
 
 def _with_prompt_logprobs(seq: Sequence, length: int, rows: int) -> tuple[int, int]:
@@ -121,9 +121,9 @@ def _with_prompt_logprobs(seq: Sequence, length: int, rows: int) -> tuple[int, i
     The last position of the prompt has no next token and needs none; positions before `logprob_rows_planned` are
     computed again after a retraction and need none.
     """
-    start, end = seq.num_computed, seq.prompt_len - 1
-    if start < seq.logprob_rows_planned:
-        return min(length, seq.logprob_rows_planned - start), 0
+    start, end = seq.position.computed, seq.prompt_len - 1
+    if start < seq.position.logprob_rows_planned:
+        return min(length, seq.position.logprob_rows_planned - start), 0
     if start < end:
         length = min(length, rows)
         return length, max(0, min(length, end - start))

@@ -47,7 +47,7 @@ class RunningSet:
     def admit(self, seq: Sequence) -> bool:
         """Give a sequence that waits a slot and pages; False, and nothing done, when it has to wait on."""
         # One page per running sequence is left over: else it would be retracted as soon as the others grow.
-        if seq.num_pending or not self._kv.admit(seq, headroom=len(self.running)):
+        if seq.position.pending or not self._kv.admit(seq, headroom=len(self.running)):
             return False
         self._waiting.take_out(seq)
         if not seq.has_begun:
@@ -68,7 +68,7 @@ class RunningSet:
         if self._waiting.clients < 2:
             return
         first = self._waiting.first(self._levels)
-        if first is None or first.num_pending:
+        if first is None or first.position.pending:
             return
         higher = self._levels.higher_than(self._levels.of(first))
         if not higher:

@@ -3,8 +3,9 @@
 from collections import Counter, deque
 
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
-from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
+from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.live_sequences import LiveSequences
 from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.running_set import RunningSet
@@ -27,27 +28,27 @@ class Scheduler:
     the result is in; a sequence whose sample is in flight is then planned with `from_previous`, one position further.
 
     **Plans in flight, and why pages and slots are reused at once.** Workers run plans strictly in the order in which
-    they are made, and change a slot's page table when they run a plan, not when they receive it. So what counts is
-    who held a page when a plan was *made*: a plan touches only pages that its sequences held then. When a sequence
-    ends or is retracted while plan N+1 still names it, its pages and slot are given out again from plan N+2 on, and
-    every access of N+1, the surplus ones too, happens before every access of N+2. The new holder reads only positions
-    that it has itself written since, or pages found in the tree, which plans made earlier have written. Keeping pages
-    back until N+1 is answered would add a state to every page and protect nothing.
+    they are made, and change a slot's page table when they run a plan, not when they receive it. What counts is
+    therefore the holder of a page when a plan was *made*: a plan touches only pages that its sequences held then. When
+    a sequence ends or is retracted while plan N+1 still names it, its pages and slot are given out again from plan N+2
+    on, and every access of N+1, the surplus ones too, happens before every access of N+2. The new holder reads only
+    positions that it has itself written since, or pages found in the tree, which plans made earlier have written.
+    Keeping pages back until N+1 is answered would add a state to every page and protect nothing.
 
-    What is late is only the knowledge of token ids. A result for a sequence that has ended is dropped. A result for
-    a retracted sequence is kept (its tokens are the same whatever the batch), and the sequence is admitted again only
+    Only the knowledge of token ids is late. A result for a sequence that has ended is dropped. A result for a
+    retracted sequence is kept (its tokens are the same whatever the batch), and the sequence is admitted again only
     after it has come. Ends by length are known ahead, so nothing is planned past them.
 
     A sequence whose mask was late takes its sample back, and is retracted until the mask is there: to sample again in
-    the same place would write to pages that may be shared. What the plan in flight has of it rests on a token that
-    stands for the one to come: it is void, in a page that nobody else finds, since its tokens are not known.
+    the same place would write to pages that may be shared. The part of the sequence in the plan in flight rests on a
+    placeholder token: it is void, in a page that no sequence finds, since its tokens are not known.
 
-    `RunningSet` and `WaitingQueue` describe who runs, who gives way, and why nothing deadlocks.
+    `RunningSet` and `WaitingQueue` describe which sequences run, which give way, and why nothing deadlocks.
 
-    What becomes of cached pages is noted in `log`, if there is one. With `drafters`, steps verify what these
-    guess (see `Drafting`). How far a sequence with guesses gets is known only by the answer. What the front end guesses
-    next follows from it, so no plan is made before. Workers that guess themselves know it: the plan behind goes on from
-    where the sequence will be at least, has pages for where it may be at most, and the workers move it on.
+    Changes of cached pages are noted in `log`, if there is one. With `drafters`, steps verify draft tokens (see
+    `Speculation`). The progress of a sequence with draft tokens is known only by the answer. The next draft tokens of
+    the front end follow the answer, so no plan is made before it. Workers that draft know the answer: the next plan
+    continues from the least possible position, has pages for the greatest, and the workers move the sequence on.
     """
 
     def __init__(
@@ -72,51 +73,36 @@ class Scheduler:
                 vocab_size=config.vocab_size,
             )
         self._planner = Planner(self.kv, self.waiting, self.running_set, self._speculation)
-        # Guesses that were verified, by what they came from and whether they were right.
+        # Verified draft tokens, by drafter and whether they were accepted.
         self.drafted: Counter[tuple[str, bool]] = Counter()
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
-        self._sequences: dict[str, Sequence] = {}
-        self._arrivals = 0
         self._next_step = 0
         self._suspects = Suspects()
+        self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects)
 
     @property
     def running(self) -> list[Sequence]:
-        """Those that have slots, in order of turns."""
+        """The sequences that have slots, in order of turns."""
         return self.running_set.running
 
     @property
     def held(self) -> list[Sequence]:
-        """Those that are kept out of the queue: the workers may have died of one of them."""
+        """The sequences that are kept out of the queue: the workers may have died of one of them."""
         return self._suspects.held
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use."""
-        if seq.request_id in self._sequences:
-            raise ValueError(f"request id {seq.request_id!r} is already in use")
-        limit = self.config.max_sequence_tokens
-        room = limit - min(1, seq.max_new_tokens)
-        if not 0 < seq.prompt_len <= room:
-            raise SequenceTooLong(
-                f"the prompt has {seq.prompt_len} tokens and this server accepts 1 to {room} tokens (context length "
-                f"{self.config.context_length}, KV cache of {self.config.num_pages * self.config.page_size} "
-                "tokens): shorten the prompt"
-            )
-        seq.max_tokens = min(seq.prompt_len + max(0, seq.max_new_tokens), limit)
-        seq.arrival = self._arrivals
-        self._arrivals += 1
-        self._sequences[seq.request_id] = seq
-        self.waiting.enter(seq)
+        self.live.add(seq)
 
     def finish(self, request_id: str) -> bool:
-        """End a sequence, running or waiting, because a stop was found or nobody wants it any more.
+        """End a sequence, running or waiting, because a stop was found or its client has left.
 
         Its full pages stay cached, the rest is free at once, and results in flight for it are dropped. False when there
-        is none of this id any more: an end by length may have been faster.
+        is no sequence of this id: an end by length may have been faster.
         """
-        seq = self._sequences.get(request_id)
+        seq = self.live.by_id.get(request_id)
         if seq is None:
             return False
         self._end(seq)
@@ -124,10 +110,10 @@ class Scheduler:
 
     def mask_known(self, seq: Sequence) -> None:
         """Let a sequence go on whose next mask is there now."""
-        self._set_awaits_mask(seq, awaits=False)
+        self.live.set_awaits_mask(seq, awaits=False)
 
     def schedule(self) -> StepPlan | None:
-        """The next plan, to be sent at once; None when there is nothing to run before the next result."""
+        """Return the next plan, to be sent at once; None when there is nothing to run before the next result."""
         self.newly_admitted = []
         if len(self.in_flight) == MAX_IN_FLIGHT:
             return None
@@ -136,7 +122,7 @@ class Scheduler:
         if self._waits_for_drafts():
             return None
         if self.held:
-            self._let_in(self._suspects.next_on_trial())
+            self.live.let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
         step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model)
         self.newly_admitted = self._planner.fill(step)
@@ -150,14 +136,14 @@ class Scheduler:
         return step.finish()
 
     def beat(self) -> StepPlan:
-        """A plan of nothing, to be sent at once while none is in flight: its answer shows that the workers live."""
+        """Return an empty plan, to be sent at once while none is in flight: its answer shows that the workers live."""
         record = InFlight(self._next_step)
         self._next_step += 1
         self.in_flight.append(record)
         return StepPlan(record.step_id, [])
 
     def apply(self, result: StepResult) -> list[SequenceUpdate]:
-        """Take in rank 0's result of the oldest plan in flight. Returns the updates of sequences that still live.
+        """Apply rank 0's result of the oldest plan in flight. Return the updates of sequences that still live.
 
         A sequence that has reached its length is released here (`finished`); for others the caller looks for stop
         tokens and strings and calls `finish`. Raises `ResultMismatch`, and changes nothing, if it is not the answer.
@@ -170,7 +156,7 @@ class Scheduler:
             if self._speculation is not None and self.costs.predicts:
                 counts = record.has_drafts and not any(each.late for each in result.seqs)
                 kept = sum(len(each.following) for each in result.seqs) if counts else None
-                # What is waited for behind guesses is a part of their price.
+                # The wait for masks after draft tokens is part of the price of draft tokens.
                 took = (result.worker_ns - result.draft_ns) * 1e-9
                 predicted = self.costs.predict(record.terms)
                 self._speculation.took(took / predicted if predicted else 0.0, record.rows, kept, record.expected)
@@ -180,19 +166,20 @@ class Scheduler:
             if entry.seq.state is not SequenceState.FINISHED:
                 updates += self._apply_one(entry, answer)
         if record.has_drafts and self.in_flight:
-            self.in_flight[0].go_on_behind(record, result)
+            self.in_flight[0].go_on_after(record, result)
         return updates
 
     def paused(self, seconds: float) -> None:
-        """Learn for how long the workers had nothing to do for want of the oldest plan in flight, and of its answer."""
+        """Note for how long the workers idled for lack of the oldest plan in flight, and of its answer."""
         if self._speculation is not None and self.in_flight:
             self._speculation.paused(seconds, len(self.in_flight[0].entries))
 
     def fail_step(self, step_id: int) -> list[Sequence]:
         """End the sequences of the oldest plan in flight, which the workers could not run, and return them.
 
-        What the plan should have written may be shared already, so the cache is dropped and all other sequences are
-        computed again; the result of the plan behind it is ignored when it comes. [] when the plan is not in flight.
+        The pages that the plan should have written may be shared already, so the cache is dropped and all other
+        sequences are computed again; the result of the next plan is ignored when it comes. [] when the plan is not in
+        flight.
         """
         if not self.in_flight or self.in_flight[0].step_id != step_id:
             return []
@@ -212,13 +199,13 @@ class Scheduler:
         held_before = self.held
         finding = self._suspects.died(self.in_flight)
         for entry in (entry for record in self.in_flight for entry in record.entries):
-            # What it guessed may be what they died of, and it would guess the same again.
+            # The workers may have died of its draft tokens, and would get the same again.
             if entry.drafts and self._speculation is not None and entry.seq.state is not SequenceState.FINISHED:
                 self._speculation.refuse(entry.seq)
         self.reset_workers()
         if finding.convicted is not None:
             self._end(finding.convicted)
-        self._let_in(held_before)
+        self.live.let_in(held_before)
         for seq in self.held:
             self.waiting.take_out(seq)
         return finding
@@ -227,23 +214,22 @@ class Scheduler:
         """Begin again with workers that hold nothing: KV and plans in flight are gone, every sequence resumes from its
         tokens."""
         self.in_flight.clear()
+        ran = set(self.running)
         for seq in list(self.running):
-            seq.resuming = len(seq.tokens) > seq.prompt_len
             self.running_set.suspend(seq)
-        for seq in self.waiting:  # those set aside, too
-            seq.num_pending = 0
-            seq.logprob_rows_planned = seq.logprob_rows_received
+        for seq in self.waiting:  # also the sequences that were set aside
+            seq.position.suspended(plans_lost=True, ran=seq in ran)
         self.kv.flush()
 
     def flush_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while a sequence runs."""
+        """Drop all cached prefixes; False, and nothing done, while a sequence runs."""
         if self.running:
             return False
         self.kv.flush()
         return True
 
     def stats(self) -> SchedulerStats:
-        """Counters for /metrics."""
+        """Return counters for /metrics."""
         free, cached = self.kv.allocator.num_free, self.kv.tree.num_evictable
         return SchedulerStats(
             pages_free=free,
@@ -257,7 +243,7 @@ class Scheduler:
         )
 
     def _waits_for_drafts(self) -> bool:
-        """Whether the next plan is to be made after the answer to the last one."""
+        """Return whether the next plan is to be made after the answer to the last one."""
         if self._speculation is None or not self.in_flight:
             return False
         last = self.in_flight[-1]
@@ -270,21 +256,10 @@ class Scheduler:
         room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
         return self._speculation.waits(self.running, room)
 
-    def _let_in(self, held: list[Sequence]) -> None:
-        """Put sequences that were held back into the queue."""
-        for seq in held:
-            self.waiting.put_back(seq)
-
     def _end(self, seq: Sequence) -> None:
-        if seq.state is SequenceState.RUNNING:
-            self.running_set.leave(seq)
-        elif seq not in self.held:
-            self.waiting.take_out(seq)
-        self.waiting.leave(seq)
+        self.live.end(seq)
         if self._speculation is not None:
             self._speculation.forget(seq)
-        seq.state = SequenceState.FINISHED
-        del self._sequences[seq.request_id]
 
     def _end_without_logits(self, seq: Sequence) -> SequenceUpdate:
         """End a sequence whose logits are not numbers, and let its pages go with it.
@@ -300,14 +275,14 @@ class Scheduler:
         return SequenceUpdate(seq, None, None, [], finished=True, nan=True)
 
     def _apply_one(self, entry: Entry, answer: SeqResult) -> list[SequenceUpdate]:
-        seq = entry.seq
+        seq, at = entry.seq, entry.seq.position
         if entry.void:
-            seq.num_pending -= entry.sample
+            at.answered([], sampled=entry.sample)
             return []
         end = entry.known_end + len(answer.following)
-        seq.num_answered = max(seq.num_answered, end)
-        seq.logprob_rows_received += entry.logprob_rows
-        seq.num_pending -= entry.sample
+        self._suspects.answered(seq, end)
+        if answer.nan or answer.dropped or answer.late:
+            at.answered([], sampled=entry.sample, logprob_rows=entry.logprob_rows)
         if answer.nan:
             return [self._end_without_logits(seq)]
         if answer.dropped:
@@ -315,14 +290,19 @@ class Scheduler:
             return [SequenceUpdate(seq, None, None, [], finished=True, dropped=True)]
         if answer.late:
             return [self._take_back(seq, end, answer)]
-        if seq.state is SequenceState.RUNNING:
-            if entry.drafts:
-                self._apply_guesses(entry, len(answer.following))
-            if entry.sample or entry.logprob_rows or entry.pool:
-                self.kv.trust(seq, end)
+        if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows or entry.pool):
+            self.kv.trust(seq, end)
+        at.answered(
+            answer.tokens,
+            sampled=entry.sample,
+            logprob_rows=entry.logprob_rows,
+            drafts=entry.drafts,
+            drafter=entry.drafter,
+            drafter_read=self._read(entry, len(answer.following)),
+        )
         if entry.sample:
-            self._add_tokens(entry, answer)
-        finished = len(seq.tokens) >= seq.max_tokens and end >= seq.prompt_len
+            self._sampled(entry, answer)
+        finished = len(seq.tokens) >= at.max_tokens and end >= seq.prompt_len
         if finished:
             self._end(seq)
         if not (entry.sample or entry.logprob_rows or finished):
@@ -330,45 +310,30 @@ class Scheduler:
         return entry.updates(answer, finished=finished)
 
     def _take_back(self, seq: Sequence, end: int, answer: SeqResult) -> SequenceUpdate:
-        """Take back a sample whose mask was late, and what was planned after it."""
+        """Take back a sample whose mask was late, and the part that was planned after it."""
         if self.in_flight:
             self.in_flight[0].take_back(seq)
         seq.careful = CAREFUL_TOKENS
         if seq.state is SequenceState.RUNNING:
             self.kv.trust(seq, end)
             self.running_set.suspend(seq)
-        self._set_awaits_mask(seq, awaits=True)
+        self.live.set_awaits_mask(seq, awaits=True)
         return SequenceUpdate(seq, None, None, answer.prompt_logprobs, finished=False, late=True)
 
-    def _set_awaits_mask(self, seq: Sequence, *, awaits: bool) -> None:
-        """Set whether a sequence is planned and admitted only after `mask_known`; the queue sets it aside meanwhile."""
-        waits = seq.state is SequenceState.WAITING and seq not in self.held
-        if waits:
-            self.waiting.take_out(seq)
-        seq.awaits_mask = awaits
-        if waits:
-            self.waiting.put_back(seq)
+    def _read(self, entry: Entry, accepted: int) -> int:
+        """Return the number of accepted draft tokens that the workers' drafter has read, or is planned to read."""
+        if self.in_flight and entry.seq in self.in_flight[0].drafted_by_workers:
+            return accepted
+        # A draft model has not read its last draft token; an MTP layer must read all of them again.
+        return min(accepted, entry.drafts - 1) if entry.drafter == "draft_model" else 0
 
-    def _apply_guesses(self, entry: Entry, right: int) -> None:
+    def _sampled(self, entry: Entry, answer: SeqResult) -> None:
         seq = entry.seq
-        seq.num_drafts -= entry.drafts
-        seq.num_computed -= entry.drafts - right  # what rests on wrong guesses is computed again, in the same places
-        if self.in_flight and seq in self.in_flight[0].drafted_by_workers:
-            seq.draft_read += right
-        elif entry.drafter == "draft_model":
-            seq.draft_read += min(right, entry.drafts - 1)  # it has not read its last guess
-
-    def _add_tokens(self, entry: Entry, answer: SeqResult) -> None:
-        seq = entry.seq
-        tokens = answer.tokens
-        seq.tokens += tokens
-        seq.resuming = False
         if seq.careful:
             seq.careful -= 1
-            self._set_awaits_mask(seq, awaits=True)
+            self.live.set_awaits_mask(seq, awaits=True)
         if self._speculation is not None:
-            self._speculation.answered(seq, tokens, entry.by_workers)
+            self._speculation.answered(seq, answer.tokens, entry.by_workers)
         if entry.drafts:
-            right, wrong = len(answer.following), entry.drafts - len(answer.following)
-            self.drafted.update({(entry.drafter, True): right, (entry.drafter, False): wrong})
-            seq.rejected[entry.drafter] += wrong
+            accepted, rejected = len(answer.following), entry.drafts - len(answer.following)
+            self.drafted.update({(entry.drafter, True): accepted, (entry.drafter, False): rejected})

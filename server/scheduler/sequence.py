@@ -1,7 +1,6 @@
-"""The scheduler's data types: a sequence, what a step did to it, and the limits."""
+"""The scheduler's data types: a sequence, its updates by a step, and the limits."""
 
 import enum
-from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
@@ -10,14 +9,15 @@ from typing import Literal, get_args
 from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.position import Position
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
-# What can guess in the workers: a smaller model, or the layer of the model that predicts the token after the next.
+# The drafters in the workers: a smaller model, or the model's multi-token prediction (MTP) layer.
 WorkerDrafter = Literal["draft_model", "mtp"]
 WORKER_DRAFTERS: frozenset[str] = frozenset(get_args(WorkerDrafter))
-_NO_TURN = 1 << 62  # behind all turns
+_NO_TURN = 1 << 62  # after all turns
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class SchedulerConfig:
     max_step_tokens: int = 512
     max_logit_rows: int = 512  # positions of one step whose logits are computed: samples and prompt logprobs
     enable_prefix_cache: bool = True
-    # Seconds that a step with output tokens may take for the sake of prompts. None: `DEFAULT_TARGET_ITL_S`, or as many
-    # steps of those tokens alone as `DEFAULT_TARGET_STEPS` says, if that is longer.
+    # Seconds that a step with output tokens may take for the sake of prompts. None: `DEFAULT_TARGET_ITL_S`, or the time
+    # of `DEFAULT_TARGET_STEPS` steps of the output tokens alone, if that is longer.
     target_itl_s: float | None = None
-    vocab_size: int = 1 << 31  # token ids that workers know, to which guesses keep
-    worker_drafter: WorkerDrafter | None = None  # what guesses in the workers
+    vocab_size: int = 1 << 31  # token ids that workers know; draft tokens are below it
+    worker_drafter: WorkerDrafter | None = None  # the drafter in the workers
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class SequenceState(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One prompt and what was generated after it. The caller fills in the first fields, the scheduler the others."""
+    """One prompt and the tokens generated after it. The caller fills in the first fields, the scheduler the others."""
 
     request_id: str
     prompt: InitVar[Iterable[int]]
@@ -83,12 +83,13 @@ class Sequence:
     pool: bool = False  # the embedding of the prompt is wanted, and no token
     client: Client = EVERYBODY
     priority: int = 0  # among the sequences of its client: lower begins earlier
-    drafters: frozenset[str] | None = None  # that may guess its tokens; None: all that there are
-    prediction: ListOf[int] = ()  # what the client thinks that its output will be
+    drafters: frozenset[str] | None = None  # allowed drafters; None: all
+    prediction: ListOf[int] = ()  # the output that the client expects
+    generated: InitVar[Iterable[int]] = ()  # output that another server has sampled
 
-    tokens: list[int] = field(init=False)  # prompt and then output, as far as it is known
+    position: Position = field(init=False)  # its progress, and the only record of it
+    tokens: list[int] = field(init=False)  # the tokens of `position`
     prompt_len: int = field(init=False)
-    max_tokens: int = field(init=False, default=0)  # the length at which the sequence ends, prompt and output
     arrival: int = field(init=False, default=-1)
     place: int = field(init=False, default=0)  # in the queue of its client; the queue's
     turn: int = field(init=False, default=_NO_TURN)  # the number of its first admission; retractions leave it
@@ -99,34 +100,21 @@ class Sequence:
     # locks; then this sequence's own. None and empty unless running.
     pages: list[int] = field(init=False, default_factory=list)
     node: Node | None = field(init=False, default=None)
-    # Positions whose KV is written once every plan sent has run; and of them the guesses in flight, any of which may be
-    # wrong, so that the sequence goes on before it.
-    num_computed: int = field(init=False, default=0)
-    num_drafts: int = field(init=False, default=0)
-    draft_read: int = field(init=False, default=0)  # the same of the draft model's, if there is one
-    num_pending: int = field(
-        init=False, default=0
-    )  # tokens sampled by plans in flight: they exist, their ids do not yet
-    # Positions whose prompt logprobs were asked for, and came. They outlive a retraction: no row is delivered twice.
-    logprob_rows_planned: int = field(init=False, default=0)
-    logprob_rows_received: int = field(init=False, default=0)
-    resuming: bool = field(init=False, default=False)  # its output had begun when its KV was lost with the workers
-    # Tokens that its constraint forces, from an index on; told by whoever has the constraint, in another thread.
+    # Tokens that its constraint forces, from an index on; stored by the matcher, in another thread.
     forced: tuple[int, Iterable[int]] = field(init=False, default=(0, ()))
-    # What is guessed of the next tokens of a constrained one, from an index on; and, told as above, such guesses as far
-    # as the first that the constraint forbids.
+    # The draft tokens of a constrained sequence, from an index on; and, stored as above, such draft tokens up to the
+    # first that the constraint forbids.
     drafted: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     forbidden: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
-    rejected: Counter[str] = field(init=False, default_factory=Counter)  # wrong guesses that were verified, by drafter
     # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens
     # more it is planned only once its next mask is there.
     awaits_mask: bool = field(init=False, default=False)
     careful: int = field(init=False, default=0)
-    num_answered: int = field(init=False, default=0)  # positions that were answered; the suspects' (see suspects.py)
 
-    def __post_init__(self, prompt: Iterable[int]) -> None:
-        self.tokens = list(prompt)
-        self.prompt_len = len(self.tokens)
+    def __post_init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
+        self.position = Position(prompt, generated)
+        self.tokens = self.position.tokens
+        self.prompt_len = self.position.prompt_len
 
     @property
     def output(self) -> list[int]:
@@ -135,38 +123,20 @@ class Sequence:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has run at some time."""
+        """True if it has run at some time."""
         return self.turn != _NO_TURN
 
     @property
-    def next_position(self) -> int:
-        """The next position to compute; each guess in flight that is right will move it on by one."""
-        return self.num_computed - self.num_drafts
-
-    @property
-    def num_unknown(self) -> int:
-        """The most tokens that plans in flight may bring."""
-        return self.num_pending + self.num_drafts
-
-    @property
-    def wants_sample(self) -> bool:
-        """Whether, after the tokens that exist, one more is to be sampled: the length is known ahead of the result, but
-        for guesses, behind which nothing is planned that would go too far if all were right."""
-        return len(self.tokens) + self.num_unknown < self.max_tokens
-
-    @property
     def num_remaining(self) -> int:
-        """Positions to compute now: 1 in decode, more in prefill, 0 when only results or a mask are awaited."""
-        if self.awaits_mask or (self.careful and self.num_pending):
+        """Positions to compute now: 1 in decode, more in prefill, 0 when only answers or a mask are awaited."""
+        if self.awaits_mask or (self.careful and self.position.pending):
             return 0
-        # The last token of a sequence is sampled and never computed, unless nothing is sampled at all.
-        total = len(self.tokens) + self.num_pending if self.wants_sample else self.prompt_len
-        return max(0, total - self.next_position)
+        return self.position.remaining
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceUpdate:
-    """The update of a sequence by one result."""
+    """The update of a sequence by one answer."""
 
     sequence: Sequence
     token: int | None  # appended to `sequence.tokens`; None when the step sampled nothing
@@ -176,9 +146,9 @@ class SequenceUpdate:
     nan: bool = False  # its logits were not numbers: it has ended, with nothing
     embedding: bytes = b""  # fp32, of the hidden size; empty unless it was pooled
     dropped: bool = False  # its constraint has failed, or allows nothing: it has ended, with nothing
-    late: bool = False  # its mask was not there in time: it waits for that, and is sampled again
+    late: bool = False  # its mask was not there in time: it waits for the mask, and is sampled again
     token_logprobs: Iterable[float] = ()  # of the tokens that it names, where `token` is one
-    drafter: str = ""  # what had guessed `token`
+    drafter: str = ""  # whose draft token `token` was
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,10 +108,10 @@ class InFlight:
         """Whether no plan is to be made before it is answered: that tells behind what the front end guesses next."""
         return any(entry.drafts > entry.by_workers for entry in self.entries)
 
-    def go_on_behind(self, before: "InFlight", result: StepResult) -> None:
-        """Learn how many guesses of the plan before were right: this one was made as if none were."""
-        right = {each.seq: len(answer.following) for each, answer in zip(before.entries, result.seqs, strict=True)}
-        self.entries = [entry._replace(end=entry.end + right.get(entry.seq, 0)) for entry in self.entries]
+    def go_on_after(self, before: "InFlight", result: StepResult) -> None:
+        """Note the accepted draft tokens of the plan before: this plan was made as if all were rejected."""
+        accepted = {each.seq: len(answer.following) for each, answer in zip(before.entries, result.seqs, strict=True)}
+        self.entries = [entry._replace(end=entry.end + accepted.get(entry.seq, 0)) for entry in self.entries]
 
     def take_back(self, seq: Sequence) -> None:
         """Void what is planned of a sequence, since the sample before it does not count."""
@@ -159,16 +159,12 @@ class StepBuilder:
 
     def add(self, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None) -> None:
         """Plan the sequence's next `chunk`."""
-        start = seq.next_position
+        start = seq.position.next
         known = start + chunk.length
         drafts = len(chunk.drafts)
         end = known + drafts
         pool = seq.pool and end == seq.prompt_len
-        if self._reading is not None:
-            by_workers = drafts if chunk.drafter in WORKER_DRAFTERS else 0
-            if by_workers:
-                self.in_flight.drafted_by_workers.add(seq)
-            self._reading.add(len(self.plans), seq, known if by_workers else min(known, len(seq.tokens)), by_workers)
+        read = self._read(seq, chunk, known)
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,
@@ -186,6 +182,18 @@ class StepBuilder:
         self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
         if chunk.sample and seq.sampling.masked:
             self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, chunk.drafts))
+        seq.position.planned(
+            chunk.length, drafts, drafter_read=read, sample=chunk.sample, logprob_rows=chunk.logprob_rows
+        )
+
+    def _read(self, seq: Sequence, chunk: Chunk, known: int) -> int:
+        """Plan the part of the workers' drafter. Return the number of tokens that it has then read of a sequence."""
+        if self._reading is None:
+            return seq.position.drafter_read
+        by_workers = len(chunk.drafts) if chunk.drafter in WORKER_DRAFTERS else 0
+        if by_workers:
+            self.in_flight.drafted_by_workers.add(seq)
+        return self._reading.add(len(self.plans), seq, known if by_workers else min(known, len(seq.tokens)), by_workers)
 
     def _mask_rows(self, slot: int, drafts: int) -> tuple[int, ...]:
         return tuple(slot + behind * self._slots for behind in range(drafts + 1))
@@ -196,7 +204,8 @@ class StepBuilder:
         drafts = [entry.drafts for entry in self.in_flight.entries]
         more: dict[str, Any] = {"drafts": drafts} if any(drafts) else {}  # left out where there is nothing to say
         if self._reading is not None:
-            self._reading.finish()
+            for index, read in self._reading.finish():
+                self.in_flight.entries[index].seq.position.planned(0, 0, drafter_read=read)
             if self._reading.plans:
                 self.in_flight.draft_terms = self._reading.terms()
                 more["draft_work"] = self._reading.plans

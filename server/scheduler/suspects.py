@@ -1,4 +1,4 @@
-"""The search for the sequence that brings the workers down."""
+"""The search for the sequence that kills the workers."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,26 +8,27 @@ from numaserve.server.scheduler.step import InFlight
 
 
 class Finding(NamedTuple):
-    """The outcome of one death of the workers."""
+    """The result of one death of the workers."""
 
     convicted: Sequence | None  # it alone was left, and the workers died of it once more
     put_down: bool  # to sequences that the workers had died of before
 
 
 class Suspects:
-    """Tells a sequence that kills the workers from workers that die of something else.
+    """Distinguishes a sequence that kills the workers from workers that die of something else.
 
     The sequences of a plan in flight are suspects when the workers die, with the positions that were planned and not
     answered. One is cleared when these have been answered, or when none of them was in flight as the workers died
     again: a long prompt that is computed once more from its beginning is no likelier to be the cause than any other.
-    All resume together at first: most deaths are nobody's fault here, and nobody then waits longer than the workers.
+    All resume together at first: most deaths are no sequence's fault, and then no sequence waits longer than the
+    workers.
 
-    If they die once more with suspects in flight, half of these resume, on trial, with everybody who is no suspect, and
+    If they die once more with suspects in flight, half of these resume, on trial, with all that are no suspects, and
     the other half is held back until the trial is over: by a death, after which the search goes on in that half, or
     because each of them was cleared, after which it goes on in what is held. A suspect that was alone on trial, or the
     only one from the start, is convicted as the workers die of it again. So one among n sequences is found after at
-    most ceil(log2(n)) + 2 deaths; to try each by itself would take n. Deaths from outside convict nobody as long as
-    steps are answered in between.
+    most ceil(log2(n)) + 2 deaths; to try each by itself would take n. Deaths from outside convict no sequence as
+    long as steps are answered in between.
     """
 
     def __init__(self) -> None:
@@ -35,23 +36,33 @@ class Suspects:
         self._trial: list[Sequence] = []
         self._held: list[list[Sequence]] = []  # the half to try next is the last
         self._first = 0  # the number of suspects when the search began
+        self._answered: dict[Sequence, int] = {}  # positions answered since the last death with the sequence in flight
 
     @property
     def held(self) -> list[Sequence]:
-        """Those that must not run now."""
+        """The sequences that must not run now."""
         return [seq for group in self._held for seq in group if _is_live(seq)]
 
+    def answered(self, seq: Sequence, end: int) -> None:
+        """Note that the positions of a sequence before `end` were answered."""
+        if end > self._answered.get(seq, 0):
+            self._answered[seq] = end
+
+    def forget(self, seq: Sequence) -> None:
+        """Forget a sequence that has ended."""
+        self._answered.pop(seq, None)
+
     def died(self, plans: Iterable[InFlight]) -> Finding:
-        """Take in a death of the workers while `plans` were in flight. `held` is another afterwards."""
+        """Note a death of the workers while `plans` were in flight, which changes `held`."""
         entries = [entry for plan in plans for entry in plan.entries if _is_live(entry.seq)]
-        in_flight = {entry.seq: range(entry.seq.num_answered, entry.known_end) for entry in entries}
+        in_flight = {entry.seq: range(self._answered.get(entry.seq, 0), entry.known_end) for entry in entries}
         both = {seq: _common(planned, self._positions.get(seq, range(0))) for seq, planned in in_flight.items()}
         again = [seq for seq, positions in both.items() if positions]
         tried = [seq for seq in again if seq in self._trial] or again
         kept = {seq: self._positions[seq] for seq in self.held}
         self._positions = kept | {seq: both[seq] or planned for seq, planned in in_flight.items()}
         for seq in in_flight:
-            seq.num_answered = 0
+            self._answered.pop(seq, None)
         was_alone = tried == self._trial or self._first == 1
         self._trial = []
         if not again:
@@ -65,7 +76,7 @@ class Suspects:
         return Finding(None, put_down=bool(tried))
 
     def next_on_trial(self) -> list[Sequence]:
-        """Those of `held` that may run now, as everybody who was on trial has been cleared or has ended."""
+        """Return the sequences of `held` that may run now: all that were on trial have been cleared or have ended."""
         if any(self._is_suspect(seq) for seq in self._trial):
             return []
         while self._held:
@@ -83,7 +94,7 @@ class Suspects:
             self._held.append(suspects[half:])
 
     def _is_suspect(self, seq: Sequence) -> bool:
-        return _is_live(seq) and seq.num_answered < self._positions.get(seq, range(0)).stop
+        return _is_live(seq) and self._answered.get(seq, 0) < self._positions.get(seq, range(0)).stop
 
 
 def _common(some: range, others: range) -> range:

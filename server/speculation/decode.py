@@ -7,11 +7,8 @@ from typing import Protocol
 from numaserve.workers.interface.protocol import SamplingParams
 
 
-class Decode(Protocol):
-    """A sequence whose next token is planned. The scheduler's sequences are such."""
-
-    draft_read: int  # tokens that the workers' drafter has read
-    drafted: tuple[int, ListOf[int]]  # draft tokens of a constrained sequence, from an index on
+class Progress(Protocol):
+    """The progress of a sequence. Speculation reads it, and never changes it."""
 
     @property
     def tokens(self) -> list[int]:
@@ -24,6 +21,36 @@ class Decode(Protocol):
     @property
     def max_tokens(self) -> int:
         """The number of tokens at which the sequence ends."""
+
+    @property
+    def next(self) -> int:
+        """The next position to compute, if no draft token in flight is accepted."""
+
+    @property
+    def drafts(self) -> int:
+        """The number of draft tokens in flight."""
+
+    @property
+    def pending(self) -> int:
+        """The number of samples in flight."""
+
+    @property
+    def unknown(self) -> int:
+        """The most tokens that plans in flight may bring."""
+
+    @property
+    def drafter_read(self) -> int:
+        """The number of tokens that the workers' drafter has read."""
+
+
+class Decode(Protocol):
+    """A sequence whose next token is planned. The scheduler's sequences are such."""
+
+    drafted: tuple[int, ListOf[int]]  # draft tokens of a constrained sequence, from an index on
+
+    @property
+    def position(self) -> Progress:
+        """The progress of the sequence."""
 
     @property
     def arrival(self) -> int:
@@ -60,19 +87,3 @@ class Decode(Protocol):
     @property
     def forbidden(self) -> tuple[int, ListOf[int]]:
         """Draft tokens up to the first one that the constraint forbids, from an index on."""
-
-    @property
-    def next_position(self) -> int:
-        """The next position to compute, if no draft token in flight is accepted."""
-
-    @property
-    def num_drafts(self) -> int:
-        """The number of draft tokens in flight."""
-
-    @property
-    def num_pending(self) -> int:
-        """The number of samples in flight."""
-
-    @property
-    def num_unknown(self) -> int:
-        """The most tokens that plans in flight may bring."""

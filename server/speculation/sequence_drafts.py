@@ -53,10 +53,11 @@ class SequenceDrafts:
 
     def search(self, seq: Decode, vocab_size: int) -> None:
         """Draft the next tokens with the drafter that expects most accepted tokens."""
-        self.made_after = len(seq.tokens)
+        known = seq.position.tokens
+        self.made_after = len(known)
         self.tokens, most = [], 0.0
         for each in self.drafters:
-            drafted = allowed(seq, list(takewhile(vocab_size.__gt__, each.draft(seq.tokens, DEEPEST + 1))))
+            drafted = allowed(seq, list(takewhile(vocab_size.__gt__, each.draft(known, DEEPEST + 1))))
             odds = self._odds_of(each.name, each.matched, len(drafted))
             if (likely := sum(odds)) > most:
                 self.tokens, self._odds, most = drafted, odds, likely
@@ -91,9 +92,9 @@ class SequenceDrafts:
 
 def allowed(seq: Decode, drafts: list[int]) -> list[int]:
     """Return the draft tokens before the first one that the constraint is known to forbid."""
-    begin, forbidden = seq.forbidden
-    known = len(seq.tokens) - begin  # of them
+    (begin, forbidden), tokens = seq.forbidden, seq.position.tokens
+    known = len(tokens) - begin  # of them
     count = len(forbidden) - known
-    if 0 < count <= len(drafts) and forbidden[known:] == drafts[:count] and forbidden[:known] == seq.tokens[begin:]:
+    if 0 < count <= len(drafts) and forbidden[known:] == drafts[:count] and forbidden[:known] == tokens[begin:]:
         return drafts[: count - 1]
     return drafts

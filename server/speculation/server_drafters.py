@@ -32,4 +32,4 @@ class ServerDrafters:
 
 
 def _prediction(seq: Decode) -> PredictionDrafter | None:
-    return PredictionDrafter(seq.prediction, seq.prompt_len) if seq.prediction else None
+    return PredictionDrafter(seq.prediction, seq.position.prompt_len) if seq.prediction else None

@@ -116,7 +116,7 @@ class Speculation:
     def may_draft(self, seq: Decode) -> bool:
         """Return whether draft tokens are possible for a sequence now: only workers can draft after tokens that only
         they know."""
-        return self._workers is not None or not seq.num_pending
+        return self._workers is not None or not seq.position.pending
 
     def choose(self, decodes: ListOf[Decode], limit: int) -> dict[Decode, Draft]:
         """Return the draft tokens to verify in the next step, at most `limit`."""
@@ -142,7 +142,7 @@ class Speculation:
         if self._resting:
             self._resting -= 1
             return False
-        own, _ = self._depths([seq for seq in running if seq.num_pending], limit, unknown=1)
+        own, _ = self._depths([seq for seq in running if seq.position.pending], limit, unknown=1)
         if not own:
             self._resting = self._turn - 1
         return bool(own)
@@ -167,7 +167,8 @@ class Speculation:
     def forget(self, seq: Decode) -> None:
         """Forget a sequence that has ended."""
         self._drafts.pop(seq, None)
-        self._usual_output += _MEMORY_OF_ENDS * (len(seq.tokens) - seq.prompt_len - self._usual_output)
+        output = len(seq.position.tokens) - seq.position.prompt_len
+        self._usual_output += _MEMORY_OF_ENDS * (output - self._usual_output)
         if self._workers is not None:
             self._workers.forget(seq)
         self._refused.discard(seq)
@@ -216,7 +217,7 @@ class Speculation:
             room = self._room(seq)
             if room < 1 or not self._workers.may_draft(seq):
                 continue
-            if seq.num_pending > unknown:  # no other drafter can draft here
+            if seq.position.pending > unknown:  # no other drafter can draft here
                 rooms[seq] = room
                 continue
             drafts = self._drafts_of(seq, least)
@@ -231,12 +232,13 @@ class Speculation:
         if seq.pool or seq.careful or seq in self._refused:
             return 0
         deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else DEEPEST
-        return min(seq.max_tokens - len(seq.tokens) - 1 - seq.num_unknown, deepest)
+        at = seq.position
+        return min(at.max_tokens - len(at.tokens) - 1 - at.unknown, deepest)
 
     def _odds(self, seq: Decode, unknown: int, least: float) -> list[float]:
         """Return the odds of the draft tokens after the next `unknown` tokens of a sequence, as far as there is
         room."""
-        if seq.num_pending > unknown:
+        if seq.position.pending > unknown:
             return []
         drafts = self._drafts_of(seq, least)
         return drafts.odds[unknown : min(len(drafts.tokens), unknown + self._room(seq))]
@@ -254,7 +256,7 @@ class Speculation:
             drafts.tokens = allowed(seq, drafts.tokens)
         if len(drafts.tokens) >= _FEW:
             return drafts
-        known = len(seq.tokens)
+        known = len(seq.position.tokens)
         rest = REST if drafts.hope <= least else min(drafts.rest, self._turn**2)
         if known - drafts.made_after >= rest:
             drafts.search(seq, self._vocab_size)

@@ -73,7 +73,7 @@ class WorkerDrafts:
 
     def tried(self, rooms: dict[Decode, int], limit: int) -> dict[Decode, int]:
         """Return draft tokens to try, of the few sequences of which the drafter has read most."""
-        few = sorted(rooms, key=lambda seq: seq.next_position - seq.draft_read)[:_TRIED]
+        few = sorted(rooms, key=lambda seq: seq.position.next - seq.position.drafter_read)[:_TRIED]
         depths = blind_depths({seq: rooms[seq] for seq in few}, limit)
         if depths:
             self._patience, self._waited = min(2 * self._patience, _LATE), 0

@@ -25,7 +25,8 @@ class Reading(NamedTuple):
 
 def reading_before_drafts(seq: Decode, drafts: int) -> Reading:
     """Return the reading of a sequence whose next token is known and gets draft tokens."""
-    return Reading(seq.draft_read, seq.next_position + 1 - seq.draft_read, drafts)
+    at = seq.position
+    return Reading(at.drafter_read, at.next + 1 - at.drafter_read, drafts)
 
 
 def pass_terms(costs: CostModel, readings: ListOf[Reading], number: int) -> Terms:
@@ -66,30 +67,36 @@ class WorkerReading:
         self._readings: list[Reading] = []
         self.plans: list[DraftWork] = []
 
-    def add(self, index: int, seq: Decode, known: int, drafts: int) -> None:
-        """Note the sequence that is planned at `index`. The drafter reads its tokens before `known`; these include
-        tokens that only workers know where it makes draft tokens."""
-        start, read = seq.next_position, seq.draft_read
+    def add(self, index: int, seq: Decode, known: int, drafts: int) -> int:
+        """Note the sequence that is planned at `index`, and return the number of tokens that are then read.
+
+        The drafter reads the tokens before `known`; these include tokens that only workers know where it makes draft
+        tokens.
+        """
+        start, read = seq.position.next, seq.position.drafter_read
         if known <= read:
-            return
+            return read
         if drafts or known - start > 1 or (self._forgets and known - read > _MOST_LACKING):
             self._read(index, seq, start, known, drafts)
-        elif seq.num_drafts:
-            return  # accepted draft tokens are read already, and their number is in the answer
-        elif self._shares_pages and known // self._page_size > read // self._page_size:
+            return known
+        # Accepted draft tokens in flight are read already, and their number is in the answer.
+        if not seq.position.drafts and self._shares_pages and known // self._page_size > read // self._page_size:
             self._lagging.append((index, seq, start, known))
+        return read
 
-    def finish(self) -> None:
-        """End the step: nothing is added any more."""
-        if self.plans or self._its_turn:
-            for each in self._lagging:
-                self._read(*each, drafts=0)
+    def finish(self) -> list[tuple[int, int]]:
+        """End the step: nothing is added any more. Return the index of each sequence that is read in addition, and the
+        number of its tokens that are then read."""
+        if not (self.plans or self._its_turn):
+            return []
+        for each in self._lagging:
+            self._read(*each, drafts=0)
+        return [(index, known) for index, _, _, known in self._lagging]
 
     def _read(self, index: int, seq: Decode, start: int, known: int, drafts: int) -> None:
-        read = seq.draft_read
-        self.plans.append(DraftWork(index, seq.tokens[read:start]))
+        read = seq.position.drafter_read
+        self.plans.append(DraftWork(index, seq.position.tokens[read:start]))
         self._readings.append(Reading(read, known - read, drafts))
-        seq.draft_read = known
 
     def terms(self) -> Terms:
         """Return the work of all passes."""

@@ -49,7 +49,7 @@ class Invariants:
             check_integrity(scheduler)
         except SchedulerIntegrityError as error:
             world.violate(f"the scheduler's books: {error}")
-        live, sequences = self._engine._requests._live.keys(), scheduler._sequences.keys()
+        live, sequences = self._engine._requests._live.keys(), scheduler.live.by_id.keys()
         if live != sequences:
             world.violate(f"requests {sorted(live)} live, and the scheduler has sequences {sorted(sequences)}")
         if state == "serving" and not live:

@@ -56,7 +56,9 @@ def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
     for seq in running:
         shared = [] if seq.node is None else kv.tree.path_pages(seq.node)
         _require(seq.pages[: len(shared)] == shared, f"{seq.request_id!r} has other pages than it has locked")
-        _require(seq.num_computed <= len(seq.pages) * page_size, f"{seq.request_id!r} is computed beyond its pages")
+        _require(
+            seq.position.computed <= len(seq.pages) * page_size, f"{seq.request_id!r} is computed beyond its pages"
+        )
         places.update(seq.pages[len(shared) :])
     wrong = {page: places[page] for page in {*places, *range(kv.allocator.num_pages)} if places[page] != 1}
     _require(places.keys() == set(range(kv.allocator.num_pages)) and not wrong, f"pages not in one place: {wrong}")
@@ -88,11 +90,13 @@ def _check_queues(scheduler: Scheduler) -> None:
     _require(all(seq.state is SequenceState.RUNNING for seq in scheduler.running), "not all that run are RUNNING")
     for seq in [*waiting, *scheduler.held]:
         idle = seq.state is SequenceState.WAITING and seq.slot == -1 and not seq.pages and seq.node is None
-        _require(idle and seq.num_computed == 0, f"{seq.request_id!r} waits and holds something")
+        _require(idle and seq.position.computed == 0, f"{seq.request_id!r} waits and holds something")
     pending = Counter(entry.seq for record in scheduler.in_flight for entry in record.entries if entry.sample)
     for seq in [*everybody, *scheduler.held]:
-        _require(seq.num_pending == pending[seq], f"{seq.request_id!r} miscounts its samples in flight")
-        _require(len(seq.tokens) + seq.num_pending <= seq.max_tokens, f"{seq.request_id!r} is planned past its end")
+        at = seq.position
+        _require(seq.tokens is at.tokens, f"{seq.request_id!r} has two lists of tokens")
+        _require(at.pending == pending[seq], f"{seq.request_id!r} miscounts its samples in flight")
+        _require(len(at.tokens) + at.pending <= at.max_tokens, f"{seq.request_id!r} is planned past its end")
 
 
 def _check_shares(scheduler: Scheduler) -> None:

@@ -109,7 +109,7 @@ class LiveRequest:
         if chunk.finish_reason is None:
             self._stream.push(chunk)
         else:
-            chunk.predicted = self._predicted, self.sequence.rejected["prediction"]
+            chunk.predicted = self._predicted, self.sequence.position.rejected["prediction"]
             self._end(chunk.finish_reason, now, chunk)
 
     def drop(self, message: str, now: float) -> None:

@@ -114,10 +114,9 @@ class LiveRequests:
             request.priority,
             request.drafters,
             request.prediction,
+            # As if the sequence had been sent back to the queue: earlier draws and tokens count as on the other server.
+            request.generated,
         )
-        # As if the sequence had been sent back to the queue: earlier draws and tokens count as on the other server.
-        sequence.tokens += request.generated
-        sequence.resuming = bool(request.generated)
         live = LiveRequest(
             request,
             sequence,

@@ -32,7 +32,7 @@ from tests.simulation.defects.registry import defect
 @defect(KVCache, "release")
 def a_page_is_left_out_of_a_release(right: Callable[..., None], cache: KVCache, seq: Sequence) -> None:
     """The last page of a sequence of more than two is not freed."""
-    if len(seq.pages) > 2 and seq.num_computed < len(seq.pages) * cache._config.page_size:
+    if len(seq.pages) > 2 and seq.position.computed < len(seq.pages) * cache._config.page_size:
         seq.pages.pop()
     right(cache, seq)
 
@@ -64,7 +64,7 @@ def log_probabilities_of_a_prompt_come_again(right: Callable[..., None], schedul
     """New workers are asked for rows that have been delivered."""
     right(scheduler)
     for seq in scheduler.waiting:
-        seq.logprob_rows_planned = seq.logprob_rows_received = 0
+        seq.position.logprob_rows_planned = seq.position.logprob_rows_received = 0
 
 
 @defect(WaitingQueue, "leave")
@@ -111,7 +111,7 @@ def what_rests_on_wrong_draft_tokens_counts_as_computed(
     """The next step goes on behind it."""
     updates = right(scheduler, entry, answer)
     if entry.drafts and entry.seq.state is SequenceState.RUNNING:
-        entry.seq.num_computed = min(entry.end, len(entry.seq.tokens) + 1)
+        entry.seq.position.computed = min(entry.end, len(entry.seq.tokens) + 1)
     return updates
 
 
@@ -122,7 +122,7 @@ def the_draft_model_counts_as_having_read_wrong_draft_tokens(
     """What it drafts after them is worth nothing."""
     updates = right(scheduler, entry, answer)
     if entry.by_workers and entry.seq.state is SequenceState.RUNNING:
-        entry.seq.draft_read = len(entry.seq.tokens) - 1
+        entry.seq.position.drafter_read = len(entry.seq.tokens) - 1
     return updates
 
 

@@ -154,8 +154,8 @@ def drafting(draft_seconds: float, *drafts: int) -> tuple[Speculation, Sequence]
     subject = Speculation(drafters, costs.served, costs.draft_model, worker_drafter="draft_model", vocab_size=100)
     subject.paused(0.0, 1)
     seq = Sequence("a", [1, 2, 3], SamplingParams(temperature=0.0), 50)
-    seq.max_tokens = 53
-    seq.num_computed = 2
+    seq.position.max_tokens = 53
+    seq.position.computed = 2
     return subject, seq
 
 
@@ -225,7 +225,7 @@ def test_of_many_sequences_those_are_tried_of_which_most_was_read() -> None:
     subject, _ = drafting(1e3)
     seqs = [Sequence(str(index), [1] * 20, SamplingParams(), 50) for index in range(8)]
     for seq in seqs:
-        seq.max_tokens, seq.num_computed, seq.draft_read = 70, 19, int(seq.request_id)
+        seq.position.max_tokens, seq.position.computed, seq.position.drafter_read = 70, 19, int(seq.request_id)
     for _ in range(31):
         assert subject.choose(seqs, 20) == {}
     assert subject.choose(seqs, 2) == dict.fromkeys(seqs[:5:-1], Draft([TO_BE_DRAFTED], "draft_model"))
@@ -251,7 +251,7 @@ def test_where_rows_are_few_those_have_them_whose_draft_tokens_are_right_more_of
     subject, _ = drafting(0.01)
     seqs = [Sequence(str(index), [1, 2, 3], SamplingParams(temperature=0.0), 50) for index in range(4)]
     for seq in seqs:
-        seq.max_tokens, seq.num_computed = 53, 2
+        seq.position.max_tokens, seq.position.computed = 53, 2
     for seq in seqs[2:]:
         subject.answered(seq, [1, 2, 3, 4], by_workers=3)
     chosen = subject.choose(seqs, 3)
@@ -266,7 +266,7 @@ def test_the_time_of_a_prompt_is_that_of_both_models() -> None:
         budget = StepBudget(config(target_itl_s=2.3, max_step_tokens=64), costs, work, draft_costs)
         decode, prompt = (Sequence(name, [1] * length, SamplingParams(), 5) for name, length in (("a", 1), ("b", 50)))
         for seq in (decode, prompt):
-            seq.max_tokens = 60
+            seq.position.max_tokens = 60
             chunk = budget.take(seq)
             work.add(0, chunk.length, 1)
         lengths.append(chunk.length)

@@ -65,7 +65,7 @@ def test_the_computing_of_prompts_is_divided_by_the_weights() -> None:
     steps(server, 5)
     one, two = (server.add([1] * 390, 1, salt=str(weight), client=Client(str(weight), weight)) for weight in (1.0, 2.0))
     steps(server, 60)
-    computed = {seq.request_id: seq.num_computed for seq in server.scheduler.running}
+    computed = {seq.request_id: seq.position.computed for seq in server.scheduler.running}
     assert computed[str(two.seed)] == pytest.approx(2 * computed[str(one.seed)], abs=8)
     server.drain()
 

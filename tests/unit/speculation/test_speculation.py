@@ -86,7 +86,7 @@ def test_draft_tokens_are_verified_behind_the_last_token_and_right_ones_are_kept
     answered(subject, [7, 8, 5])
     assert seq.output == [4, 7, 8, 5]
     assert dict(subject.drafted) == {("played", True): 2, ("played", False): 1}
-    assert dict(seq.rejected) == {"played": 1}
+    assert dict(seq.position.rejected) == {"played": 1}
     following = planned(subject)
     assert (following.seqs[0].start, following.seqs[0].tokens[0]) == (6, 5)
 
@@ -219,7 +219,7 @@ def test_what_is_forbidden_elsewhere_is_verified(forbidden: tuple[int, list[int]
 def test_nobody_waits_for_draft_tokens_whose_first_is_forbidden() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20, sampling=MASKED)
     (seq,) = drafting._drafts
-    seq.num_pending = 1
+    seq.position.pending = 1
     assert drafting.waits([seq], 100)
     seq.forbidden = len(seq.tokens), [7]
     assert not drafting.waits([seq], 100)
@@ -343,7 +343,7 @@ def test_draft_tokens_that_were_wrong_are_not_verified_and_nobody_waits_for_them
     drafting = settled(READ, [7] * 17, [8] * 20)
     (seq,) = drafting._drafts
     assert drafting.choose([seq], 100) == {}
-    seq.num_pending = 1
+    seq.position.pending = 1
     assert not drafting.waits([seq], 100)
 
 
@@ -351,7 +351,7 @@ def test_the_next_plan_waits_for_an_answer_behind_which_much_can_be_drafted() ->
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
     assert not drafting.waits([seq], 100)  # nothing is awaited
-    seq.num_pending = 1
+    seq.position.pending = 1
     assert drafting.waits([seq], 100)
 
 
@@ -420,7 +420,7 @@ def test_nobody_looks_whether_to_wait_at_each_step_of_many_sequences_where_it_wa
     drafting = subject._speculation
     assert drafting is not None
     for seq in sequences:
-        seq.num_pending = 1
+        seq.position.pending = 1
     looked = []
     for _ in range(9):
         drafting.waits(sequences, 100)

@@ -1,70 +1,84 @@
-"""The filling of a plan: the next tokens first, and prompts with what they leave."""
+"""The filling of a plan: decodes first, and prompts with the rest of the step."""
+
+from collections.abc import Mapping
 
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.running_set import RunningSet
-from numaserve.server.scheduler.sequence import Sequence, SequenceState
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 from numaserve.server.scheduler.step import StepBuilder, slot_init
 from numaserve.server.speculation.decode import Decode
-from numaserve.server.speculation.speculation import Draft, Speculation
+from numaserve.server.speculation.reports import Draft, DraftBudget
+from numaserve.server.speculation.speculation import Speculation
 from numaserve.workers.interface.protocol import SlotInit
 
 
 class Planner:
-    """Plans what runs next, of whom `RunningSet` and `WaitingQueue` put first, as far as the step's budget allows."""
+    """Plans the sequences that `RunningSet` and `WaitingQueue` put first, as far as the step's budget allows."""
 
     def __init__(
-        self, kv: KVCache, waiting: WaitingQueue, running_set: RunningSet, speculation: Speculation | None = None
+        self,
+        config: SchedulerConfig,
+        kv: KVCache,
+        waiting: WaitingQueue,
+        running_set: RunningSet,
+        speculation: Speculation | None = None,
     ) -> None:
+        self._workers_draft = config.worker_drafter is not None
         self._speculation = speculation
         self._kv = kv
         self._waiting = waiting
         self._running_set = running_set
 
     def fill(self, step: StepBuilder) -> list[Sequence]:
-        """Fill a plan of which nothing is planned yet. Returns those that begin in it for the first time."""
+        """Fill an empty plan. Return the sequences that begin in it for the first time."""
         self._running_set.make_room()
         return self._compute_prompts(step, self._continue_decodes(step))
 
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
-        """Plan the next token of all that have one. Returns the others that have more to compute, by turn."""
+        """Plan the next token of all that have one. Return the others that have more to compute, by turn."""
         ranked = self._running_set.ranked()
         drafts = self._drafts(step, ranked)
         prompts = []
         for seq in list(ranked):
             if seq.state is not SequenceState.RUNNING:
-                break  # retracted for the sake of one before it, and with it all behind it
+                break  # retracted in favour of an earlier one, like all sequences after it
             remaining = seq.num_remaining
             if remaining == 1:
                 chunk = step.budget.take(seq)
                 pages = self._running_set.grow(seq, ranked)
                 if pages is not None and seq in drafts:
-                    guessed = drafts[seq]
-                    more, found = self._running_set.grow_for_drafts(seq, len(guessed.tokens))
+                    draft = drafts[seq]
+                    more, found = self._running_set.grow_for_drafts(seq, len(draft.tokens))
                     pages += more
-                    chunk = step.budget.draft(chunk, guessed.tokens[:found], guessed.drafter)
+                    chunk = step.budget.draft(chunk, draft._replace(tokens=draft.tokens[:found]))
                 if pages is not None:
                     self._plan(step, seq, chunk, pages)
             elif remaining:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
 
-    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> dict[Decode, Draft]:
-        """Guesses to verify. Each of `running` keeps the token and the row that it must find, and prompts keep half of
-        what is left: none would come to an end, or begin, beside sequences of which everything can be guessed."""
+    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> Mapping[Decode, Draft]:
+        """Return the draft tokens to verify.
+
+        Each of `running` keeps the token and the row that it must find, and prompts keep half of the rest: none would
+        end, or begin, next to sequences whose whole output can be drafted.
+        """
         if self._speculation is None:
             return {}
-        # Ahead of an answer there is mostly nothing to guess behind, and nobody's tokens have to be counted.
-        some = any(map(self._speculation.may_draft, running))
+        # Ahead of an answer the front end mostly cannot draft, and the remaining tokens need not be counted.
+        some = self._workers_draft or any(not seq.position.pending for seq in running)
         decodes = [seq for seq in running if seq.num_remaining == 1 and seq.position.wants_sample] if some else []
-        most = step.budget.beyond(len(running))
+        rows = step.budget.beyond(len(running))
         if decodes and (self._waiting or any(seq.num_remaining > 1 for seq in running)):
-            most //= 2
-        return self._speculation.choose(decodes, most)
+            rows //= 2
+        proposal = self._speculation.propose(decodes, DraftBudget(rows, step.in_flight.step_id))
+        step.reading, step.in_flight.expected = proposal.reading, proposal.expected
+        return proposal.drafts
 
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:
-        """Plan chunks of `prompts`, and of those that wait. Returns those that begin for the first time."""
+        """Plan chunks of `prompts`, and of waiting sequences. Return the sequences that begin for the first time."""
         begun: list[Sequence] = []
         newcomer = self._running_set.newcomer()
         while step.budget.is_open:
@@ -77,7 +91,7 @@ class Planner:
                 continue
             is_new = not seq.has_begun
             if not self._running_set.admit(seq):
-                newcomer = None  # nobody overtakes it
+                newcomer = None  # no other sequence overtakes it
                 continue
             if is_new:
                 begun.append(seq)

@@ -11,6 +11,7 @@ from numaserve.server.scheduler.sequence import (
     SchedulerConfig,
     Sequence,
 )
+from numaserve.server.speculation.reports import NO_DRAFT, Draft
 
 
 class Chunk(NamedTuple):
@@ -19,8 +20,7 @@ class Chunk(NamedTuple):
     length: int
     sample: bool
     logprob_rows: int
-    drafts: tuple[int, ...] = ()  # guesses of the tokens behind them, to be verified
-    drafter: str = ""  # whose guesses they are
+    draft: Draft = NO_DRAFT  # draft tokens after the positions, to be verified
 
 
 class StepBudget:
@@ -61,11 +61,11 @@ class StepBudget:
         """The tokens with logits that are left if so many sequences have one each."""
         return max(0, min(self._tokens, self._rows) - sequences)
 
-    def draft(self, chunk: Chunk, drafts: list[int], drafter: str) -> Chunk:
-        """A sequence's next token with guesses of those behind it, for which there is room (`beyond`)."""
-        self._tokens -= len(drafts)
-        self._rows -= len(drafts)
-        return chunk._replace(drafts=tuple(drafts), drafter=drafter)
+    def draft(self, chunk: Chunk, draft: Draft) -> Chunk:
+        """Return a sequence's next token with draft tokens after it, for which there is room (`beyond`)."""
+        self._tokens -= len(draft.tokens)
+        self._rows -= len(draft.tokens)
+        return chunk._replace(draft=draft)
 
     def take(self, seq: Sequence) -> Chunk:
         """A chunk of as many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""

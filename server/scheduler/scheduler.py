@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 
+from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.kv_cache import KVCache
@@ -10,15 +11,23 @@ from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.running_set import RunningSet
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
-from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder
+from numaserve.server.scheduler.step import InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.suspects import Finding, Suspects
 from numaserve.server.speculation.drafter import Drafters
+from numaserve.server.speculation.reports import (
+    DraftBudget,
+    Report,
+    SequencesEnded,
+    StepAnswered,
+    WorkersDied,
+    WorkersIdled,
+)
 from numaserve.server.speculation.speculation import Speculation
-from numaserve.workers.interface.protocol import SeqResult, StepPlan, StepResult
+from numaserve.server.speculation.worker_drafts import WorkerDrafts
+from numaserve.workers.interface.protocol import StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
-CAREFUL_TOKENS = 64  # of a sequence whose mask was late, for which it is planned only once its mask is there
 
 
 class Scheduler:
@@ -63,29 +72,25 @@ class Scheduler:
         self.costs = self.step_costs.served
         self.waiting = WaitingQueue()
         self.running_set = RunningSet(config, self.kv, self.waiting)
-        self._speculation = None
-        if drafters is not None:
-            self._speculation = Speculation(
-                drafters,
-                self.step_costs.served,
-                self.step_costs.draft_model,
-                worker_drafter=config.worker_drafter,
-                vocab_size=config.vocab_size,
-            )
-        self._planner = Planner(self.kv, self.waiting, self.running_set, self._speculation)
-        # Verified draft tokens, by drafter and whether they were accepted.
-        self.drafted: Counter[tuple[str, bool]] = Counter()
+        self._speculation = None if drafters is None else _speculation(config, self.step_costs, drafters)
+        self._planner = Planner(config, self.kv, self.waiting, self.running_set, self._speculation)
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
         self._next_step = 0
         self._suspects = Suspects()
         self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects)
+        self._answers = Answers(self.kv, self.running_set, self.live, self._suspects, self.in_flight)
 
     @property
     def running(self) -> list[Sequence]:
         """The sequences that have slots, in order of turns."""
         return self.running_set.running
+
+    @property
+    def drafted(self) -> Counter[tuple[str, bool]]:
+        """Verified draft tokens, by drafter and whether they were accepted."""
+        return self._answers.drafted
 
     @property
     def held(self) -> list[Sequence]:
@@ -105,7 +110,7 @@ class Scheduler:
         seq = self.live.by_id.get(request_id)
         if seq is None:
             return False
-        self._end(seq)
+        self._end([seq])
         return True
 
     def mask_known(self, seq: Sequence) -> None:
@@ -117,8 +122,6 @@ class Scheduler:
         self.newly_admitted = []
         if len(self.in_flight) == MAX_IN_FLIGHT:
             return None
-        if self._speculation is not None:
-            self._speculation.begin_step()
         if self._waits_for_drafts():
             return None
         if self.held:
@@ -131,8 +134,6 @@ class Scheduler:
             return None
         self._next_step += 1
         self.in_flight.append(step.in_flight)
-        if self._speculation is not None:
-            step.in_flight.expected = self._speculation.expected
         return step.finish()
 
     def beat(self) -> StepPlan:
@@ -152,27 +153,25 @@ class Scheduler:
             raise ResultMismatch(f"received the result of step {result.step_id} while no step was pending")
         self.in_flight[0].check(result)
         record = self.in_flight.popleft()
-        if record.entries:  # it is neither void nor a beat
-            if self._speculation is not None and self.costs.predicts:
-                counts = record.has_drafts and not any(each.late for each in result.seqs)
-                kept = sum(len(each.following) for each in result.seqs) if counts else None
-                # The wait for masks after draft tokens is part of the price of draft tokens.
-                took = (result.worker_ns - result.draft_ns) * 1e-9
-                predicted = self.costs.predict(record.terms)
-                self._speculation.took(took / predicted if predicted else 0.0, record.rows, kept, record.expected)
-            self.step_costs.observe(record, result)
         updates: list[SequenceUpdate] = []
-        for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
-            if entry.seq.state is not SequenceState.FINISHED:
-                updates += self._apply_one(entry, answer)
-        if record.has_drafts and self.in_flight:
+        if record.entries:  # it is neither void nor a beat
+            ratio = None if self._speculation is None else self.step_costs.ratio(record, result)
+            self.step_costs.observe(record, result)
+            for entry, answer in zip(record.entries, result.seqs, strict=True):
+                if entry.seq.state is not SequenceState.FINISHED:
+                    updates += self._answers.apply(entry, answer)
+            sampled = self._answers.take_sampled()
+            self._observe(StepAnswered(sampled, ratio, record.rows, record.kept_of(result), record.expected))
+            if ended := [each.sequence for each in updates if each.finished]:
+                self._observe(SequencesEnded(ended))
+        if record.drafts and self.in_flight:
             self.in_flight[0].go_on_after(record, result)
         return updates
 
     def paused(self, seconds: float) -> None:
         """Note for how long the workers idled for lack of the oldest plan in flight, and of its answer."""
-        if self._speculation is not None and self.in_flight:
-            self._speculation.paused(seconds, len(self.in_flight[0].entries))
+        if self.in_flight:
+            self._observe(WorkersIdled(seconds, len(self.in_flight[0].entries)))
 
     def fail_step(self, step_id: int) -> list[Sequence]:
         """End the sequences of the oldest plan in flight, which the workers could not run, and return them.
@@ -187,8 +186,7 @@ class Scheduler:
         self.reset_workers()
         self.in_flight.extend(InFlight(record.step_id, void=True) for record in later)
         ended = [entry.seq for entry in failed.entries if entry.seq.state is not SequenceState.FINISHED]
-        for seq in ended:
-            self._end(seq)
+        self._end(ended)
         return ended
 
     def workers_died(self) -> Finding:
@@ -198,13 +196,12 @@ class Scheduler:
         """
         held_before = self.held
         finding = self._suspects.died(self.in_flight)
-        for entry in (entry for record in self.in_flight for entry in record.entries):
-            # The workers may have died of its draft tokens, and would get the same again.
-            if entry.drafts and self._speculation is not None and entry.seq.state is not SequenceState.FINISHED:
-                self._speculation.refuse(entry.seq)
+        entries = [entry for record in self.in_flight for entry in record.entries]
+        drafted = [each.seq for each in entries if each.drafts and each.seq.state is not SequenceState.FINISHED]
+        self._observe(WorkersDied(drafted))
         self.reset_workers()
         if finding.convicted is not None:
-            self._end(finding.convicted)
+            self._end([finding.convicted])
         self.live.let_in(held_before)
         for seq in self.held:
             self.waiting.take_out(seq)
@@ -244,96 +241,32 @@ class Scheduler:
 
     def _waits_for_drafts(self) -> bool:
         """Return whether the next plan is to be made after the answer to the last one."""
-        if self._speculation is None or not self.in_flight:
+        if self._speculation is None:
             return False
-        last = self.in_flight[-1]
-        if last.is_awaited:
-            return True
-        if last.has_drafts:
-            seconds = self.step_costs.expected(last) or 0.0
-            if self._speculation.may_be_last(len(last.entries), last.expected, seconds):
-                return True
-        room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
-        return self._speculation.waits(self.running, room)
-
-    def _end(self, seq: Sequence) -> None:
-        self.live.end(seq)
-        if self._speculation is not None:
-            self._speculation.forget(seq)
-
-    def _end_without_logits(self, seq: Sequence) -> SequenceUpdate:
-        """End a sequence whose logits are not numbers, and let its pages go with it.
-
-        The next plan may be under way, with `from_previous`. That is no harm: the worker goes on from the token that it
-        has put in the sample's place, which is one of the vocabulary, in pages that were the sequence's when that plan
-        was made, and the answer is dropped, as for every sequence that has ended. If that plan has admitted another
-        sequence to the same pages, it sees no more of the NaN than it has tokens in common, and ends by itself if need
-        be. A page's next first token clears it (in the kernels), so that a NaN stays nowhere.
-        """
-        self._end(seq)
-        self.kv.forget(seq)
-        return SequenceUpdate(seq, None, None, [], finished=True, nan=True)
-
-    def _apply_one(self, entry: Entry, answer: SeqResult) -> list[SequenceUpdate]:
-        seq, at = entry.seq, entry.seq.position
-        if entry.void:
-            at.answered([], sampled=entry.sample)
-            return []
-        end = entry.known_end + len(answer.following)
-        self._suspects.answered(seq, end)
-        if answer.nan or answer.dropped or answer.late:
-            at.answered([], sampled=entry.sample, logprob_rows=entry.logprob_rows)
-        if answer.nan:
-            return [self._end_without_logits(seq)]
-        if answer.dropped:
-            self._end(seq)
-            return [SequenceUpdate(seq, None, None, [], finished=True, dropped=True)]
-        if answer.late:
-            return [self._take_back(seq, end, answer)]
-        if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows or entry.pool):
-            self.kv.trust(seq, end)
-        at.answered(
-            answer.tokens,
-            sampled=entry.sample,
-            logprob_rows=entry.logprob_rows,
-            drafts=entry.drafts,
-            drafter=entry.drafter,
-            drafter_read=self._read(entry, len(answer.following)),
-        )
-        if entry.sample:
-            self._sampled(entry, answer)
-        finished = len(seq.tokens) >= at.max_tokens and end >= seq.prompt_len
-        if finished:
-            self._end(seq)
-        if not (entry.sample or entry.logprob_rows or finished):
-            return []
-        return entry.updates(answer, finished=finished)
-
-    def _take_back(self, seq: Sequence, end: int, answer: SeqResult) -> SequenceUpdate:
-        """Take back a sample whose mask was late, and the part that was planned after it."""
+        awaited = None
         if self.in_flight:
-            self.in_flight[0].take_back(seq)
-        seq.careful = CAREFUL_TOKENS
-        if seq.state is SequenceState.RUNNING:
-            self.kv.trust(seq, end)
-            self.running_set.suspend(seq)
-        self.live.set_awaits_mask(seq, awaits=True)
-        return SequenceUpdate(seq, None, None, answer.prompt_logprobs, finished=False, late=True)
+            last = self.in_flight[-1]
+            awaited = last.awaited(self.step_costs.expected(last) or 0.0 if last.drafts else 0.0)
+        rows = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
+        return self._speculation.propose(self.running, DraftBudget(rows, opens=True, awaited=awaited)).waits
 
-    def _read(self, entry: Entry, accepted: int) -> int:
-        """Return the number of accepted draft tokens that the workers' drafter has read, or is planned to read."""
-        if self.in_flight and entry.seq in self.in_flight[0].drafted_by_workers:
-            return accepted
-        # A draft model has not read its last draft token; an MTP layer must read all of them again.
-        return min(accepted, entry.drafts - 1) if entry.drafter == "draft_model" else 0
-
-    def _sampled(self, entry: Entry, answer: SeqResult) -> None:
-        seq = entry.seq
-        if seq.careful:
-            seq.careful -= 1
-            self.live.set_awaits_mask(seq, awaits=True)
+    def _observe(self, report: Report) -> None:
         if self._speculation is not None:
-            self._speculation.answered(seq, answer.tokens, entry.by_workers)
-        if entry.drafts:
-            accepted, rejected = len(answer.following), entry.drafts - len(answer.following)
-            self.drafted.update({(entry.drafter, True): accepted, (entry.drafter, False): rejected})
+            self._speculation.observe(report)
+
+    def _end(self, sequences: list[Sequence]) -> None:
+        for seq in sequences:
+            self.live.end(seq)
+        self._observe(SequencesEnded(sequences))
+
+
+def _speculation(config: SchedulerConfig, costs: StepCosts, drafters: Drafters) -> Speculation:
+    workers = None
+    if config.worker_drafter is not None and costs.draft_model is not None:
+        workers = WorkerDrafts(
+            config.worker_drafter,
+            costs.draft_model,
+            page_size=config.page_size,
+            shares_pages=config.enable_prefix_cache,
+        )
+    return Speculation(drafters, costs.served, workers, vocab_size=config.vocab_size)

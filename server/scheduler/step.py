@@ -7,7 +7,8 @@ from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
-from numaserve.server.scheduler.sequence import WORKER_DRAFTERS, SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft
 from numaserve.server.speculation.worker_reading import WorkerReading
 from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
 
@@ -20,14 +21,18 @@ class Entry(NamedTuple):
     sample: bool
     logprob_rows: int
     pool: bool
-    drafts: int = 0  # of the positions; they count in `end`
-    drafter: str = ""  # whose they are
+    draft: Draft = NO_DRAFT  # its tokens count in `end`
     void: bool = False  # planned after a sample that was taken back: its answer means nothing
+
+    @property
+    def drafts(self) -> int:
+        """The number of draft tokens."""
+        return len(self.draft.tokens)
 
     @property
     def by_workers(self) -> int:
         """The number of draft tokens that the workers make."""
-        return self.drafts if self.drafter in WORKER_DRAFTERS else 0
+        return self.drafts if self.draft.by_workers else 0
 
     @property
     def known_end(self) -> int:
@@ -44,7 +49,7 @@ class Entry(NamedTuple):
             finished and not answer.following,
             embedding=answer.embedding,
             token_logprobs=answer.token_logprobs,
-            drafter=self.drafter if answer.following else "",
+            drafter=self.draft.drafter if answer.following else "",
         )
         last = len(answer.following) - 1  # it was sampled behind the last guess that was right
         return [first] + [
@@ -55,7 +60,7 @@ class Entry(NamedTuple):
                 [],
                 finished and index == last,
                 token_logprobs=each.token_logprobs,
-                drafter=self.drafter if index < last else "",
+                drafter=self.draft.drafter if index < last else "",
             )
             for index, each in enumerate(answer.following)
         ]
@@ -89,24 +94,26 @@ class InFlight:
     terms: Terms = NO_TERMS  # of its work
     draft_terms: Terms = NO_TERMS  # of the draft model's
     tokens: int = 0  # of all its sequences
-    expected: float = 0.0  # of its guesses, those that should be right
+    drafts: int = 0  # draft tokens of all its sequences
+    by_workers: int = 0  # of these, the draft tokens that workers make
+    expected: float = 0.0  # of these, the expected number of accepted tokens
     drafted_by_workers: set[Sequence] = field(default_factory=set)  # their drafter has read these to the end
 
     @property
-    def has_drafts(self) -> bool:
-        """Whether it has guesses to verify."""
-        return any(entry.drafts for entry in self.entries)
-
-    @property
     def rows(self) -> int | None:
-        """Rows of its products, where it only goes on with sequences; None beside prompts."""
-        rows = len(self.entries) + sum(entry.drafts for entry in self.entries)
+        """Rows of its products, if it has no prompt."""
+        rows = len(self.entries) + self.drafts
         return rows if rows == self.tokens else None
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether no plan is to be made before it is answered: that tells behind what the front end guesses next."""
-        return any(entry.drafts > entry.by_workers for entry in self.entries)
+    def awaited(self, seconds: float) -> Awaited:
+        """Return the plan, which takes `seconds`, as speculation needs to know it."""
+        return Awaited(len(self.entries), self.drafts, self.by_workers, self.expected, seconds)
+
+    def kept_of(self, result: StepResult) -> int | None:
+        """Return the number of accepted draft tokens; None if there are none, or if a mask was late."""
+        if not self.drafts or any(each.late for each in result.seqs):
+            return None
+        return sum(len(each.following) for each in result.seqs)
 
     def go_on_after(self, before: "InFlight", result: StepResult) -> None:
         """Note the accepted draft tokens of the plan before: this plan was made as if all were rejected."""
@@ -140,18 +147,10 @@ class StepBuilder:
     def __init__(
         self, step_id: int, config: SchedulerConfig, costs: CostModel, draft_costs: CostModel | None = None
     ) -> None:
-        """`draft_costs` are those of the draft model, if there is one."""
+        """Begin a plan. `draft_costs` are those of the workers' drafter, if there is one."""
         self._slots = config.max_running_requests
         self._work = costs.begin()
-        self._reading = None
-        if draft_costs is not None:
-            self._reading = WorkerReading(
-                draft_costs,
-                config.page_size,
-                its_turn=step_id % config.page_size == 0,
-                shares_pages=config.enable_prefix_cache,
-                forgets=config.worker_drafter == "mtp",
-            )
+        self.reading: WorkerReading | None = None  # the part of the workers' drafter
         self.budget = StepBudget(config, costs, self._work, draft_costs)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
@@ -161,7 +160,7 @@ class StepBuilder:
         """Plan the sequence's next `chunk`."""
         start = seq.position.next
         known = start + chunk.length
-        drafts = len(chunk.drafts)
+        drafts = len(chunk.draft.tokens)
         end = known + drafts
         pool = seq.pool and end == seq.prompt_len
         read = self._read(seq, chunk, known)
@@ -169,7 +168,7 @@ class StepBuilder:
             SeqPlan(
                 slot=seq.slot,
                 start=start,
-                tokens=[*seq.tokens[start:known], *chunk.drafts],
+                tokens=[*seq.tokens[start:known], *chunk.draft.tokens],
                 from_previous=start >= len(seq.tokens),
                 pages=pages,
                 init=init,
@@ -178,22 +177,24 @@ class StepBuilder:
                 pool=pool,
             )
         )
-        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts, chunk.drafter))
+        self.in_flight.drafts += drafts
+        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, chunk.draft))
         self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
         if chunk.sample and seq.sampling.masked:
-            self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, chunk.drafts))
+            self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, tuple(chunk.draft.tokens)))
         seq.position.planned(
             chunk.length, drafts, drafter_read=read, sample=chunk.sample, logprob_rows=chunk.logprob_rows
         )
 
     def _read(self, seq: Sequence, chunk: Chunk, known: int) -> int:
         """Plan the part of the workers' drafter. Return the number of tokens that it has then read of a sequence."""
-        if self._reading is None:
+        if self.reading is None:
             return seq.position.drafter_read
-        by_workers = len(chunk.drafts) if chunk.drafter in WORKER_DRAFTERS else 0
+        by_workers = len(chunk.draft.tokens) if chunk.draft.by_workers else 0
         if by_workers:
+            self.in_flight.by_workers += by_workers
             self.in_flight.drafted_by_workers.add(seq)
-        return self._reading.add(len(self.plans), seq, known if by_workers else min(known, len(seq.tokens)), by_workers)
+        return self.reading.add(len(self.plans), seq, known if by_workers else min(known, len(seq.tokens)), by_workers)
 
     def _mask_rows(self, slot: int, drafts: int) -> tuple[int, ...]:
         return tuple(slot + behind * self._slots for behind in range(drafts + 1))
@@ -201,14 +202,15 @@ class StepBuilder:
     def finish(self) -> StepPlan:
         """The plan, to which nothing is added any more."""
         self.in_flight.terms, self.in_flight.tokens = self._work.terms(), self._work.tokens
-        drafts = [entry.drafts for entry in self.in_flight.entries]
-        more: dict[str, Any] = {"drafts": drafts} if any(drafts) else {}  # left out where there is nothing to say
-        if self._reading is not None:
-            for index, read in self._reading.finish():
+        more: dict[str, Any] = {}  # left out where there is nothing to say
+        if self.in_flight.drafts:
+            more["drafts"] = [entry.drafts for entry in self.in_flight.entries]
+        if self.reading is not None:
+            for index, read in self.reading.finish():
                 self.in_flight.entries[index].seq.position.planned(0, 0, drafter_read=read)
-            if self._reading.plans:
-                self.in_flight.draft_terms = self._reading.terms()
-                more["draft_work"] = self._reading.plans
+            if self.reading.plans:
+                self.in_flight.draft_terms = self.reading.terms()
+                more["draft_work"] = self.reading.plans
         return StepPlan(self.in_flight.step_id, self.plans, **more)
 
 

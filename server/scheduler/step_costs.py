@@ -1,4 +1,4 @@
-"""What steps take: of the model, and of the draft model before it."""
+"""The time of steps: of the model, and of the workers' drafter before it."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ from numaserve.workers.interface.protocol import OperationTerms, StepResult
 
 
 class StepCosts:
-    """The two models of costs, which learn from each step."""
+    """The two cost models, which learn from each step."""
 
     def __init__(self, *, draft_model: bool) -> None:
         self.served = CostModel()
         self.draft_model = CostModel() if draft_model else None
 
     def describe(self, ranks: Sequence[Sequence[OperationTerms]], drafts: Sequence[Sequence[OperationTerms]]) -> None:
-        """Take what each rank tells of the operations of the model, and of those of the draft model."""
+        """Take each rank's terms of the model's operations, and of the drafter's operations."""
         self.served.describe(ranks)
         if self.draft_model is not None:
             self.draft_model.describe(drafts)
 
     def expected(self, step: InFlight) -> float | None:
-        """Seconds of a step that can be relied on; None as long as too few steps were seen for that."""
+        """Return the reliable prediction of a step in seconds; None while too few steps were observed."""
         served = self.served.expected(step.terms)
         if served is None or self.draft_model is None or not any(step.draft_terms):
             return served
@@ -29,15 +29,25 @@ class StepCosts:
         return None if draft is None else served + draft
 
     def request_seconds(self, prompt: int, output: int, *, chunk: int, batch: int) -> float:
-        """As `CostModel.request_seconds`, with a draft model that reads the prompt, too. What it guesses of the output
-        takes less than it gives, or is not asked for."""
+        """Return the seconds of a request as `CostModel.request_seconds`, with a drafter that also reads the prompt.
+        Draft tokens of the output take less than they give, or are not made."""
         served = self.served.request_seconds(prompt, output, chunk=chunk, batch=batch)
         if self.draft_model is None:
             return served
         return served + self.draft_model.request_seconds(prompt, 0, chunk=chunk, batch=batch)
 
+    def ratio(self, step: InFlight, result: StepResult) -> float | None:
+        """Return the ratio of actual to predicted time of a step, before `observe`; None without a prediction.
+
+        The wait for masks after draft tokens counts: it is part of the price of draft tokens.
+        """
+        if not self.served.predicts:
+            return None
+        predicted = self.served.predict(step.terms)
+        return (result.worker_ns - result.draft_ns) * 1e-9 / predicted if predicted else 0.0
+
     def observe(self, step: InFlight, result: StepResult) -> None:
-        """Take in the time of a step. Waiting for masks is no work of it, and says nothing of the next one."""
+        """Note the time of a step. The wait for masks is not part of its work, and says nothing about the next one."""
         self.served.observe(step.terms, (result.worker_ns - result.draft_ns - result.mask_wait_ns) * 1e-9)
         if self.draft_model is not None and any(step.draft_terms):
             self.draft_model.observe(step.draft_terms, result.draft_ns * 1e-9)

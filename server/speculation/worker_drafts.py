@@ -5,7 +5,9 @@ from itertools import islice
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.gain import DECLINES, MEMORY, UNKNOWN, Gain
-from numaserve.server.speculation.worker_reading import pass_terms, reading_before_drafts
+from numaserve.server.speculation.reports import Draft
+from numaserve.server.speculation.worker_reading import WorkerReading, pass_terms, reading_before_drafts
+from numaserve.workers.interface.protocol import TO_BE_DRAFTED
 
 _DEEPEST = 8  # most draft tokens of a sequence in a step
 BLIND = 3  # the same while no step time is known, and of draft tokens that are only tried
@@ -23,10 +25,16 @@ class WorkerDrafts:
     by one more draft token takes part in the pass.
     """
 
-    def __init__(self, name: str, costs: CostModel) -> None:
-        """`name` is the name under which draft tokens are chosen and counted; `costs` are those of the drafter."""
-        self.name = name
+    def __init__(self, name: str, costs: CostModel, *, page_size: int, shares_pages: bool) -> None:
+        """Begin without any experience.
+
+        `name` is the name under which draft tokens are chosen and counted; `costs` are those of the drafter. Pages of
+        `page_size` tokens are found by other sequences if `shares_pages`.
+        """
+        self._name = name
         self._costs = costs
+        self._page_size = page_size
+        self._shares_pages = shares_pages
         self._rates: dict[Decode, tuple[float, int]] = {}  # and the step in which the rate was observed
         self._of_all = UNKNOWN
         self._steps = 0
@@ -36,7 +44,21 @@ class WorkerDrafts:
     def may_draft(self, seq: Decode) -> bool:
         """Return whether the drafter may draft for a sequence: masks after tokens that only workers know do not
         exist."""
-        return not seq.sampling.masked and (seq.drafters is None or self.name in seq.drafters)
+        return not seq.sampling.masked and (seq.drafters is None or self._name in seq.drafters)
+
+    def draft(self, depth: int) -> Draft:
+        """Return placeholders for draft tokens."""
+        return Draft((TO_BE_DRAFTED,) * depth, self._name, by_workers=True, reads=self._name == "draft_model")
+
+    def reading(self, step_id: int) -> WorkerReading:
+        """Return the part of the drafter in a step in the making."""
+        return WorkerReading(
+            self._costs,
+            self._page_size,
+            its_turn=step_id % self._page_size == 0,
+            shares_pages=self._shares_pages,
+            forgets=self._name == "mtp",
+        )
 
     def rate(self, seq: Decode) -> float:
         """Return the acceptance rate of a sequence.

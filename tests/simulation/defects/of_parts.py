@@ -1,6 +1,5 @@
 """Defects in scheduler, engine and supervisor."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from numaserve.server.engine.masks.masks import Masks
 from numaserve.server.engine.requests.registry import LiveRequests
 from numaserve.server.engine.requests.stream import Stream
 from numaserve.server.engine.steps.loop import StepLoop
+from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.kv_cache import KVCache
@@ -100,27 +100,27 @@ def a_result_for_a_finished_sequence_is_applied(
     """Its client may have left while the step was computed."""
     scheduler.in_flight[0].check(result)
     record = scheduler.in_flight.popleft()
-    updates = [scheduler._apply_one(*each) for each in zip(record.entries, result.seqs, strict=False)]
+    updates = [scheduler._answers.apply(*each) for each in zip(record.entries, result.seqs, strict=False)]
     return [update for each in updates for update in each]
 
 
-@defect(Scheduler, "_apply_one")
+@defect(Answers, "apply")
 def what_rests_on_wrong_draft_tokens_counts_as_computed(
-    right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
+    right: Callable[..., list[SequenceUpdate]], answers: Answers, entry: Entry, answer: SeqResult
 ) -> list[SequenceUpdate]:
     """The next step goes on behind it."""
-    updates = right(scheduler, entry, answer)
+    updates = right(answers, entry, answer)
     if entry.drafts and entry.seq.state is SequenceState.RUNNING:
         entry.seq.position.computed = min(entry.end, len(entry.seq.tokens) + 1)
     return updates
 
 
-@defect(Scheduler, "_apply_one", first_seed=20)
+@defect(Answers, "apply", first_seed=20)
 def the_draft_model_counts_as_having_read_wrong_draft_tokens(
-    right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
+    right: Callable[..., list[SequenceUpdate]], answers: Answers, entry: Entry, answer: SeqResult
 ) -> list[SequenceUpdate]:
     """What it drafts after them is worth nothing."""
-    updates = right(scheduler, entry, answer)
+    updates = right(answers, entry, answer)
     if entry.by_workers and entry.seq.state is SequenceState.RUNNING:
         entry.seq.position.drafter_read = len(entry.seq.tokens) - 1
     return updates
@@ -139,7 +139,8 @@ def the_plan_behind_a_failed_one_counts(
     """Its result is applied, though it was computed from what the failed one has not written."""
     later = list(scheduler.in_flight)[1:]
     ended = right(scheduler, step_id)
-    scheduler.in_flight = deque(later)
+    scheduler.in_flight.clear()
+    scheduler.in_flight.extend(later)
     return ended
 
 

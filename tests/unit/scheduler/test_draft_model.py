@@ -2,31 +2,21 @@
 
 import random
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from msgspec import UNSET
-from numaserve.server.costs.cost_model import CostModel
-from numaserve.server.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.server.scheduler.step import InFlight
-from numaserve.server.scheduler.step_costs import StepCosts
-from numaserve.server.speculation.gain import UNKNOWN
 from numaserve.server.speculation.sequence_drafts import DEEPEST
-from numaserve.server.speculation.speculation import Draft, Speculation
-from numaserve.server.speculation.worker_drafts import WorkerDrafts
 from numaserve.workers.interface.protocol import (
     KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
-    OperationTerms,
     SamplingParams,
-    StepResult,
 )
 from scheduler_simulation import Service
 
-from tests.support.drafters import Each, Played
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.speculating import Rated
 
 
 def config(**changes: object) -> SchedulerConfig:
@@ -133,132 +123,6 @@ def test_nothing_is_read_for_a_cache_that_there_is_not() -> None:
             answered(service)
 
 
-class Rated(CostModel):
-    """A step takes one second, and a hundredth more for each row; a pass of a draft model `seconds`."""
-
-    predicts = True
-
-    def __init__(self, seconds: float | None = None) -> None:
-        super().__init__()
-        self.describe([[OperationTerms("linear", row_flops=1.0)]])
-        self.seconds = seconds
-
-    def predict(self, terms: Terms) -> float:
-        return 1.0 + 0.01 * terms[2] if self.seconds is None else self.seconds
-
-
-def drafting(draft_seconds: float, *drafts: int) -> tuple[Speculation, Sequence]:
-    costs = StepCosts(draft_model=True)
-    costs.served, costs.draft_model = Rated(), Rated(draft_seconds)
-    drafters = Each(lambda _salt: Played(lambda _tokens, most: list(drafts)[:most]))
-    subject = Speculation(drafters, costs.served, costs.draft_model, worker_drafter="draft_model", vocab_size=100)
-    subject.paused(0.0, 1)
-    seq = Sequence("a", [1, 2, 3], SamplingParams(temperature=0.0), 50)
-    seq.position.max_tokens = 53
-    seq.position.computed = 2
-    return subject, seq
-
-
-@pytest.mark.parametrize(("seconds", "drafter"), [(0.01, "draft_model"), (0.3, "played"), (1.2, "played")])
-def test_draft_tokens_that_are_there_are_taken_where_those_of_the_draft_model_cost_more_than_they_give(
-    seconds: float, drafter: str
-) -> None:
-    subject, seq = drafting(seconds, 5, 6)
-    (draft,) = subject.choose([seq], 20).values()
-    assert draft.drafter == drafter
-
-
-def test_nothing_is_learnt_of_drafting_from_a_step_that_has_none() -> None:
-    costs, terms = StepCosts(draft_model=True), (1.0,) * len(NO_TERMS)
-    costs.describe([[OperationTerms("linear", row_flops=1.0)]], [[OperationTerms("linear", row_flops=1.0)]])
-    for step in range(20):
-        result = StepResult(step, 0, [], 0, 0, worker_ns=2000, draft_ns=1000)
-        costs.observe(InFlight(step, terms=terms), result)
-    assert costs.draft_model is not None
-    assert costs.served.expected(terms) is not None
-    assert costs.draft_model.expected(terms) is None
-
-
-def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> None:
-    drafts = WorkerDrafts("draft_model", CostModel())
-    unlucky, new = (Sequence(name, [1], SamplingParams(), 5) for name in "ab")
-    for _ in range(40):
-        drafts.answered(unlucky, 0, 1)
-        drafts.step_ended()
-    assert drafts.rate(unlucky) < 0.1
-    assert drafts.rate(new) == UNKNOWN
-    for _ in range(300):
-        drafts.step_ended()
-    assert drafts.rate(unlucky) > 0.45
-
-
-def when_tried(subject: Speculation, seq: Sequence, steps: int, most: int = 20) -> list[int]:
-    """The steps, of so many, in which the draft model is to draft."""
-    drafts = [subject.choose([seq], most).get(seq) for _ in range(steps)]
-    return [step for step, draft in enumerate(drafts) if draft is not None and draft.drafter == "draft_model"]
-
-
-def test_draft_tokens_that_seem_not_to_pay_are_tried_ever_more_seldom() -> None:
-    subject, seq = drafting(1e3)
-    tried = when_tried(subject, seq, 5000)
-    waits = [after - before for before, after in pairwise([-1, *tried])]
-    assert waits == [32, 64, 128, 256, 512, 1024, 1024, 1024]
-
-
-def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_drafted_behind_theirs() -> None:
-    subject, seq = drafting(1e3)
-    assert when_tried(subject, seq, 40, most=0) == []
-    assert subject.choose([], 2) == {}
-    assert subject.choose([seq], 2) == {seq: Draft([TO_BE_DRAFTED] * 2, "draft_model")}
-    subject, seq = drafting(1e3, 5, 6)
-    assert {subject.choose([seq], 20)[seq].drafter for _ in range(100)} == {"played"}
-
-
-def test_those_that_nothing_is_to_be_drafted_behind_use_up_no_trial() -> None:
-    subject, seq = drafting(1e3)
-    other = Sequence("b", [1, 2, 3], SamplingParams(masked=True), 50)
-    assert when_tried(subject, other, 2000) == []
-    assert when_tried(subject, seq, 100) == [0, 64]
-
-
-def test_of_many_sequences_those_are_tried_of_which_most_was_read() -> None:
-    subject, _ = drafting(1e3)
-    seqs = [Sequence(str(index), [1] * 20, SamplingParams(), 50) for index in range(8)]
-    for seq in seqs:
-        seq.position.max_tokens, seq.position.computed, seq.position.drafter_read = 70, 19, int(seq.request_id)
-    for _ in range(31):
-        assert subject.choose(seqs, 20) == {}
-    assert subject.choose(seqs, 2) == dict.fromkeys(seqs[:5:-1], Draft([TO_BE_DRAFTED], "draft_model"))
-
-
-def test_draft_tokens_that_are_always_right_are_made_though_the_first_pass_took_a_thousand_times_as_long() -> None:
-    subject, seq = drafting(10.0)
-    costs = subject._workers._costs  # type: ignore[union-attr]
-    assert isinstance(costs, Rated)
-    chosen = 0
-    for _ in range(200):
-        draft = subject.choose([seq], 20).get(seq)
-        drafted = 0 if draft is None else len(draft.tokens)
-        subject.took(1.0, 1 + drafted, drafted or None)
-        if drafted:
-            costs.seconds = 0.01  # as is observed now
-            subject.answered(seq, [7] * (drafted + 1), by_workers=drafted)
-        chosen += drafted > 0
-    assert chosen > 60
-
-
-def test_where_rows_are_few_those_have_them_whose_draft_tokens_are_right_more_often() -> None:
-    subject, _ = drafting(0.01)
-    seqs = [Sequence(str(index), [1, 2, 3], SamplingParams(temperature=0.0), 50) for index in range(4)]
-    for seq in seqs:
-        seq.position.max_tokens, seq.position.computed = 53, 2
-    for seq in seqs[2:]:
-        subject.answered(seq, [1, 2, 3, 4], by_workers=3)
-    chosen = subject.choose(seqs, 3)
-    assert sum(len(draft.tokens) for draft in chosen.values()) == 3
-    assert set(seqs[2:]) <= set(chosen)
-
-
 def test_the_time_of_a_prompt_is_that_of_both_models() -> None:
     lengths = []
     for draft_costs in (None, Rated()):
@@ -271,15 +135,3 @@ def test_the_time_of_a_prompt_is_that_of_both_models() -> None:
             work.add(0, chunk.length, 1)
         lengths.append(chunk.length)
     assert lengths == [50, 12]
-
-
-@pytest.mark.parametrize(("sequences", "seconds", "waits"), [(1, 0.15, True), (1, 1e-4, False), (4, 0.15, False)])
-def test_no_plan_leaves_ahead_that_would_probably_be_run_in_vain(sequences: int, seconds: float, waits: bool) -> None:
-    subject, _ = drafting(0.01)
-    subject.paused(1e-3, sequences)
-    assert subject.may_be_last(sequences, 4.0 * sequences, seconds) == waits
-    for _ in range(100 * sequences):
-        seq = Sequence("long", [1], SamplingParams(), 100_000)
-        seq.tokens += [1] * 99_999  # answers are long here
-        subject.forget(seq)
-    assert not subject.may_be_last(sequences, 4.0 * sequences, seconds)

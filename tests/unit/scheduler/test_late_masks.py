@@ -1,7 +1,8 @@
 """A sequence whose mask was late takes its sample back, waits aside, and is sampled again in the same place."""
 
 import pytest
-from numaserve.server.scheduler.scheduler import CAREFUL_TOKENS, Scheduler
+from numaserve.server.scheduler.answers import CAREFUL_TOKENS
+from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult, TokenLogprobs
 

@@ -1,6 +1,9 @@
 """The times that the scheduler learns from results."""
 
 import pytest
+from numaserve.server.costs.cost_table import NO_TERMS
+from numaserve.server.scheduler.step import InFlight
+from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.workers.interface.protocol import OperationTerms, StepPlan, StepResult
 from scheduler_simulation import Service
 from test_scheduler import service
@@ -26,3 +29,14 @@ def test_the_scheduler_learns_from_results_without_the_wait_for_masks() -> None:
     work = server.scheduler.costs.begin()
     work.add(0, 10, 1)
     assert server.scheduler.costs.predict(work.terms()) == pytest.approx(0.02)
+
+
+def test_nothing_is_learnt_of_drafting_from_a_step_that_has_none() -> None:
+    costs, terms = StepCosts(draft_model=True), (1.0,) * len(NO_TERMS)
+    costs.describe([[OperationTerms("linear", row_flops=1.0)]], [[OperationTerms("linear", row_flops=1.0)]])
+    for step in range(20):
+        result = StepResult(step, 0, [], 0, 0, worker_ns=2000, draft_ns=1000)
+        costs.observe(InFlight(step, terms=terms), result)
+    assert costs.draft_model is not None
+    assert costs.served.expected(terms) is not None
+    assert costs.draft_model.expected(terms) is None

@@ -12,7 +12,8 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.speculation.drafter import Drafter
-from numaserve.server.speculation.speculation import Draft, Speculation
+from numaserve.server.speculation.reports import Draft, DraftBudget, WorkersIdled
+from numaserve.server.speculation.speculation import Speculation
 from numaserve.workers.interface.protocol import (
     MAX_MASKED_DRAFTS,
     OperationTerms,
@@ -24,6 +25,7 @@ from numaserve.workers.interface.protocol import (
 )
 
 from tests.support.drafters import Each, Played
+from tests.support.speculating import choose, sampled, took, waits
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -156,9 +158,9 @@ def test_of_several_drafters_that_one_is_heard_whose_draft_tokens_were_right() -
     assert drafting is not None
     heard = []
     for _ in range(10):
-        heard += [each.drafter for each in drafting.choose([seq], 1).values()]
+        heard += [each.drafter for each in choose(drafting, [seq], 1).values()]
         seq.tokens.append(7)
-        drafting.answered(seq, [7])
+        sampled(drafting, seq, [7])
     assert heard[0] == "bad"
     assert heard[-1] == "good"
 
@@ -174,7 +176,7 @@ def test_what_is_said_of_named_tokens_comes_with_each_token() -> None:
 
 def test_a_masked_sequence_has_a_row_of_the_board_for_each_draft_token_and_few_of_them() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20, sampling=SamplingParams(temperature=0.0, masked=True))
-    ((seq, draft),) = drafting.choose(list(drafting._drafts), 100).items()
+    ((seq, draft),) = choose(drafting, list(drafting._drafts), 100).items()
     assert len(draft.tokens) == MAX_MASKED_DRAFTS
     subject = scheduler(7, 8)
     seq = added(subject, sampling=SamplingParams(temperature=0.0, masked=True))
@@ -220,9 +222,9 @@ def test_nobody_waits_for_draft_tokens_whose_first_is_forbidden() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20, sampling=MASKED)
     (seq,) = drafting._drafts
     seq.position.pending = 1
-    assert drafting.waits([seq], 100)
+    assert waits(drafting, [seq], 100)
     seq.forbidden = len(seq.tokens), [7]
-    assert not drafting.waits([seq], 100)
+    assert not waits(drafting, [seq], 100)
 
 
 def test_without_draft_tokens_plans_are_what_they_are_without_a_drafter() -> None:
@@ -243,7 +245,7 @@ def test_a_newcomer_begins_beside_a_sequence_of_which_everything_is_drafted() ->
     subject = scheduler(*range(30, 60), max_step_tokens=16, max_logit_rows=16)
     seq = added(subject, tokens=90)
     begun(subject, seq)
-    subject._speculation._costs = Free()  # type: ignore[union-attr, assignment]
+    subject._speculation._prices._costs = Free()  # type: ignore[union-attr, assignment]
     assert len(planned(subject).seqs[0].tokens) == 16
     answered(subject, list(range(30, 46)))
     newcomer = added(subject, "b")
@@ -293,18 +295,18 @@ def told(subject: Scheduler, sequences: list[Sequence], said: list[int]) -> Spec
     drafting = subject._speculation
     assert drafting is not None
     for token in said:
-        drafting.choose(sequences, 1)
+        choose(drafting, sequences, 1)
         for seq in sequences:
             seq.tokens.append(token)
-            drafting.answered(seq, [token])
+            sampled(drafting, seq, [token])
     return drafting
 
 
 def test_draft_tokens_that_were_right_are_chosen_where_a_row_more_costs_little() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    ((seq, drafts),) = drafting.choose(list(drafting._drafts), 100).items()
+    ((seq, drafts),) = choose(drafting, list(drafting._drafts), 100).items()
     assert len(drafts.tokens) > 5
-    assert drafting.choose([seq], 2) == {seq: Draft([7, 7], "played")}
+    assert choose(drafting, [seq], 2) == {seq: Draft([7, 7], "played")}
 
 
 def counted(drafts: list[int], said: list[int], operations: list[OperationTerms]) -> int:
@@ -336,43 +338,43 @@ def test_where_no_draft_token_would_pay_it_is_seldom_tried() -> None:
 
 def test_draft_tokens_are_left_out_where_each_row_costs_as_much_as_the_first() -> None:
     drafting = settled(COMPUTED, [7] * 17, [7] * 20)
-    assert drafting.choose(list(drafting._drafts), 100) == {}
+    assert choose(drafting, list(drafting._drafts), 100) == {}
 
 
 def test_draft_tokens_that_were_wrong_are_not_verified_and_nobody_waits_for_them() -> None:
     drafting = settled(READ, [7] * 17, [8] * 20)
     (seq,) = drafting._drafts
-    assert drafting.choose([seq], 100) == {}
+    assert choose(drafting, [seq], 100) == {}
     seq.position.pending = 1
-    assert not drafting.waits([seq], 100)
+    assert not waits(drafting, [seq], 100)
 
 
 def test_the_next_plan_waits_for_an_answer_behind_which_much_can_be_drafted() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
-    assert not drafting.waits([seq], 100)  # nothing is awaited
+    assert not waits(drafting, [seq], 100)  # nothing is awaited
     seq.position.pending = 1
-    assert drafting.waits([seq], 100)
+    assert waits(drafting, [seq], 100)
 
 
 def test_draft_tokens_are_given_up_where_steps_with_them_take_longer_than_was_predicted_and_tried_again_later() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
-    drafting.took(1.0, 1, None)
+    took(drafting, 1.0, 1, None)
     for rows in (2, 3) * 20:
-        drafting.took(4.0, rows, rows - 1)
-    assert not drafting.choose([seq], 2)
+        took(drafting, 4.0, rows, rows - 1)
+    assert not choose(drafting, [seq], 2)
     for _ in range(1000):
-        drafting.took(1.0, 1, None)
-    assert drafting.choose([seq], 2)
+        took(drafting, 1.0, 1, None)
+    assert choose(drafting, [seq], 2)
 
 
 def test_no_more_is_drafted_than_the_kernels_multiply_at_once() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
     for rows in [*range(1, 18)] * 20:
-        drafting.took(1.0 if rows <= 6 else 3.0, rows, rows - 1)
-    (draft,) = drafting.choose([seq], 16).values()
+        took(drafting, 1.0 if rows <= 6 else 3.0, rows, rows - 1)
+    (draft,) = choose(drafting, [seq], 16).values()
     assert len(draft.tokens) == 5
 
 
@@ -380,8 +382,8 @@ def test_a_draft_token_that_costs_more_than_it_gives_is_made_where_those_behind_
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
     for rows in [*range(1, 18)] * 20:
-        drafting.took(1.0 if rows == 1 else 2.1, rows, rows - 1)
-    (draft,) = drafting.choose([seq], 16).values()
+        took(drafting, 1.0 if rows == 1 else 2.1, rows, rows - 1)
+    (draft,) = choose(drafting, [seq], 16).values()
     assert len(draft.tokens) > 5
 
 
@@ -390,9 +392,9 @@ def test_many_sequences_pass_the_step_up_at_which_kernels_begin_another_pass_tog
     seqs = [added(subject, str(index), tokens=60) for index in range(16)]
     drafting = told(subject, seqs, [7] * 20)
     for rows in [*range(16, 33)] * 20:
-        drafting.paused(0.0, 16)
-        drafting.took(1.0 if rows == 16 else 1.3, rows, None)
-    assert sum(len(draft.tokens) for draft in drafting.choose(seqs, 16).values()) == 16
+        drafting.observe(WorkersIdled(0.0, 16))
+        took(drafting, 1.0 if rows == 16 else 1.3, rows, None)
+    assert sum(len(draft.tokens) for draft in choose(drafting, seqs, 16).values()) == 16
 
 
 @pytest.mark.parametrize(("sequences", "asked"), [(1, 64), (8, 9)])
@@ -423,7 +425,7 @@ def test_nobody_looks_whether_to_wait_at_each_step_of_many_sequences_where_it_wa
         seq.position.pending = 1
     looked = []
     for _ in range(9):
-        drafting.waits(sequences, 100)
+        waits(drafting, sequences, 100)
         looked.append(drafting._resting)
     assert looked == [2, 1, 0] * 3
 
@@ -432,33 +434,33 @@ def test_draft_tokens_are_given_up_where_the_workers_rest_for_long_to_get_them()
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
     for _ in range(40):
-        drafting.paused(1.0, 1)
-    assert not drafting.choose([seq], 2)
+        drafting.observe(WorkersIdled(1.0, 1))
+    assert not choose(drafting, [seq], 2)
     for _ in range(1000):  # as long as nothing is seen of it
-        drafting.took(1.0, 1, None)
-    assert drafting.choose([seq], 2)
+        took(drafting, 1.0, 1, None)
+    assert choose(drafting, [seq], 2)
 
 
 def test_draft_tokens_are_given_up_where_fewer_are_kept_than_their_past_lets_expect() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
     for _ in range(60):
-        drafting.choose([seq], 2)
-        drafting.took(1.0, 3, 0, drafting.expected)
-    assert not drafting.choose([seq], 2)
+        expected = drafting.propose([seq], DraftBudget(2)).expected
+        took(drafting, 1.0, 3, 0, expected)
+    assert not choose(drafting, [seq], 2)
     for _ in range(300):
-        drafting.took(1.0, 1, None)
-    assert drafting.choose([seq], 2)
+        took(drafting, 1.0, 1, None)
+    assert choose(drafting, [seq], 2)
 
 
 def test_no_more_draft_tokens_are_expected_to_be_right_than_are_verified_however_many_were() -> None:
     drafting = settled(COMPUTED, [7] * 17, [7] * 20)
     (seq,) = drafting._drafts
     for _ in range(60):
-        drafting.paused(0.0, 1)
+        drafting.observe(WorkersIdled(0.0, 1))
     for _ in range(5):
-        drafting.took(1.0, 4, 3, 1.0)
-    assert not drafting.choose([seq], 8)
+        took(drafting, 1.0, 4, 3, 1.0)
+    assert not choose(drafting, [seq], 8)
 
 
 def test_what_was_seen_of_one_sequence_is_supposed_of_the_next() -> None:
@@ -499,4 +501,4 @@ def test_a_draft_token_behind_the_last_token_of_a_prompt_has_the_price_of_the_wh
     plan = planned(subject)  # ahead of the answer: nobody's next token is known but the prompt's last
     assert len(plan.seqs) == others + 1
     assert subject.in_flight[-1].entries[-1].seq is prompt
-    assert not subject.in_flight[-1].has_drafts
+    assert not subject.in_flight[-1].drafts

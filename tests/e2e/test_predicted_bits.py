@@ -22,7 +22,7 @@ from tests.support.same_bits import (
 )
 from tests.support.traffic import Request, Traffic, assert_serves, one_by_one
 
-FAMILIES = ("deepseek_v3", "glm4_moe")
+FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
 
 
 def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:

@@ -45,7 +45,9 @@ def as_folder(config: ModelConfig, folder: ModelConfig) -> ModelConfig:
         for block in config.decoder.blocks
     ]
     decoder = replace(config.decoder, blocks=tuple(blocks), norm=norm(config.decoder.norm))
-    return replace(config, decoder=decoder, stored=folder.stored, skipped_layers=folder.skipped_layers)
+    # Files of GLM-4.7-Flash call it DeepSeek's.
+    names = {"family": folder.family, "architecture": folder.architecture}
+    return replace(config, decoder=decoder, stored=folder.stored, skipped_layers=folder.skipped_layers, **names)
 
 
 @FORMS
@@ -140,6 +142,16 @@ def test_a_file_without_groups_or_a_factor_on_the_weights_has_none(
         monkeypatch.setattr(gguf.GGUFWriter, f"add_{key}", lambda *_: None)
     routing = the_only(load_model_config(save(tmp_path, "deepseek_v3")), Experts).routing
     assert (routing.num_groups, routing.top_groups, routing.scale, routing.renormalize) == (1, 1, 1.0, False)
+
+
+@pytest.mark.parametrize(("tokens", "family"), [(154880, "deepseek_v3"), (154881, "deepseek_v2")])
+@pytest.mark.parametrize("layers", [47, 48])
+def test_the_first_files_of_glm_are_recognised_by_their_sizes(
+    layers: int, tokens: int, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("expert_gating_func", "expert_weights_norm", "block_count"):
+        monkeypatch.setattr(gguf.GGUFWriter, f"add_{key}", lambda *_: None)
+    assert load_model_config(save(tmp_path, "glm4_moe_lite", block_count=layers, vocab_size=tokens)).family == family
 
 
 def save(folder: Path, case: str, **integers: int) -> Path:

@@ -61,6 +61,41 @@ DEEPSEEK_R1: dict[str, Any] = {
     "vocab_size": 129280,
 }
 
+GLM_FLASH: dict[str, Any] = {
+    "architectures": ["Glm4MoeLiteForCausalLM"],
+    "attention_bias": False,
+    "eos_token_id": [154820, 154827, 154829],
+    "first_k_dense_replace": 1,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 10240,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 202752,
+    "moe_intermediate_size": 1536,
+    "n_group": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 20,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 47,
+    "num_key_value_heads": 20,
+    "num_nextn_predict_layers": 1,
+    "partial_rotary_factor": 1.0,
+    "q_lora_rank": 768,
+    "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "routed_scaling_factor": 1.8,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 256,
+    "vocab_size": 154880,
+}
+
 
 @pytest.mark.parametrize("case", checkpoints.LATENT_CASES)
 def test_attention_and_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
@@ -87,7 +122,7 @@ def test_attention_and_experts_are_those_of_transformers(case: str, tmp_path: Pa
         expected.topk_group,
     )
     assert (routing.scoring, experts.correction_bias, routing.renormalize, routing.group_score) == (
-        ("sigmoid", True, True, "top2") if case == "deepseek_v3" else ("softmax", False, False, "max")
+        ("softmax", False, False, "max") if case == "deepseek_v2" else ("sigmoid", True, True, "top2")
     )
 
 
@@ -100,6 +135,30 @@ def test_the_published_r1_is_read(tmp_path: Path) -> None:
     assert config.skipped_layers == 1
     part = config.partition([1] * 6).ranks[5]
     assert config.decoder.page_bytes(part, "bf16") == 61 * PAGE_SIZE * 576 * 2
+
+
+def test_the_published_glm_is_read(tmp_path: Path) -> None:
+    config = load_model_config(write(tmp_path, **GLM_FLASH))
+    latent, experts = the_only(config, LatentAttention), the_only(config, Experts)
+    assert (latent.cache_dim, latent.query_dim, latent.value_dim, latent.scale) == (576, 256, 256, 256**-0.5)
+    assert (latent.rope.rotary_dim, latent.rope.theta) == (64, 1e6)
+    assert (config.num_layers, layers_with_experts(config)) == (47, tuple(range(1, 47)))
+    assert (config.skipped_layers, config.eos_token_ids) == (1, (154820, 154827, 154829))
+    assert (experts.routing.num_experts, experts.routing.top_k, experts.routing.scale) == (64, 4, 1.8)
+    assert config.decoder.norm.eps == 1e-5
+
+
+@pytest.mark.parametrize("dense", [0, 2, 47])
+def test_kinds_of_layers_say_which_are_dense(dense: int, tmp_path: Path) -> None:
+    kinds = ["dense"] * dense + ["sparse"] * (47 - dense)
+    config = load_model_config(write(tmp_path, **GLM_FLASH, mlp_layer_types=kinds))
+    assert layers_with_experts(config) == tuple(range(dense, 47))
+
+
+@pytest.mark.parametrize("kinds", [["sparse"] * 46 + ["dense"], ["dense"] * 46 + ["other"], ["dense"] * 46])
+def test_kinds_of_layers_in_another_order_are_one_clear_line(kinds: list[str], tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"mlp_layer_types must (name|be)"):
+        load_model_config(write(tmp_path, **GLM_FLASH, mlp_layer_types=kinds))
 
 
 def test_greedy_experts_have_no_groups(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from tests.support.loaded import Loaded, load_part
 from tests.support.predicting import PREDICTOR, save_predicting
 from tests.support.same_bits import save_tiny_model
 
-FAMILIES = ("deepseek_v3", "glm4_moe")
+FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
+KINDS = ["dense", "sparse", "sparse"]  # the layers, for the one of them that lists their kinds
 TOKENS = np.random.default_rng(0).integers(3, checkpoints.VOCAB, 70)
 LIMITS = ProgramLimits(max_step_tokens=96, max_logit_rows=96, max_slots=1, pages_per_slot=4, num_pages=4)
 WITH = ModelSettings(mtp=True)
@@ -42,7 +43,8 @@ Floats = npt.NDArray[np.floating]
 def expected(folder: Path, name: str) -> tuple[Floats, Floats]:
     """What the model makes of each of `TOKENS`, and the log-probability that the layer gives the next one."""
     # The layer is the third of a model, whose embeddings are what it reads in place of tokens'.
-    whole = hf.AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=3, dtype=torch.float32)
+    layers = {"num_hidden_layers": 3, **({"mlp_layer_types": KINDS} if name == "glm4_moe_lite" else {})}
+    whole = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **layers)
     tensors = load_file(folder / "model.safetensors")
     own = {key.removeprefix(PREDICTOR): tensor.float() for key, tensor in tensors.items() if key.startswith(PREDICTOR)}
     model, ids = whole.model, torch.from_numpy(TOKENS)[None]

@@ -173,6 +173,18 @@ LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         n_group=4,
         topk_group=2,
     ),
+    # More dimensions of values than of keys without positions, and of these more than of rotated ones.
+    "glm4_moe_lite": lambda: hf.Glm4MoeLiteConfig(
+        **sizes(96, 5, 5, 160, layers=3, q_lora_rank=40, kv_lora_rank=64, n_routed_experts=14, n_shared_experts=1),
+        **rope("default", rope_theta=1e6),
+        qk_nope_head_dim=96,
+        qk_rope_head_dim=32,
+        v_head_dim=128,
+        first_k_dense_replace=1,
+        moe_intermediate_size=72,
+        num_experts_per_tok=3,
+        routed_scaling_factor=1.75,
+    ),
 }
 _VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 _PATCHES = {"image_size": 28, "patch_size": 14}
@@ -266,6 +278,7 @@ _GGUF_NAMES = {
     "ministral3": "mistral3",
     "deepseek_v2": gguf_latent.ARCHITECTURE,
     "deepseek_v3": gguf_latent.ARCHITECTURE,
+    "glm4_moe_lite": gguf_latent.ARCHITECTURE,
 }
 
 

@@ -25,7 +25,7 @@ def add_latent_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, *,
     if config.rope_parameters["rope_type"] == "yarn":
         writer.add_rope_scaling_yarn_log_mul(0.1 * config.rope_parameters["mscale_all_dim"])
     add_expert_metadata(writer, config)
-    if config.model_type == "deepseek_v3":
+    if config.model_type != "deepseek_v2":
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_weights_norm(config.norm_topk_prob)
 

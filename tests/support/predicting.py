@@ -1,6 +1,6 @@
 """Checkpoints with a layer that predicts the token after the next (MTP), which transformers has no class for.
 
-Tensors are named as in DeepSeek-V3's and GLM-4.5's checkpoints.
+Tensors are named as in DeepSeek-V3's and GLM-4.5's checkpoints, and in those after it.
 """
 
 import json
@@ -46,7 +46,9 @@ def save_predicting(
         changed(tensors)
     save_file(tensors, file, {"format": "pt"})
     config = folder / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_nextn_predict_layers": 1}))
+    fields = json.loads(config.read_text()) | {"num_nextn_predict_layers": 1}
+    fields.pop("mlp_layer_types", None)  # which published checkpoints leave out
+    config.write_text(json.dumps(fields))
     return folder
 
 

@@ -84,6 +84,15 @@ _SIZES = {
         topk_group=2,
         use_qk_norm=True,
     ),
+    "glm4_moe_lite": lambda more: hf.Glm4MoeLiteConfig(
+        **checkpoints.sizes(96, 3, 3, 96, q_lora_rank=40, kv_lora_rank=64, first_k_dense_replace=1, **more),
+        qk_nope_head_dim=96,
+        qk_rope_head_dim=32,
+        v_head_dim=128,
+        moe_intermediate_size=64,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+    ),
     "smollm3": lambda more: hf.SmolLM3Config(
         **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, use_sliding_window=True, **more), no_rope_layer_interval=2
     ),
@@ -107,7 +116,9 @@ DENSE_MODELS = (
     "ernie4_5",
     "hunyuan",
 )  # what few families have, with kernels that all have
-EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe")
+EXPERT_MODELS = (
+    *("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "glm4_moe_lite"),
+)
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 QUANTIZED = [
     *(WeightFormats(each, each, "int8") for each in get_args(WeightFormat) if each != "bf16"),

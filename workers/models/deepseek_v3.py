@@ -22,12 +22,17 @@ _DEFAULTS = LATENT_DEFAULTS | {
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
+    return deepseek_v3(fields, "deepseek_v3", architecture)
+
+
+def deepseek_v3(fields: Fields, family: str, architecture: str) -> ModelConfig:
+    """Return the configuration of a model of this architecture, for the families that have it too."""
     fields = fields.with_defaults(**_DEFAULTS)
     fields.refuse("scoring_func", "sigmoid")
     fields.refuse("topk_method", "noaux_tc")
     return read_deepseek(
         fields,
-        "deepseek_v3",
+        family,
         architecture,
         correction_bias=True,
         pairs=fields.flag("rope_interleave", True),

@@ -1,4 +1,4 @@
-"""GLM-4.5 and 4.6: DeepSeek-V3's experts after attention that rotates half of each head."""
+"""GLM-4.5 to 4.7: DeepSeek-V3's experts after attention that rotates half of each head."""
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.query_key_norms import NoNorms

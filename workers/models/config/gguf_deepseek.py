@@ -12,12 +12,16 @@ from numaserve.workers.models.config.fields import Fields
 
 ARCHITECTURE = "deepseek2"
 _SOFTMAX, SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX and _SIGMOID
+_GLM_FLASH = ((47, 154880), (48, 154880))  # layers, with or without the one that predicts, and tokens
 _MAX_DIM = 2**12
 
 
 def has_sigmoid_scores(metadata: Fields) -> bool:
-    """Return whether experts are chosen as in DeepSeek-V3, not as in V2. Files of V2 may not state it."""
-    return metadata.values.get(f"{ARCHITECTURE}.expert_gating_func") == SIGMOID
+    """Return whether experts are chosen as in DeepSeek-V3, not as in V2. Files of V2 may not state it, nor do the first
+    files of GLM-4.7-Flash, which llama.cpp recognises by their sizes too."""
+    stated = metadata.values.get(f"{ARCHITECTURE}.expert_gating_func") or None
+    sizes = (metadata.values.get(f"{ARCHITECTURE}.{key}") for key in ("block_count", "vocab_size"))
+    return stated == SIGMOID or (stated is None and tuple(sizes) in _GLM_FLASH)
 
 
 def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str, object]:

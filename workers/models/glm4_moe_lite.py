@@ -1,0 +1,44 @@
+"""GLM-4.7-Flash: DeepSeek-V3 whose config.json may list the kind of each layer's MLP."""
+
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import read_layer_count
+from numaserve.workers.models.deepseek_v3 import deepseek_v3
+from numaserve.workers.models.family import Family
+from numaserve.workers.models.spec import ModelConfig
+
+_DEFAULTS = {
+    "rms_norm_eps": 1e-5,
+    "q_lora_rank": 768,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1536,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.8,
+    "n_group": 1,
+    "topk_group": 1,
+}
+_DENSE, _SPARSE = "dense", "sparse"
+
+
+def configure(fields: Fields, architecture: str) -> ModelConfig:
+    """Map config.json; what it leaves out has transformers' default."""
+    fields = _with_dense_layers(fields.with_defaults(**_DEFAULTS))
+    return deepseek_v3(fields, "glm4_moe_lite", architecture)
+
+
+def _with_dense_layers(fields: Fields) -> Fields:
+    """Return the fields with the number of dense layers, which transformers writes as the kind of each layer."""
+    if not fields.has("mlp_layer_types"):
+        return fields
+    layers = read_layer_count(fields)
+    kinds = fields.texts("mlp_layer_types", layers)
+    dense = kinds.count(_DENSE)
+    if kinds != [_DENSE] * dense + [_SPARSE] * (layers - dense):
+        raise fields.error('mlp_layer_types must name "dense" layers first and "sparse" layers after them')
+    return fields.with_values(first_k_dense_replace=dense)
+
+
+# llama.cpp names the files of this model after DeepSeek-V3, whose family reads them.
+FAMILY = Family(name="glm4_moe_lite", architectures=("Glm4MoeLiteForCausalLM",), configure=configure)

@@ -12,7 +12,7 @@ from numaserve.server.tokenizer.pre_tokenizers import pre_tokenization
 from numaserve.server.tokenizer.sentencepiece import SPACE, Pieces, add_tokens, build
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
-from tokenizers import decoders, models, processors
+from tokenizers import processors
 
 # Control tokens that end a turn. Files name one end-of-sequence id, often that of the base model; llama.cpp also stops
 # at these tokens.
@@ -112,11 +112,7 @@ def _byte_level(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
     way = pre_tokenization(metadata.scalar(Keys.Tokenizer.PRE, str) or "default")
     merges = [cast(tuple[str, str], tuple(merge.split(" ", 1))) for merge in _merges_of(metadata)]
     vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
-    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=way.whole_words))
-    if way.normalizer is not None:
-        backend.normalizer = way.normalizer
-    backend.pre_tokenizer = way.build()
-    backend.decoder = decoders.ByteLevel()
+    backend = way.tokenizer(vocabulary, merges)
     _add_tokens(backend, metadata, metadata.tokens)
     return backend, way.adds_bos
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import tokenizers
 from numaserve.server.tokenizer.types import TokenizerError
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 # The expressions are those in the models' own tokenizer.json.
 _LLAMA3 = (
@@ -22,6 +23,13 @@ _GPT4O = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Runs of ideographs, and GPT-4o's words without them.
+_KIMI_UPPER, _KIMI_LOWER = (rf"{letters[:-1]}&&[^\p{{Han}}]]" for letters in (_UPPER, _LOWER))
+_KIMI_K2 = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}*{_KIMI_LOWER}+{_SUFFIX}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}+{_KIMI_LOWER}*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _DEEPSEEK3 = (
     r"\p{N}{1,3}",
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",  # ideographs and kana
@@ -32,7 +40,7 @@ _DEEPSEEK3 = (
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # Expressions that take time proportional to the length of the text, except for runs of spaces.
 KNOWN_EXPRESSIONS = frozenset(
-    {_GPT2, _LLAMA3, _QWEN2, _TEKKEN, _GPT4O, *_DEEPSEEK3, r"\p{N}", r"\p{N}{1,3}", r"\s", r"\s+", " {2,}"}
+    {_GPT2, _LLAMA3, _QWEN2, _TEKKEN, _GPT4O, _KIMI_K2, *_DEEPSEEK3} | {r"\p{N}", r"\p{N}{1,3}", r"\s", r"\s+", " {2,}"}
 )
 
 
@@ -44,6 +52,16 @@ class PreTokenization:
     whole_words: bool = False  # a word that is a token is never built by merges (tokenizers: ignore_merges)
     adds_bos: bool = False  # unless the file says otherwise
     normalizer: normalizers.Normalizer | None = None
+
+    def tokenizer(self, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> tokenizers.Tokenizer:
+        """Return byte-level BPE that splits texts in this way."""
+        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=self.whole_words)
+        backend = tokenizers.Tokenizer(model)
+        if self.normalizer is not None:
+            backend.normalizer = self.normalizer
+        backend.pre_tokenizer = self.build()
+        backend.decoder = decoders.ByteLevel()
+        return backend
 
 
 def _gpt2() -> pre_tokenizers.PreTokenizer:
@@ -68,6 +86,7 @@ _LLAMA3_WAY = PreTokenization(_split_by(_LLAMA3), whole_words=True, adds_bos=Tru
 _DEEPSEEK3_WAY = PreTokenization(_split_by(*_DEEPSEEK3))
 _QWEN2_WAY = PreTokenization(_split_by(_QWEN2), normalizer=normalizers.NFC())
 
+KIMI_K2 = "kimi-k2"
 _BY_NAME = {
     "default": _GPT2_WAY,
     "gpt-2": _GPT2_WAY,
@@ -87,6 +106,7 @@ _BY_NAME = {
     "deepseek-r1-qwen": _QWEN2_WAY,
     "tekken": PreTokenization(_split_by(_TEKKEN), whole_words=True, adds_bos=True),  # Mistral Nemo and later
     "gpt-4o": PreTokenization(_split_by(_GPT4O)),  # Phi-4-mini
+    KIMI_K2: PreTokenization(_split_by(_KIMI_K2), whole_words=True),  # as tiktoken does
 }
 
 

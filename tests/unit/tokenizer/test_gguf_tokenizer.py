@@ -84,6 +84,7 @@ def test_bytes_of_sentencepiece_tokens(tmp_path: Path) -> None:
         ("qwen2", "I|'LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!ĊĊ|CamelCase"),
         ("tekken", "I|'LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!ĊĊ|Camel|Case"),
         ("gpt-4o", "I'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|Camel|Case"),
+        ("kimi-k2", "I'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|Camel|Case"),
     ],
 )
 def test_each_pre_tokenizer_cuts_as_its_models_do(pre: str, pieces: str) -> None:
@@ -97,7 +98,17 @@ def test_deepseek_cuts_ideographs_off_and_keeps_letters_with_the_mark_before_the
     assert [text[start:end] for _, (start, end) in cut] == ["ok", "中文", "ok", "/usr", " x", "²"]
 
 
-@pytest.mark.parametrize("pre", ["default", "smollm", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "deepseek-v3"])
+def test_kimi_cuts_ideographs_off_other_letters() -> None:
+    text = "ok中文ok 日本の語/usr x/\n"
+    cut = pre_tokenization("kimi-k2").build().pre_tokenize_str(text)
+    assert [text[start:end] for _, (start, end) in cut] == [
+        *("ok", "中文", "ok", " ", "日本", "の", "語", "/usr", " x", "/\n"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "pre", ["default", "smollm", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "kimi-k2", "deepseek-v3"]
+)
 def test_a_byte_level_vocabulary_gives_any_text_back(tmp_path: Path, pre: str) -> None:
     tokenizer = load_tokenizer(write_byte_level_gguf(tmp_path / "model.gguf", pre))
     for text in SAMPLES:

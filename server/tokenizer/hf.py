@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from numaserve.server.tokenizer import sentencepiece_file, tiktoken_file
 from numaserve.server.tokenizer.chat_template import ChatTemplate
-from numaserve.server.tokenizer.sentencepiece_file import backend_of, read_model
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.interface.files import TEMPLATE_BYTES, TOKENIZER_BYTES, is_there, read_file, read_json, read_text
 from tokenizers import AddedToken, processors
+
+_ADDED = "added_tokens_decoder"  # the field of tokenizer_config.json that lists tokens by id
 
 
 def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
@@ -20,9 +22,10 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
     config = _read_json(folder / "tokenizer_config.json")
     # First: its process starts while the vocabulary is built.
     template = ChatTemplate.of(_template_in(folder, config) if chat_template is None else chat_template)
-    backend, special = _backend(folder)
+    backend, special = _backend(folder, config)
+    listed = special.pop(_ADDED, {}) | (config.get(_ADDED) or {})
     special |= _read_json(folder / "special_tokens_map.json") | config
-    _add_configured_tokens(backend, config, folder)
+    _add_configured_tokens(backend, listed, folder)
     bos, eos = (_token_id(backend, special.get(name)) for name in ("bos_token", "eos_token"))
     _set_bos(backend, bos, special.get("add_bos_token"))
     return Tokenizer(
@@ -34,11 +37,11 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
     )
 
 
-def _backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """Return the tokenizer and the defaults for tokenizer_config.json."""
+def _backend(folder: Path, config: dict[str, Any]) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """Return the tokenizer and the defaults for `config`, the content of tokenizer_config.json."""
     path = folder / "tokenizer.json"
     if not is_there(path):
-        return _converted(folder)
+        return _converted(folder, config)
     content = read_file(path, TOKENIZER_BYTES)
     try:
         return tokenizers.Tokenizer.from_buffer(content), {}
@@ -46,16 +49,21 @@ def _backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
         raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
 
 
-def _converted(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    path = folder / "tokenizer.model"
-    if not is_there(path):
-        raise TokenizerError(
-            f"{folder} has neither tokenizer.json nor tokenizer.model; download one of them with the model, or create "
-            "tokenizer.json with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    model = read_model(path)
-    special = {"bos_token": model.text_of(model.bos), "eos_token": model.text_of(model.eos)}
-    return backend_of(model), {**special, "add_bos_token": True}  # as transformers' classes for such models
+def _converted(folder: Path, config: dict[str, Any]) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    pieces, ranks = folder / "tokenizer.model", folder / "tiktoken.model"
+    if is_there(pieces):
+        model = sentencepiece_file.read_model(pieces)
+        special = {"bos_token": model.text_of(model.bos), "eos_token": model.text_of(model.eos)}
+        # As transformers' classes for such models.
+        return sentencepiece_file.backend_of(model), {**special, "add_bos_token": True}
+    if is_there(ranks):
+        tiktoken_file.check_class(config, ranks)
+        tokens = tiktoken_file.read_ranks(ranks)
+        return tiktoken_file.backend_of(tokens), {_ADDED: tiktoken_file.reserved_tokens(len(tokens))}
+    raise TokenizerError(
+        f"{folder} has none of tokenizer.json, tokenizer.model and tiktoken.model; download one with the model, or "
+        "create tokenizer.json with transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -63,10 +71,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     return read_json(path) if is_there(path) else {}
 
 
-def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any], folder: Path) -> None:
-    """Add the tokens that tokenizer_config.json lists in addition to tokenizer.json, as transformers does."""
+def _add_configured_tokens(backend: tokenizers.Tokenizer, listed: dict[str, dict[str, Any]], folder: Path) -> None:
+    """Add the tokens that tokenizer_config.json lists in addition to the vocabulary, as transformers does."""
     known = backend.get_added_tokens_decoder()
-    listed: dict[str, dict[str, Any]] = config.get("added_tokens_decoder") or {}
     for token_id, fields in sorted((int(key), value) for key, value in listed.items()):
         if token_id in known:
             continue
@@ -78,7 +85,7 @@ def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]
         if backend.token_to_id(fields["content"]) != token_id:
             raise TokenizerError(
                 f"{folder}: tokenizer_config.json gives {fields['content']!r} the id {token_id}, "
-                "which contradicts tokenizer.json; download both files from the same model"
+                "which contradicts the vocabulary; download all files from the same model"
             )
 
 

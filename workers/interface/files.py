@@ -23,6 +23,7 @@ from numaserve.workers.interface.errors import OperatorError
 # The size limits in bytes, by kind of file. Known models have a tokenizer.json of up to 35 MB.
 CONFIG_BYTES = 16 << 20
 TOKENIZER_BYTES = 128 << 20
+RANKS_BYTES = 8 << 20  # a tiktoken.model; known ones have up to 4 MB, and all ways to cut a token are looked up
 INDEX_BYTES = 64 << 20  # the names of some hundred thousand tensors
 TEMPLATE_BYTES = 4 << 20
 SETTINGS_BYTES = 1 << 20  # files that an operator writes by hand

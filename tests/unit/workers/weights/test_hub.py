@@ -59,7 +59,8 @@ def test_a_hub_id_is_downloaded_without_anything_that_holds_code(downloads: list
     assert name == "HuggingFaceTB/SmolLM2-135M-Instruct"
     for unwanted in ("modeling.py", "pytorch_model.bin", "model.pt", "model.pkl", "model.onnx"):
         assert not any(Path(unwanted).match(pattern) for pattern in patterns)
-    for wanted in ("model-00001-of-00002.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"):
+    model = ("model-00001-of-00002.safetensors", "config.json")
+    for wanted in (*model, "tokenizer.json", "tokenizer.model", "tiktoken.model", "chat_template.jinja"):
         assert any(Path(wanted).match(pattern) for pattern in patterns)
 
 

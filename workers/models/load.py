@@ -87,10 +87,15 @@ def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
     head = config.decoder.head
     if head is not None and head.tied and has_own_head(folder):
         config = config.with_own_head()
-    config = replace(config, stored=read_quantization(fields, config), left_out=left_out(fields))
+    config = replace(config, stored=read_quantization(fields, config), left_out=_left_out(fields))
     generation = folder / "generation_config.json"
     if not is_there(generation):
         return config
     # Chat models often end a turn with a token that only this file names.
     more = Fields(read_json(generation), str(generation)).token_ids("eos_token_id", config.vocab_size)
     return replace(config, eos_token_ids=tuple(dict.fromkeys(config.eos_token_ids + more)))
+
+
+def _left_out(fields: Fields) -> tuple[str, ...]:
+    note = "the checkpoint's vision tower is not loaded: only text is served"
+    return (*((note,) if fields.has("vision_config") else ()), *left_out(fields))

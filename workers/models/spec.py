@@ -32,7 +32,7 @@ class ModelConfig:
     skipped_layers: int = 0
     whole_context: int = 0  # of the checkpoint, where `max_position` is the part that is served
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
-    left_out: tuple[str, ...] = ()  # sentences about quantization settings of config.json that are not used
+    left_out: tuple[str, ...] = ()  # sentences about parts and settings of the checkpoint that are not used
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 

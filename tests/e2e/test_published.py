@@ -19,8 +19,10 @@ from tests.support.parity import Distance, served_scores, transformers_scores
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import (
     edit_config,
+    save_kimi,
     save_published,
     small_deepseek,
+    small_kimi,
     small_llama,
     small_qwen2_moe,
 )
@@ -36,7 +38,8 @@ BOTH: tuple[ActivationDtype, ...] = get_args(ActivationDtype)
 def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, *dtypes: ActivationDtype) -> None:
     """Serve the checkpoint with activations of each of `dtypes`, which all have the same reference."""
     stored = load_model_config(path).stored
-    native, group = stored["layers.0.self_attn.o_proj"].native, stored["layers.0.self_attn.o_proj"].group or 128
+    matrix = stored.get("layers.0.self_attn.o_proj", next(iter(stored.values())))
+    native, group = matrix.native, matrix.group or 128
     reference = transformers_scores(model, TEXTS)
 
     def distance(played: hf.PreTrainedModel) -> Distance:
@@ -88,6 +91,14 @@ def test_routed_and_shared_experts_are_served_in_a_format_each(
     }
     edit_config(path, quantization_config=LAYOUTS[layout].config | ignored)
     assert_as_close_as_the_arithmetic(path, model, activations)
+
+
+def test_kimi_is_served_as_published(tmp_path: Path) -> None:
+    model = small_kimi()
+    stored = load_model_config(save_kimi(model, tmp_path)).stored
+    assert {name.split(".")[2:4] == ["mlp", "experts"] for name in stored} == {True}
+    assert {(each.native, each.group) for each in stored.values()} == {("int4", 32)}
+    assert_as_close_as_the_arithmetic(tmp_path, model, "bf16")
 
 
 @pytest.mark.parametrize("kind", checkpoints.GGUF_BLOCKS)

@@ -19,6 +19,7 @@ from tests.support.same_bits import (
     EXPERT_MODELS,
     FEW_PAGES,
     FEWEST_PAGES,
+    KIMI_MODEL,
     MXFP4_MODEL,
     QUANTIZED,
     TINY_MODELS,
@@ -160,7 +161,8 @@ def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_
         for each in (BF16_WEIGHTS, *QUANTIZED)
         if (name, each, "bf16") not in CASES
     ]
-    + [pytest.param(MXFP4_MODEL, WeightFormats(activations="int8"), id=f"{MXFP4_MODEL}*as published-int8")],
+    + [pytest.param(MXFP4_MODEL, WeightFormats(activations="int8"), id=f"{MXFP4_MODEL}*as published-int8")]
+    + [pytest.param(KIMI_MODEL, AS_PUBLISHED, id=f"{KIMI_MODEL}*as published")],
 )
 @pytest.mark.parametrize("tp", [1, 2])
 def test_every_family_with_experts_says_the_same_in_every_format(

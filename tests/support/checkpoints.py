@@ -12,7 +12,7 @@ import gguf
 import torch
 import transformers as hf
 
-from tests.support import gguf_latent
+from tests.support import gguf_latent, kimi
 from tests.support.k_quants import fitting, quantize
 
 VOCAB = 499
@@ -205,6 +205,21 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "gemma3-nested-tied": lambda: nested("gemma3", "gemma3", outer=True, inner=False),
     "mistral3-nested-untied": lambda: nested("mistral3", "mistral", outer=False, inner=True),
     "mistral3-nested-tied": lambda: nested("mistral3", "mistral", outer=True, inner=False),
+    "kimi_k25": lambda: kimi.kimi_around(
+        hf.DeepseekV3Config(
+            **sizes(128, 4, 4, 160, layers=3, q_lora_rank=48, kv_lora_rank=64, n_routed_experts=20, n_shared_experts=1),
+            **LATENT_HEADS,
+            **rope("yarn", factor=64.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0),
+            rms_norm_eps=1e-5,
+            first_k_dense_replace=1,
+            moe_intermediate_size=72,
+            num_experts_per_tok=4,
+            n_group=1,
+            topk_group=1,
+            routed_scaling_factor=2.827,
+            num_nextn_predict_layers=0,
+        )
+    ),
 }
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4")
@@ -265,6 +280,8 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     # A copy: casting the model itself to bf16 and back would round its rope frequencies too.
     rounded = copy.deepcopy(model).to(torch.bfloat16)
     rounded.save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
+    if model.config.model_type == "kimi_k25":
+        kimi.rename_as_published(folder)
     return folder
 
 

@@ -110,6 +110,11 @@ LAYOUTS: dict[str, Published] = {
         lambda w: packed(w, bits=4, group=128, symmetric=True),
         "int4",
     ),
+    "w4a16 groups of 32": Published(
+        _scheme("pack-quantized", **_INT4, group_size=32, symmetric=True),
+        lambda w: packed(w, bits=4, group=32, symmetric=True),
+        "int4",
+    ),
     "w4a16 asymmetric": Published(
         _scheme("pack-quantized", **_INT4, group_size=32, symmetric=False),
         lambda w: packed(w, bits=4, group=32, symmetric=False),

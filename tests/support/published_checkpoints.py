@@ -9,11 +9,14 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
+from tests.support.kimi import kimi_around, published_name
 from tests.support.published import LAYOUTS
 from tests.support.published_writers import rounded_anew
 
 # 9 heads of 64 on 2 or 3 ranks begin where no group of 128 does; the MLP is divided at whole groups.
 SIZES = checkpoints.sizes(576, 9, 3, 640, tie_word_embeddings=False)
+
+_KIMI_IGNORES = ("self_attn", "shared_experts", r"mlp\.(gate|up|gate_up|down)_proj", "vision_tower", "mm_projector")
 
 
 def small_llama() -> hf.PreTrainedModel:
@@ -30,9 +33,15 @@ def small_qwen2_moe() -> hf.PreTrainedModel:
 def small_deepseek(**changes: int) -> hf.PreTrainedModel:
     """The same with latents, and a dense layer before that with experts."""
     sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)
-    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128} | changes
+    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 1}
     experts = {"moe_intermediate_size": 128, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
-    return checkpoints.build(hf.DeepseekV3Config(**sizes, **dims, **experts, first_k_dense_replace=1))
+    return checkpoints.build(hf.DeepseekV3Config(**sizes | dims | experts | changes))
+
+
+def small_kimi(**changes: int) -> hf.PreTrainedModel:
+    """The same without groups, in a model that sees."""
+    text = small_deepseek(n_group=1, topk_group=1, **changes).config
+    return checkpoints.build(kimi_around(text))
 
 
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
@@ -49,10 +58,16 @@ def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def save_published(
-    model: hf.PreTrainedModel, folder: Path, layout: str, *, skip: Callable[[str], bool] = lambda _: False
+    model: hf.PreTrainedModel,
+    folder: Path,
+    layout: str,
+    *,
+    skip: Callable[[str], bool] = lambda _: False,
+    named: Callable[[str], str] = str,
 ) -> Path:
     """Save `model` in one of `LAYOUTS`, but for modules to `skip`, which the configuration does not name. The model is
-    given the weights that are kept of the checkpoint: it stays the reference."""
+    given the weights that are kept of the checkpoint: it stays the reference. `named` makes names of the checkpoint of
+    the model's."""
     published = LAYOUTS[layout]
     checkpoints.save(model, folder)
     tensors = load_file(folder / "model.safetensors")
@@ -60,11 +75,22 @@ def save_published(
         if skip(name):
             continue
         written = published.write(weight.numpy())
-        del tensors[f"{name}.weight"]
-        tensors |= {f"{name}.{suffix}": tensor for suffix, tensor in written.tensors.items()}
+        del tensors[f"{named(name)}.weight"]
+        tensors |= {f"{named(name)}.{suffix}": tensor for suffix, tensor in written.tensors.items()}
         weight.copy_(torch.from_numpy(written.values if published.exact else rounded_anew(written.values)))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     edit_config(folder, quantization_config=published.config)
+    return folder
+
+
+def save_kimi(model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Save `small_kimi` as Kimi K2.5 is published: experts in INT4, of which the text model's configuration says."""
+    layout = "w4a16 groups of 32"
+    save_published(model, folder, layout, skip=lambda name: ".experts." not in name, named=published_name)
+    ignored = ["lm_head", *(f"re:.*{each}.*" for each in _KIMI_IGNORES)]
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    quantization = LAYOUTS[layout].config | {"ignore": ignored}
+    edit_config(folder, quantization_config=None, text_config=text | {"quantization_config": quantization})
     return folder
 
 

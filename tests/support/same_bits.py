@@ -17,6 +17,7 @@ from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormat, Wei
 
 from tests.support import checkpoints
 from tests.support.demo import ALICE
+from tests.support.published_checkpoints import save_kimi, small_kimi
 from tests.support.published_mxfp4 import save_mxfp4
 from tests.support.rank_group import RankGroup
 from tests.support.traffic import Request
@@ -120,6 +121,7 @@ EXPERT_MODELS = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "glm4_moe_lite"),
 )
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
+KIMI_MODEL = "kimi_k25-int4"  # likewise
 QUANTIZED = [
     *(WeightFormats(each, each, "int8") for each in get_args(WeightFormat) if each != "bf16"),
     WeightFormats("int4", "int8_group", "bf16"),
@@ -153,7 +155,7 @@ def tiny_model(name: str, **fields: object) -> hf.PreTrainedModel:
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:
-    """Write one of `_SIZES`, or `MXFP4_MODEL`, with random weights."""
+    """Write one of `_SIZES`, `MXFP4_MODEL` or `KIMI_MODEL`, with random weights."""
     folder.mkdir(exist_ok=True)
     for file, content in _tiny_checkpoint(name).items():
         (folder / file).write_bytes(content)
@@ -163,9 +165,12 @@ def save_tiny_model(name: str, folder: Path) -> Path:
 @functools.cache
 def _tiny_checkpoint(name: str) -> dict[str, bytes]:
     """The files of a tiny model by their names. transformers takes longer to make them than most tests to use them."""
-    model = tiny_model(name.removesuffix("-mxfp4"))
+    if name == KIMI_MODEL:
+        model = small_kimi(max_position_embeddings=CONTEXT)
+    else:
+        model = tiny_model(name.removesuffix("-mxfp4"))
     with tempfile.TemporaryDirectory() as folder:
-        save = save_mxfp4 if name == MXFP4_MODEL else checkpoints.save
+        save = {MXFP4_MODEL: save_mxfp4, KIMI_MODEL: save_kimi}.get(name, checkpoints.save)
         return {file.name: file.read_bytes() for file in save(model, Path(folder)).iterdir()}
 
 

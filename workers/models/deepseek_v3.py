@@ -1,5 +1,5 @@
-"""DeepSeek-V3 and R1, and models of their architecture: multi-head latent attention, experts chosen by corrected
-sigmoid scores, within the best groups."""
+"""DeepSeek-V3 and R1, Kimi K2, and models of their architecture: multi-head latent attention, experts chosen by
+corrected sigmoid scores, within the best groups."""
 
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields

@@ -9,6 +9,7 @@
 #include "kernels/runtime/attention/latent_operations.h"
 #include "kernels/runtime/experts/moe_operations.h"
 #include "kernels/runtime/program/operations.h"
+#include "kernels/runtime/recurrent/recurrent_operations.h"
 
 namespace nb = nanobind;
 
@@ -32,7 +33,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::Sample>,        kBuilder<operation::MoeRoute>,      kBuilder<operation::MoeExperts>,
     kBuilder<operation::MoeCombine>,    kBuilder<operation::LatentStore>,   kBuilder<operation::HeadLinear>,
     kBuilder<operation::QuantizeHeads>, kBuilder<operation::GatherQueries>, kBuilder<operation::DividedAttention>,
-    kBuilder<operation::Pool>,
+    kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

@@ -10,7 +10,7 @@ namespace numaserve {
 namespace {
 
 inline F32x16 activate(F32x16 x, Activation activation) {
-  if (activation == Activation::kSilu) return x / (F32x16::set1(1.0f) + exp(F32x16::zero() - x));
+  if (activation == Activation::kSilu) return silu(x);
   if (activation == Activation::kSwigluOai) return x / (F32x16::set1(1.0f) + exp(x * F32x16::set1(-kSigmoidGain)));
   // GELU, tanh approximation (Hendrycks and Gimpel, 2016).
   const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);

@@ -7,6 +7,7 @@
 #include "kernels/include/attention_args.h"
 #include "kernels/include/dense_args.h"
 #include "kernels/include/moe_args.h"
+#include "kernels/include/recurrent_args.h"
 #include "kernels/include/sampling_args.h"
 #include "kernels/include/types.h"
 
@@ -45,6 +46,7 @@ struct KernelTable {
   int64_t latent_attention_scratch;
   void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
+  void (*causal_conv)(const ConvArgs&, int thread, int threads);
   void (*softcap)(float* x, int64_t count, float cap);
   void (*sample_begin)(const SampleArgs&, Range blocks);
   void (*sample_weigh)(const SampleArgs&, Range blocks);

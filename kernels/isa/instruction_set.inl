@@ -8,6 +8,7 @@
 #include "kernels/gemm/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/attention.inl"
+#include "kernels/ops/causal_conv.inl"
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/latent_attention.inl"
 #include "kernels/ops/moe.inl"
@@ -78,6 +79,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .latent_attention_scratch = sizeof(LatentScratch),
     .latent_attention_merge = latent_attention_merge,
     .latent_groups_merge = latent_groups_merge,
+    .causal_conv = causal_conv,
     .softcap = softcap,
     .sample_begin = sample_begin,
     .sample_weigh = sample_weigh,

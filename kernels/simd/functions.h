@@ -1,4 +1,4 @@
-// Exponentials of sixteen lanes.
+// Exponentials of sixteen lanes, and activations made of them.
 #pragma once
 
 #include "kernels/simd/f32x16.h"
@@ -23,6 +23,9 @@ inline F32x16 exp(F32x16 x) {
   // The maximum gives its second operand for a NaN.
   return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::max(F32x16::zero(), x));
 }
+
+// x * sigmoid(x).
+inline F32x16 silu(F32x16 x) { return x / (F32x16::set1(1.0f) + exp(F32x16::zero() - x)); }
 
 // 2^x to a relative 9e-5 for x <= 1, zero for minus infinity, NaN for NaN. For probabilities, which are then rounded to
 // bf16 (4e-3). A polynomial of degree 3 (minimax over [0, 1), exact at 0); the one of `exp` would cost twice as many

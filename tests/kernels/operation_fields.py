@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
     "extra_tokens": 0,
     "context_parallel": None,
     "caches": [(1, 1, DIM, 0, 0, 1)],
-    "states": [],
+    "states": [(3 * HIDDEN * 4, 0, 1)],
     "kv_dtype": "bf16",
     "arena_bytes": 1 << 20,
 }
@@ -94,6 +94,8 @@ def fields() -> dict[str, dict[str, Any]]:
         "attention": places("out", "partial")
         | {"q": HEADS, "cache": (0, 0), "scale": 1.0, "softcap": 0.0, "sinks": vector(1)}
         | {"joins_before": False},
+        "causal_conv": places("x", "out")
+        | {"weight": vector(4 * HIDDEN), "bias": vector(), "taps": 4, "activation": "silu", "state": (0, 0)},
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},

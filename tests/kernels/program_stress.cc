@@ -70,6 +70,17 @@ std::vector<Model> models(const KernelTable& table) {
        .extras = true,
        .experts = 3},
       {3, 2}, 48, 20, WeightFormat::kBf16, KvDtype::kInt8);
+  add({.q_heads = 6,
+       .kv_heads = 3,
+       .head_dim = 32,
+       .hidden = 72,
+       .intermediate = 60,
+       .vocabulary = 131,
+       .layers = 4,
+       .window = 70,
+       .odd_head_dim = 80,
+       .extras = true},
+      {2, 2}, 64, 20);
   add({.q_heads = 4, .kv_heads = 2, .head_dim = 96, .hidden = 33, .intermediate = 50, .vocabulary = 19, .layers = 1},
       {2, 1, 3}, 40, 20, WeightFormat::kFp8, KvDtype::kFp8E4m3);
   add({.q_heads = 2, .kv_heads = 1, .head_dim = 256, .hidden = 40, .intermediate = 31, .vocabulary = 1, .layers = 1},

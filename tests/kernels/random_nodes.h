@@ -22,7 +22,8 @@ namespace numaserve::testing {
 struct Shape {
   int32_t q_heads, kv_heads, head_dim;
   int64_t hidden, intermediate, vocabulary, layers;
-  int32_t window = 0;  // of the odd layers
+  int32_t window = 0;        // of the odd layers
+  int32_t odd_head_dim = 0;  // of the odd layers, where they have a window; 0: as the others
   float softcap = 0.0f;
   bool extras = false;  // biases, q and k norms, norms after the sums
   int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
@@ -111,18 +112,18 @@ class RandomNodes {
   static constexpr int64_t kDividedRows = 5;
 
   int32_t group() const { return shape_.latent() ? 1 : shape_.q_heads / shape_.kv_heads; }
-  HeadGeometry heads() const {
+  HeadGeometry heads(int64_t layer = 0) const {
     const auto count = static_cast<int32_t>(heads_.end - heads_.begin);
     return {.q_heads = count * group(),
             .kv_heads = shape_.latent() ? std::min(count, 1) : count,
-            .head_dim = shape_.head_dim,
+            .head_dim = layer % 2 == 1 && shape_.odd_head_dim > 0 ? shape_.odd_head_dim : shape_.head_dim,
             .value_dim = shape_.value_dim};
   }
   // Even layers are of the first kind, odd ones of the second.
   std::vector<CacheKind> kinds() const {
     if (shape_.window == 0) return {{.heads = heads(), .window = 0, .layers = shape_.layers}};
     return {{.heads = heads(), .window = 0, .layers = (shape_.layers + 1) / 2},
-            {.heads = heads(), .window = shape_.window, .layers = shape_.layers / 2}};
+            {.heads = heads(1), .window = shape_.window, .layers = shape_.layers / 2}};
   }
   CacheIndex cache_of(int64_t layer) const {
     if (shape_.window == 0) return {0, layer};

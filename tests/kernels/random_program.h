@@ -24,8 +24,8 @@ class RankProgram : public RandomNodes {
   static constexpr int32_t kPlain = 32, kValues = 32;
 
   Place attention(Place x, int64_t layer) {
-    const HeadGeometry own = heads();
-    const int64_t dim = shape_.head_dim, q_cols = int64_t{own.q_heads} * dim, kv_cols = int64_t{own.kv_heads} * dim;
+    const HeadGeometry own = heads(layer);
+    const int64_t dim = own.head_dim, q_cols = int64_t{own.q_heads} * dim, kv_cols = int64_t{own.kv_heads} * dim;
     PackedMatrix& qkv_weight = matrix(q_cols + 2 * kv_cols, shape_.hidden);
     const Range q_rows{heads_.begin * group() * dim, heads_.end * group() * dim};
     const int64_t q_all = shape_.q_heads * dim, kv_all = shape_.kv_heads * dim;
@@ -38,7 +38,7 @@ class RankProgram : public RandomNodes {
     joins_norm_ = false;
     const Place q = rows(own.q_heads * own.head_tiles() * kTileK, sizeof(bf16));
     auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(cache_of(layer)));
-    rope->rot_dim = static_cast<int32_t>(dim / 2 * 2);
+    rope->rot_dim = shape_.head_dim / 2 * 2;
     rope->cos = cos_.data();
     rope->sin = sin_.data();
     rope->q_norm = extra(dim, 1.0f);

@@ -6,7 +6,7 @@ from typing import Any
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.program.builder import ProgramBuilder
-from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads
+from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads, StateKind
 from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
@@ -151,6 +151,26 @@ def pooled(part: Part = ALONE) -> ProgramBuilder:
     return b
 
 
+def recurrent(part: Part = ALONE) -> ProgramBuilder:
+    """A convolution of columns that ranks divide, and a state for each slot."""
+    own = HIDDEN // part.world
+    shape = RankShape(HIDDEN, part.vocab, states=(StateKind(3 * own * 4),))
+    w, b = part.weights, part.builder(shape)
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    made = b.causal_conv(
+        b.linear(x, w.matrix(own, HIDDEN)),
+        w.vector(4 * own),
+        taps=4,
+        state=CacheIndex(0, 0),
+        bias=w.vector(own),
+        activation="silu",
+    )
+    b.add_all_reduce(residual, b.linear_partial(b.rms_norm(made, w.vector(own), EPS), w.matrix(HIDDEN, own)))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN)))
+    return b
+
+
 def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
@@ -173,7 +193,7 @@ def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
 
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
-    found = {f"pooled, {part.world}": pooled(part)}
+    found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)

@@ -31,9 +31,10 @@ from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, RmsNorm
+from numaserve.workers.program.recurrent import RecurrentRecorder
 
 
-class ProgramBuilder(ExpertRecorder, LatentRecorder):
+class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
     """Records a forward pass; see the module's documentation."""
 
     def embed(self, table: Matrix, *, first_row: int, scale: float = 1.0) -> Residual:

@@ -17,6 +17,7 @@ from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
+from numaserve.workers.program.ops.recurrent import CausalConv
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.outside import OutsideRows, outside_rows
 from numaserve.workers.program.setup import ProgramSetup
@@ -173,6 +174,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     RouteExperts: ("moe_route", _route),
     MultiplyExperts: ("moe_experts", _experts),
     CombineExperts: ("moe_combine", _none),
+    CausalConv: ("causal_conv", _none),
     Gather: ("gather", _none),
     Sample: ("sample", _none),
     Pool: ("pool", _none),

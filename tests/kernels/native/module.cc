@@ -220,6 +220,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   bind_attention(ops);
   bind_latent(ops);
   bind_moe(ops);
+  bind_recurrent(ops);
   bind_sampling(ops);
 }
 

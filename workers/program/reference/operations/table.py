@@ -9,8 +9,17 @@ from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
+from numaserve.workers.program.ops.recurrent import CausalConv
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
-from numaserve.workers.program.reference.operations import attention, exchange, experts, latent, products, rows
+from numaserve.workers.program.reference.operations import (
+    attention,
+    exchange,
+    experts,
+    latent,
+    products,
+    recurrent,
+    rows,
+)
 from numaserve.workers.program.reference.run import Run
 
 OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
@@ -33,6 +42,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     RouteExperts: experts.route_experts,
     MultiplyExperts: experts.multiply_experts,
     CombineExperts: experts.combine_experts,
+    CausalConv: recurrent.causal_conv,
     Reduce: exchange.reduce,
     Sample: exchange.sample,
 }

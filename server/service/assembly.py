@@ -101,7 +101,7 @@ def make_engine(
             max_running_requests=config.max_running_requests,
             max_step_tokens=deployment.max_step_tokens,
             max_logit_rows=deployment.max_logit_rows,
-            enable_prefix_cache=config.prefix_cache,
+            enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
             vocab_size=checked.vocab_size,
             worker_drafter=next((each for each in drafters if each in ("draft_model", "mtp")), None),
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,

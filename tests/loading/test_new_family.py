@@ -11,11 +11,9 @@ import pytest
 import torch
 from numaserve.configs import efficiencies
 from numaserve.kernels import Team
-from numaserve.workers import models
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
-from numaserve.workers.models import registry
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
@@ -25,6 +23,7 @@ from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
 from safetensors.torch import save_file
 
+from tests.support import newcomer
 from tests.support.loaded import load_part
 from tests.support.machines import OPTIONS, machine
 from tests.support.reference_group import run_group
@@ -75,17 +74,11 @@ GGUF = {
 }
 
 
-def add_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(__file__).parents[1] / "support" / "newcomer"
-    monkeypatch.setattr(models, "__path__", [*models.__path__, str(folder)])
-    registry.families.cache_clear()
-
-
 @pytest.fixture(autouse=True)
-def _family(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    add_family(monkeypatch)
+def _family() -> Iterator[None]:
+    newcomer.register()
     yield
-    registry.families.cache_clear()
+    newcomer.unregister()
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -193,8 +186,7 @@ def test_the_kernels_compute_what_the_reference_does(folder: Path, team: Team) -
     assert result.token == int(expected.argmax())
 
 
-def test_without_its_file_it_is_not_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    registry.families.cache_clear()
+def test_without_its_file_it_is_not_known(folder: Path) -> None:
+    newcomer.unregister()
     with pytest.raises(OperatorError, match="'BottleneckForCausalLM' is not supported"):
         load_model_config(folder)

@@ -39,6 +39,8 @@ from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 
+from tests.support import newcomer
+
 _UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
 _PATIENCE_S = 240
 _POLL_MS = 500
@@ -67,6 +69,7 @@ def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Co
     there are such, by the numbers that they get."""
     from numaserve.workers.process.main import main  # here, and not in each process that collects tests
 
+    newcomer.register()
     for number, file in files.items():
         os.dup2(file.fileno(), number)
         file.close()

@@ -30,12 +30,12 @@ class Decoder(Layer):
 
     def shape(self, part: RankPart) -> RankShape:
         """The sizes that a program is made for."""
-        return rank_shape(part, self.embedding, self._numbered(part))
+        return rank_shape(part, self.embedding, self.layer_caches(part))
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
         residual = self.embedding.forward(b, part)
-        for block, place in zip(self.blocks, self._numbered(part).places, strict=True):
+        for block, place in zip(self.blocks, self.layer_caches(part).places, strict=True):
             block.forward(b, part, residual, place)
         if self.head is None:
             b.pool(residual, self.norm.weight(part), self.norm.eps)
@@ -50,5 +50,6 @@ class Decoder(Layer):
         most = max(block.scratch_columns(part) for block in self.blocks)
         return most if self.predictor is None else most + self.predictor.scratch_columns(part)
 
-    def _numbered(self, part: RankPart) -> NumberedCaches:
+    def layer_caches(self, part: RankPart) -> NumberedCaches:
+        """The caches of its blocks, numbered within their kinds."""
         return numbered([block.attention.cache for block in self.blocks], part)

@@ -43,6 +43,7 @@ class Deployment:
     max_step_tokens: int
     max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
     weight_formats: Sequence[str]  # the one with the most bytes first
+    reuses_prefixes: bool  # whether a sequence can continue from cached pages of another one
     multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by activations
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # sentences for the operator about the choices made
@@ -51,13 +52,16 @@ class Deployment:
 def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: Topology) -> Deployment:
     """The deployment of `model` on a machine.
 
-    Raises `OperatorError` for too few cores, too little memory, too long a context, or no experts to divide.
+    Raises `OperatorError` for too few cores, too little memory, too long a context, no experts to divide, or draft
+    tokens for a model with recurrent layers.
     """
     placement = place(options, topology)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
         check_experts(model, len(ranks))
+    if options.guesses:
+        check_drafts(options, model)
     memory = fit(options, model, topology, ranks)
     partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
     tokens = step_tokens(options)
@@ -100,6 +104,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         max_step_tokens=tokens,
         max_logit_rows=max_logit_rows(options),
         weight_formats=partition.weight_formats(),
+        reuses_prefixes=model.reuses_prefixes,
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *memory.notes),
@@ -113,6 +118,16 @@ def place(options: DeploymentOptions, topology: Topology) -> Placement:
     tp = reference.only_rank(options.tp)
     placement = place_ranks(topology, tp, options.threads_per_worker, options.reserve_core)
     return replace(placement, notes=(*placement.notes, reference.NOTE))
+
+
+def check_drafts(options: DeploymentOptions, model: ModelConfig) -> None:
+    """Raises `OperatorError` where a rejected draft token would stay in the state of a sequence."""
+    drafts = () if options.draft is None else (options.draft.config,)
+    if not all(each.reuses_prefixes for each in (model, *drafts)):
+        raise OperatorError(
+            "--speculative needs a model without recurrent layers, and this model or its draft model has some: leave"
+            " the option out"
+        )
 
 
 def check_experts(model: ModelConfig, ranks: int) -> None:

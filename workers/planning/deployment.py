@@ -60,7 +60,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
         check_experts(model, len(ranks))
-    if options.guesses:
+    if options.drafts:
         check_drafts(options, model)
     memory = fit(options, model, topology, ranks)
     partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length

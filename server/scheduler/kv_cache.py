@@ -1,12 +1,17 @@
 """The holders of pages: the free list, the radix tree and the running sequences."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
+from typing import TypeVar
 
+from numaserve.server.scheduler.cache.keys import PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.page_allocator import PageAllocator
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+
+_Key = TypeVar("_Key")
 
 
 class KVCache:
@@ -31,7 +36,7 @@ class KVCache:
         being computed by the very plan in the making: one step later it can be shared, which is cheaper than
         computing it twice.
         """
-        node = self.tree.match_prefix(seq.scope, seq.tokens, self._max_cached_pages(seq))
+        node = self.tree.match_prefix(seq.scope, seq.keys, self._max_cached_pages(seq))
         if node in self._fresh:
             return False
         self.tree.lock(node)
@@ -51,7 +56,7 @@ class KVCache:
 
         It is tried: what they share with those who stay, or with `seq`, does not become free, and cannot be added up.
         """
-        node = self.tree.match_prefix(seq.scope, seq.tokens, self._max_cached_pages(seq))
+        node = self.tree.match_prefix(seq.scope, seq.keys, self._max_cached_pages(seq))
         self.tree.lock(node)
         need = self._need(seq, node) + headroom
         unlocked: list[Node] = []
@@ -104,12 +109,12 @@ class KVCache:
         node = _locked_node(seq)
         full = self._num_full(seq)
         while node.depth < full:
-            key, page = self._key(seq, node.depth), seq.pages[node.depth]
+            key = self._part(seq.keys, node.depth)
             if key in node.children:
                 # Another sequence computed the same page at the same time. Ours stays ours until the end: the worker's
                 # page table only grows, and to lock the other one for nothing could lock up all of a small cache.
                 break
-            node = self.tree.insert(node, key, page)
+            node = self._insert(node, seq, key)
             self._fresh.add(node)
         seq.node = node
 
@@ -132,7 +137,7 @@ class KVCache:
         duplicates = []
         while node.depth < full:
             page = seq.pages[node.depth]
-            node = self.tree.insert(node, self._key(seq, node.depth), page)
+            node = self._insert(node, seq, self._part(seq.keys, node.depth))
             if node.page != page:
                 duplicates.append(page)
         self.allocator.free(duplicates)
@@ -152,7 +157,7 @@ class KVCache:
     def forget(self, seq: Sequence) -> None:
         """Let nobody find pages of a sequence whose logits were not numbers, but for those that others have had numbers
         from: one client's prompt must not cost all others the prefix that they share."""
-        self.tree.hide(seq.scope, seq.tokens)
+        self.tree.hide(seq.scope, seq.keys)
 
     def flush(self) -> None:
         """Free every page that no running sequence uses."""
@@ -186,9 +191,13 @@ class KVCache:
         read = at.drafter_read if self._config.worker_drafter else at.computed
         return min(at.computed, read, len(seq.tokens)) // self._config.page_size
 
-    def _key(self, seq: Sequence, index: int) -> tuple[int, ...]:
+    def _insert(self, parent: Node, seq: Sequence, key: PageKey) -> Node:
+        tokens = None if seq.keys is seq.tokens else self._part(seq.tokens, parent.depth)
+        return self.tree.insert(parent, key, seq.pages[parent.depth], tokens)
+
+    def _part(self, keys: ListOf[_Key], index: int) -> tuple[_Key, ...]:
         size = self._config.page_size
-        return tuple(seq.tokens[index * size : (index + 1) * size])
+        return tuple(keys[index * size : (index + 1) * size])
 
     def _count_lookup(self, seq: Sequence) -> None:
         # A resumed sequence finds its own pages again: no merit of the cache, and its user has been told already.

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from numaserve.server.scheduler.cache.keys import Key
+
 
 class Position:
     """The known tokens of a sequence, its computed positions, and its samples and draft tokens in flight.
@@ -16,6 +18,7 @@ class Position:
         "computed",
         "drafter_read",
         "drafts",
+        "keys",
         "logprob_rows_planned",
         "logprob_rows_received",
         "max_tokens",
@@ -26,11 +29,22 @@ class Position:
         "tokens",
     )
 
-    def __init__(self, prompt: Iterable[int], generated: Iterable[int] = ()) -> None:
-        """Start at the first token. `generated` is output that another server has sampled."""
+    def __init__(
+        self, prompt: Iterable[int], generated: Iterable[int] = (), prompt_keys: Iterable[Key] | None = None
+    ) -> None:
+        """Start at the first token. `generated` is output that another server has sampled.
+
+        `prompt_keys` are the keys of the prompt's positions; None: the tokens themselves. Raises `ValueError` if they
+        are not as many as the tokens.
+        """
         self.tokens = list(prompt)  # prompt and then output, as far as it is known; the list is never replaced
         self.prompt_len = len(self.tokens)
         self.tokens += generated
+        self.keys: list[Key] | list[int] = self.tokens  # one list where all keys are tokens
+        if prompt_keys is not None:
+            self.keys = [*prompt_keys, *self.tokens[self.prompt_len :]]
+            if len(self.keys) != len(self.tokens):
+                raise ValueError(f"a prompt of {self.prompt_len} tokens needs as many keys")
         self.max_tokens = 0  # length at which the sequence ends, prompt and output
         self.computed = 0  # positions whose KV is written once every plan sent has run
         self.drafts = 0  # of these, draft tokens in flight: any of them may be rejected
@@ -105,6 +119,8 @@ class Position:
                 self.rewound(self.computed - rejected, self.drafter_read + drafter_read)
         if tokens:
             self.tokens += tokens
+            if self.keys is not self.tokens:
+                self.keys += tokens
             self.resuming = False
 
     def rewound(self, computed: int, drafter_read: int) -> None:

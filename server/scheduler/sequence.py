@@ -6,6 +6,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
 from typing import Literal, get_args
 
+from numaserve.server.scheduler.cache.keys import Key
 from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
@@ -86,6 +87,7 @@ class Sequence:
     drafters: frozenset[str] | None = None  # allowed drafters; None: all
     prediction: ListOf[int] = ()  # the output that the client expects
     generated: InitVar[Iterable[int]] = ()  # output that another server has sampled
+    prompt_keys: InitVar[Iterable[Key] | None] = None  # by which the radix tree finds the prompt; None: its tokens
 
     position: Position = field(init=False)  # its progress, and the only record of it
     tokens: list[int] = field(init=False)  # the tokens of `position`
@@ -111,10 +113,15 @@ class Sequence:
     awaits_mask: bool = field(init=False, default=False)
     careful: int = field(init=False, default=0)
 
-    def __post_init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
-        self.position = Position(prompt, generated)
+    def __post_init__(self, prompt: Iterable[int], generated: Iterable[int], prompt_keys: Iterable[Key] | None) -> None:
+        self.position = Position(prompt, generated, prompt_keys)
         self.tokens = self.position.tokens
         self.prompt_len = self.position.prompt_len
+
+    @property
+    def keys(self) -> ListOf[Key] | list[int]:
+        """The keys of its positions, as far as they are known."""
+        return self.position.keys
 
     @property
     def output(self) -> list[int]:

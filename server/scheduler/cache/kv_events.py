@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from numaserve.server.scheduler.cache.keys import PageKey
+
 
 @dataclass(slots=True)
 class PagesStored:
@@ -35,9 +37,9 @@ KVEvent = PagesStored | PagesRemoved | PagesCleared
 class KVEventLog:
     """Events in the order in which they happened, until they are taken.
 
-    A page is named by its digest: 64 bits of BLAKE2b over its parent's digest and its tokens, and at the beginning over
-    `model`. It is the same in each server of that model, as readers that know several servers expect; a number counted
-    up would mean other tokens in each. Nothing here is found by it: the tree compares tokens.
+    A page is named by its digest: 64 bits of BLAKE2b over its parent's digest, its tokens and other keys, and at the
+    beginning over `model`. It is the same in each server of that model, as readers that know several servers expect; a
+    number counted up would mean other tokens in each. Nothing here is found by it: the tree compares keys.
 
     `changed` is called when there is an event after there was none.
     """
@@ -47,9 +49,15 @@ class KVEventLog:
         self.changed = changed
         self._events: list[KVEvent] = []
 
-    def stored(self, parent: int, tokens: tuple[int, ...]) -> int:
-        """Note a new page of `tokens` behind the page (or the root) of digest `parent`. Returns the page's digest."""
-        digest = _digest(parent.to_bytes(8, "little") + array("I", tokens).tobytes())
+    def stored(self, parent: int, key: PageKey, tokens: tuple[int, ...] | None = None) -> int:
+        """Note a new page behind the page (or the root) of digest `parent`. Returns the page's digest.
+
+        `tokens` are the page's token ids, where the key has other content among them.
+        """
+        tokens = tokens or tuple(each for each in key if isinstance(each, int))
+        other = ((index, each) for index, each in enumerate(key) if isinstance(each, bytes))
+        content = b"".join(index.to_bytes(4, "little") + each for index, each in other)
+        digest = _digest(parent.to_bytes(8, "little") + array("I", tokens).tobytes() + content)
         last = self._events[-1] if self._events else None
         if isinstance(last, PagesStored) and last.digests[-1] == parent:
             last.digests.append(digest)

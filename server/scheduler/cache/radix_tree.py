@@ -1,4 +1,4 @@
-"""Cached prefixes: a tree of full pages, keyed by the tokens that they hold.
+"""Cached prefixes: a tree of full pages, found by the keys of their positions.
 
 A node is one page. Edges of several pages (the textbook radix tree) would save a pointer hop per 32 tokens, but would
 have to be split when prompts diverge and when their cold end is evicted, both while sequences hold them.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
+from numaserve.server.scheduler.cache.keys import Key, PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
@@ -19,13 +20,13 @@ class Node:
 
     __slots__ = ("children", "depth", "digest", "key", "locks", "page", "parent", "scope", "trusted")
 
-    def __init__(self, parent: Node | None, scope: CacheScope, key: tuple[int, ...] = (), page: int = -1) -> None:
+    def __init__(self, parent: Node | None, scope: CacheScope, key: PageKey = (), page: int = -1) -> None:
         self.parent = parent
         self.scope = scope
         self.key = key
         self.page = page
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.children: dict[tuple[int, ...], Node] = {}
+        self.children: dict[PageKey, Node] = {}
         self.locks = 0
         self.trusted = False  # logits that are numbers have come of it, and so of its parents
         self.digest = 0  # its name in the log of events; 0: it has none, and nobody is told of it or of its children
@@ -34,8 +35,8 @@ class Node:
 class RadixTree:
     """Prefixes of `page_size`-token pages, one root per scope, evicted least recently used first.
 
-    Children are found by the tuple of their tokens: equality of tokens, so that no hash collision can hand one
-    prompt's pages to another.
+    Children are found by the tuple of their keys. Keys of text are the tokens themselves, so that no hash collision can
+    hand one prompt's pages to another.
 
     A lock on a node holds its whole path, so an unlocked node has only unlocked descendants. Nodes join `_evictable`
     when their last lock goes, a child before its parent: hence every node in it comes after all of its children, the
@@ -64,24 +65,26 @@ class RadixTree:
         """The number of pages that `evict` could give back now."""
         return len(self._evictable)
 
-    def match_prefix(self, scope: CacheScope, tokens: Sequence[int], max_pages: int) -> Node:
-        """The deepest node whose path is a prefix of `tokens`, at most `max_pages` deep; a root when nothing matches.
+    def match_prefix(self, scope: CacheScope, keys: Sequence[Key], max_pages: int) -> Node:
+        """The deepest node whose path is a prefix of `keys`, at most `max_pages` deep; a root when nothing matches.
 
         Changes nothing: lock the node before anything else is evicted.
         """
         size = self.page_size
         node = self._roots.get(scope) or self._new_root(scope)
-        limit = min(max_pages, len(tokens) // size)
+        limit = min(max_pages, len(keys) // size)
         while node.depth < limit:
             start = node.depth * size
-            child = node.children.get(tuple(tokens[start : start + size]))
+            child = node.children.get(tuple(keys[start : start + size]))
             if child is None:
                 break
             node = child
         return node
 
-    def insert(self, parent: Node, key: tuple[int, ...], page: int) -> Node:
-        """The child of `parent` for the tokens `key`, made from `page` when there is none, with one more lock.
+    def insert(self, parent: Node, key: PageKey, page: int, tokens: tuple[int, ...] | None = None) -> Node:
+        """The child of `parent` for `key`, made from `page` when there is none, with one more lock.
+
+        `tokens` are the page's token ids, where the key has other content among them.
 
         The caller holds a lock on `parent`, and from now on holds the child in its place. When the child was there
         already, it has another page with the same content, and `page` remains the caller's.
@@ -93,7 +96,7 @@ class RadixTree:
             child = parent.children[key] = Node(parent, parent.scope, key, page)
             self._num_pages += 1
             if self._log is not None and parent.digest:
-                child.digest = self._log.stored(parent.digest, key)
+                child.digest = self._log.stored(parent.digest, key, tokens)
         elif child.locks == 0:
             del self._evictable[child]
         child.locks += 1
@@ -145,15 +148,15 @@ class RadixTree:
             step.trusted = True
             step = step.parent
 
-    def hide(self, scope: CacheScope, tokens: Sequence[int]) -> None:
-        """Let nobody find the first page of `tokens` that is not trusted, nor any page after it.
+    def hide(self, scope: CacheScope, keys: Sequence[Key]) -> None:
+        """Let nobody find the first page of `keys` that is not trusted, nor any page after it.
 
         Who holds such pages keeps them. The others are the first to be evicted.
         """
         parent, node = None, self._roots.get(scope)
         while node is not None and (parent is None or node.trusted):
             start = node.depth * self.page_size
-            parent, node = node, node.children.get(tuple(tokens[start : start + self.page_size]))
+            parent, node = node, node.children.get(tuple(keys[start : start + self.page_size]))
         if parent is None or node is None:
             return
         # A key that no tokens have: locks, eviction and the count of pages need not know of it.

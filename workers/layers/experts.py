@@ -17,6 +17,7 @@ from numaserve.workers.layers.parameters import (
     Part,
     Source,
     Split,
+    Stack,
     VectorParameter,
     vector,
     whole,
@@ -36,15 +37,15 @@ _EACH = MlpNames("gate_proj", "up_proj", "down_proj")
 @dataclass(frozen=True)
 class ExpertNames:
     """The modules of a mixture of experts; expert 3 has its matrices below `experts`.3, or with `stacked` the
-    checkpoint has those of all experts in one tensor."""
+    checkpoint has those of all experts in one tensor (`Source`)."""
 
     router: str = "mlp.gate"
     correction_bias: str = "mlp.gate.e_score_correction_bias"  # the whole name
     experts: str = "mlp.experts"
     shared: str = "mlp.shared_expert"
     shared_gate: str = "mlp.shared_expert_gate"
-    each: MlpNames = _EACH  # within an expert
-    stacked: bool = False
+    each: MlpNames = _EACH  # within a routed expert
+    stacked: Stack | None = None
 
 
 _GGUF_EXPERTS = MlpNames("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
@@ -85,7 +86,7 @@ class Experts(FeedForward):
         """The shared experts."""
         if not self.shared:
             return None
-        names = self.names.each.below(self.names.shared)
+        names = _EACH.below(self.names.shared)
         return Mlp(self.at, self.hidden, self.shared, names=names, gguf=_GGUF_SHARED, axis_name="shared_intermediate")
 
     @cached_property
@@ -148,7 +149,7 @@ class Experts(FeedForward):
         """llama.cpp's converters take gate and up apart."""
         if not self.names.stacked:
             return self
-        return replace(self, names=replace(self.names, each=ExpertNames().each, stacked=False))
+        return replace(self, names=replace(self.names, each=ExpertNames().each, stacked=None))
 
     def scratch_columns(self, part: RankPart) -> int:
         """A token's rows for each of its experts, all of which may be on this rank, and their scores."""

@@ -20,6 +20,7 @@ Rows = npt.NDArray[np.int32]
 # "published": as the checkpoint has it, or as the operator wants it; "head": the same of the output head; "absorbed":
 # with at least 8 bits in groups, for what latent attention absorbs.
 Rule = Literal["published", "head", "absorbed", "bf16"]
+Stack = Literal["in order", "turned"]
 
 EACH = "*"
 
@@ -29,14 +30,15 @@ class Source:
     """A tensor of the checkpoint. Matrices are named by their module, vectors by their whole name.
 
     `name` is without what checkpoints put before "layers."; `gguf` is its name in GGUF files, likewise without
-    ".weight" of matrices. With `stacked` the checkpoint has those of all units of a parameter's `each` in one tensor.
+    ".weight" of matrices. With `stacked` the checkpoint has those of all units of a parameter's `each` in one tensor,
+    [units, out features, in features] in order or [units, in features, out features] turned.
     """
 
     name: str
     shape: tuple[int, ...]  # of a matrix [out features, in features]
     gguf: str = ""
     quantizable: bool = True
-    stacked: bool = False
+    stacked: Stack | None = None
 
     @property
     def is_matrix(self) -> bool:

@@ -43,7 +43,7 @@ _DEFAULTS = {
 }
 _SIGMOID_GAIN = 1.702  # the kernels' too
 _NAMES = ExpertNames(
-    router="mlp.router", each=MlpNames("gate_up_proj", "gate_up_proj", "down_proj", interleaved=True), stacked=True
+    router="mlp.router", each=MlpNames("gate_up_proj", "gate_up_proj", "down_proj", interleaved=True), stacked="turned"
 )
 
 

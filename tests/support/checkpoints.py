@@ -59,6 +59,7 @@ _GEMMA3_ROPE = {
     }
 }
 GRANITE = {"attention_multiplier": 0.15, "logits_scaling": 1.7}
+_MINISTRAL = {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
 
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
@@ -70,14 +71,7 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "mistral": lambda: hf.MistralConfig(**sizes(256, 8, 2, 352, sliding_window=16)),
     "ministral3": lambda: hf.Ministral3Config(
         **sizes(96, 6, 2, 160, head_dim=24),
-        **rope(
-            "yarn",
-            factor=4.0,
-            original_max_position_embeddings=512,
-            mscale=1.0,
-            mscale_all_dim=1.0,
-            llama_4_scaling_beta=0.1,
-        ),
+        **rope("yarn", factor=4.0, original_max_position_embeddings=512, **_MINISTRAL),
     ),
     "qwen2": lambda: hf.Qwen2Config(**sizes(192, 6, 3, 256)),
     "qwen3": lambda: hf.Qwen3Config(**sizes(128, 4, 2, 224, head_dim=64, tie_word_embeddings=True)),
@@ -194,6 +188,11 @@ def nested(name: str, text: str, *, outer: bool, inner: bool) -> hf.PreTrainedCo
     """A multimodal configuration around that of the case `text`; whether the head is tied, as both of them say."""
     within = CASES[text]()
     within.tie_word_embeddings = inner
+    return around(name, within, outer=outer)
+
+
+def around(name: str, within: hf.PreTrainedConfig, *, outer: bool = False) -> hf.PreTrainedConfig:
+    """A multimodal configuration around that of a text model."""
     vision = {"gemma3": hf.SiglipVisionConfig, "mistral3": hf.PixtralVisionConfig}[name](**_VISION, **_PATCHES)
     whole = {"gemma3": hf.Gemma3Config, "mistral3": hf.Mistral3Config}[name]
     return whole(text_config=within.to_dict(), vision_config=vision.to_dict(), tie_word_embeddings=outer)
@@ -205,6 +204,19 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "gemma3-nested-tied": lambda: nested("gemma3", "gemma3", outer=True, inner=False),
     "mistral3-nested-untied": lambda: nested("mistral3", "mistral", outer=False, inner=True),
     "mistral3-nested-tied": lambda: nested("mistral3", "mistral", outer=True, inner=False),
+    "mistral4": lambda: around(
+        "mistral3",
+        hf.Mistral4Config(
+            **sizes(96, 6, 6, 160, layers=2, q_lora_rank=40, kv_lora_rank=64, n_routed_experts=12, n_shared_experts=1),
+            **LATENT_HEADS,
+            **rope("yarn", factor=4.0, original_max_position_embeddings=MAX_POSITION, **_MINISTRAL),
+            moe_intermediate_size=72,
+            num_experts_per_tok=4,
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.5,
+        ),
+    ),
     "kimi_k25": lambda: kimi.kimi_around(
         hf.DeepseekV3Config(
             **sizes(128, 4, 4, 160, layers=3, q_lora_rank=48, kv_lora_rank=64, n_routed_experts=20, n_shared_experts=1),
@@ -321,7 +333,7 @@ def save_gguf(
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     _add_metadata(writer, config)
     tensors = _gguf_tensors(model)
-    if arch == gguf_latent.ARCHITECTURE:
+    if arch in (gguf_latent.ARCHITECTURE, gguf_latent.MISTRAL4):
         gguf_latent.add_latent_metadata(writer, config, split=split_kv_b)
         tensors = gguf_latent.latent_tensors(tensors, model, split=split_kv_b)
     else:

@@ -6,7 +6,7 @@ import gguf
 import torch
 import transformers as hf
 
-ARCHITECTURE = "deepseek2"
+ARCHITECTURE, MISTRAL4 = "deepseek2", "mistral4"
 
 
 def add_latent_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, *, split: bool) -> None:
@@ -26,7 +26,10 @@ def add_latent_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, *,
         writer.add_rope_scaling_yarn_log_mul(0.1 * config.rope_parameters["mscale_all_dim"])
     add_expert_metadata(writer, config)
     if config.model_type != "deepseek_v2":
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        gating = (
+            gguf.ExpertGatingFuncType.SOFTMAX if config.model_type == MISTRAL4 else gguf.ExpertGatingFuncType.SIGMOID
+        )
+        writer.add_expert_gating_func(gating)
         writer.add_expert_weights_norm(config.norm_topk_prob)
 
 

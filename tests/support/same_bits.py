@@ -94,6 +94,17 @@ _SIZES = {
         n_routed_experts=8,
         num_experts_per_tok=3,
     ),
+    "mistral4": lambda more: checkpoints.around(
+        "mistral3",
+        hf.Mistral4Config(
+            **checkpoints.sizes(96, 3, 3, 96, q_lora_rank=40, kv_lora_rank=64, **more),
+            **checkpoints.LATENT_HEADS,
+            **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=CONTEXT, llama_4_scaling_beta=0.1),
+            moe_intermediate_size=64,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+        ),
+    ),
     "smollm3": lambda more: hf.SmolLM3Config(
         **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, use_sliding_window=True, **more), no_rope_layer_interval=2
     ),
@@ -119,6 +130,7 @@ DENSE_MODELS = (
 )  # what few families have, with kernels that all have
 EXPERT_MODELS = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "glm4_moe_lite"),
+    "mistral4",
 )
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 KIMI_MODEL = "kimi_k25-int4"  # likewise
@@ -151,7 +163,7 @@ def instruction_sets() -> list[object]:
 def tiny_model(name: str, **fields: object) -> hf.PreTrainedModel:
     """One of `_SIZES` with random weights, and more `fields` in its configuration."""
     config = _SIZES[name]({"max_position_embeddings": CONTEXT, **fields})
-    return checkpoints.randomise(hf.AutoModelForCausalLM.from_config(config).eval())
+    return checkpoints.randomise(checkpoints.model_class(config).from_config(config).eval())
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:

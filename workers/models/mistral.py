@@ -4,13 +4,15 @@
 The text part of the multimodal checkpoints is served too; their vision tower is left out.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mask import Mask
+from numaserve.workers.models import mistral4
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
-from numaserve.workers.models.config.rope import MAX_POSITION, rope_fields
+from numaserve.workers.models.config.rope import read_unscaled_positions
 from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 
@@ -41,6 +43,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     changes: dict[str, Any] = {}
     if architecture == _MULTIMODAL:
         fields, changes = read_text(fields), dict(MULTIMODAL)
+        if fields.values.get("model_type") == "mistral4":
+            return replace(mistral4.configure(fields, architecture), **MULTIMODAL)
         fields.refuse("model_type", "mistral", "ministral3")
     if architecture == _MINISTRAL or fields.text("model_type", "mistral") == "ministral3":
         fields = fields.with_defaults(**_MINISTRAL_DEFAULTS)
@@ -50,19 +54,10 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     def block(layer: int) -> Block:
         return common.block(layer, common.attention(layer, mask=Mask(windows[layer])))
 
-    unscaled = _unscaled_positions(fields)
+    unscaled = read_unscaled_positions(fields)
     if unscaled is not None and unscaled < common.max_position:
         changes |= {"max_position": unscaled, "whole_context": common.max_position}
     return common.model("mistral", architecture, block, **changes)
-
-
-def _unscaled_positions(fields: Fields) -> int | None:
-    """Return the length where Ministral 3 begins to scale its queries. No operation does that, so a longer context
-    would be a different model."""
-    rope = rope_fields(fields)
-    if not rope.optional_number("llama_4_scaling_beta", 0.0, 1e3):
-        return None
-    return rope.integer("original_max_position_embeddings", 2, MAX_POSITION)
 
 
 def _gguf_values(metadata: Fields, values: Values) -> Values:

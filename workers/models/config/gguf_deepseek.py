@@ -1,4 +1,4 @@
-"""DeepSeek's metadata in a GGUF file (architecture deepseek2), converted to the fields of config.json.
+"""DeepSeek's metadata in a GGUF file (architecture deepseek2, or mistral4), converted to the fields of config.json.
 
 There are two generations of files. Since llama.cpp absorbs the expansion of latents, `attention.key_length` and
 `value_length` describe its cache, `key_length_mla` and `value_length_mla` describe a head, and the file has `attn_k_b`
@@ -25,19 +25,25 @@ def has_sigmoid_scores(metadata: Fields) -> bool:
 
 
 def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields that other architectures lack or use with another meaning. Missing fields have llama.cpp's
-    defaults. Raises `OperatorError` for lengths of heads that do not fit each other."""
-
-    def get(key: str) -> object:
-        return metadata.values.get(f"{ARCHITECTURE}.{key}")
-
+    """Return the fields of `latent_values`, and the way in which experts are chosen."""
     metadata.refuse(f"{ARCHITECTURE}.expert_gating_func", 0, _SOFTMAX, SIGMOID)
     metadata.refuse(f"{ARCHITECTURE}.attention.temperature_scale", 0.0)
-    rotated = metadata.integer(f"{ARCHITECTURE}.rope.dimension_count", 1, _MAX_DIM)
+    found = latent_values(metadata, values)
+    return found | {"topk_method": "noaux_tc" if has_sigmoid_scores(metadata) else _greedy(found["n_group"])}
+
+
+def latent_values(metadata: Fields, values: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields that other architectures lack or use with another meaning. Missing fields have llama.cpp's
+    defaults. Raises `OperatorError` for lengths of heads that do not fit each other."""
+    name = metadata.text("general.architecture")
+
+    def get(key: str) -> object:
+        return metadata.values.get(f"{name}.{key}")
+
+    rotated = metadata.integer(f"{name}.rope.dimension_count", 1, _MAX_DIM)
     of_head = "_mla" if get("attention.key_length_mla") is not None else ""
-    key = metadata.integer(f"{ARCHITECTURE}.attention.key_length{of_head}", rotated + 1, _MAX_DIM)
-    experts = expert_values(metadata, ARCHITECTURE)
-    return experts | {
+    key = metadata.integer(f"{name}.attention.key_length{of_head}", rotated + 1, _MAX_DIM)
+    return expert_values(metadata, name) | {
         "num_key_value_heads": get("attention.head_count"),  # in the file there is one: the latent
         "head_dim": rotated,
         "q_lora_rank": get("attention.q_lora_rank"),
@@ -45,7 +51,6 @@ def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str,
         "qk_rope_head_dim": rotated,
         "qk_nope_head_dim": key - rotated,
         "v_head_dim": get(f"attention.value_length{of_head}"),
-        "topk_method": "noaux_tc" if has_sigmoid_scores(metadata) else _greedy(experts["n_group"]),
     }
 
 
@@ -73,7 +78,8 @@ def expert_values(metadata: Fields, name: str) -> dict[str, object]:
 def mscale(metadata: Fields) -> dict[str, object]:
     """Return yarn's factors on the scores, which are one in all published models. The file has a tenth of the factor,
     in single precision."""
-    tenth = metadata.optional_number(f"{ARCHITECTURE}.rope.scaling.yarn_log_multiplier", 0.0, 10.0)
+    name = metadata.text("general.architecture")
+    tenth = metadata.optional_number(f"{name}.rope.scaling.yarn_log_multiplier", 0.0, 10.0)
     both = None if tenth is None else round(10 * tenth, 6)
     return {"mscale": both, "mscale_all_dim": both}
 

@@ -28,16 +28,23 @@ LATENT_DEFAULTS: dict[str, Any] = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
 }
-_NAMES = ExpertNames(shared="mlp.shared_experts")
+EXPERT_NAMES = ExpertNames(shared="mlp.shared_experts")
 
 
 def read_deepseek(
-    fields: Fields, family: str, architecture: str, *, correction_bias: bool = False, pairs: bool = True, **routing: Any
+    fields: Fields,
+    family: str,
+    architecture: str,
+    *,
+    correction_bias: bool = False,
+    pairs: bool = True,
+    names: ExpertNames = EXPERT_NAMES,
+    **routing: Any,
 ) -> ModelConfig:
     """Return the configuration of a model of either generation; `routing` are fields of `Routing`."""
     attention_of = _read_attention(fields, pairs=pairs)
     common = read_common(fields, kv_heads=1, head_dim=fields.integer("v_head_dim", 1, _MAX_DIM))
-    mlp_of = read_deepseek_experts(common, correction_bias=correction_bias, **routing)
+    mlp_of = read_deepseek_experts(common, correction_bias=correction_bias, names=names, **routing)
 
     def block(layer: int) -> Block:
         return common.block(layer, attention_of(layer, common), mlp_of(layer))
@@ -45,7 +52,9 @@ def read_deepseek(
     return common.model(family, architecture, block, skipped_layers=read_skipped(fields))
 
 
-def read_deepseek_experts(common: Common, *, correction_bias: bool, **routing: Any) -> Callable[[int], FeedForward]:
+def read_deepseek_experts(
+    common: Common, *, correction_bias: bool, names: ExpertNames = EXPERT_NAMES, **routing: Any
+) -> Callable[[int], FeedForward]:
     """Return the function that makes the MLP of a layer, dense in the first layers; `routing` are fields of
     `Routing`."""
     fields = common.fields
@@ -61,7 +70,7 @@ def read_deepseek_experts(common: Common, *, correction_bias: bool, **routing: A
         if layer < dense:
             return common.mlp(layer)
         at = f"layers.{layer}."
-        return Experts(at, common.hidden, chosen, width, shared, correction_bias=correction_bias, names=_NAMES)
+        return Experts(at, common.hidden, chosen, width, shared, correction_bias=correction_bias, names=names)
 
     return mlp
 

@@ -92,6 +92,15 @@ def rope_from(
     )
 
 
+def read_unscaled_positions(fields: Fields) -> int | None:
+    """Return the length where a model begins to scale its queries (Llama 4's scaling). No operation does that, so a
+    longer context would be a different model."""
+    rope = rope_fields(fields)
+    if not rope.optional_number("llama_4_scaling_beta", 0.0, 1e3):
+        return None
+    return rope.integer("original_max_position_embeddings", 2, MAX_POSITION)
+
+
 def _llama3(rope: Fields, theta: float, rotary_dim: int, original: int) -> RopeConfig:
     low = rope.number("low_freq_factor", 1e-3, 1e3)
     high = rope.number("high_freq_factor", 1e-3, 1e3)

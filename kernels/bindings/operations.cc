@@ -33,7 +33,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::Sample>,        kBuilder<operation::MoeRoute>,      kBuilder<operation::MoeExperts>,
     kBuilder<operation::MoeCombine>,    kBuilder<operation::LatentStore>,   kBuilder<operation::HeadLinear>,
     kBuilder<operation::QuantizeHeads>, kBuilder<operation::GatherQueries>, kBuilder<operation::DividedAttention>,
-    kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,
+    kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,    kBuilder<operation::DividedNorm>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

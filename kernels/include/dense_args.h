@@ -57,6 +57,28 @@ struct NormArgs {
   float eps;
 };
 
+// A rank's columns of a vector that ranks divide.
+struct DividedVector {
+  const float* weight;  // [cols]
+  int64_t cols;
+  int64_t counted;   // columns, the first ones, that no lower rank has too
+  int64_t all_cols;  // of all ranks, each counted once
+};
+
+// RMS norms in place: each vector / sqrt(its mean of squares over all ranks + eps) * weight. The first function makes
+// `own_sums`, and the second one reads `sums`.
+struct DividedNormArgs {
+  float* x;  // [rows, ldx]: the vectors next to each other, from the first column on
+  int64_t ldx, rows;
+  const DividedVector* vectors;
+  int64_t num_vectors;
+  float* own_sums;           // [rows, ld_sums]: a sum of squares for each vector
+  const float* const* sums;  // `num_parts` such matrices, added in order
+  int32_t num_parts;
+  int64_t ld_sums;
+  float eps;
+};
+
 // out[i] = the norm of x[rows[i]], in fp32.
 struct PoolArgs {
   const float* x;  // [.., ldx]

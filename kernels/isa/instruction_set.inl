@@ -9,6 +9,7 @@
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/causal_conv.inl"
+#include "kernels/ops/divided_norm.inl"
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/latent_attention.inl"
 #include "kernels/ops/moe.inl"
@@ -63,6 +64,8 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .quantize = quantize,
     .rms_norm = rms_norm,
     .rms_norm_quantize = rms_norm_quantize,
+    .divided_norm_sums = divided_norm_sums,
+    .divided_norm_scale = divided_norm_scale,
     .pool = pool,
     .reduce_add = reduce_add,
     .post_norm_add = post_norm_add,

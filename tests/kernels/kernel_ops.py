@@ -118,6 +118,39 @@ def rms_norm(isa: str, x: F32, weight: F32, eps: float, threads: int = 1) -> U16
     return out
 
 
+def divided_norm(
+    isa: str, ranks: list[tuple[range, range]], values: list[F32], weights: list[F32], eps: float, threads: int = 1
+) -> list[list[F32]]:
+    """The norms of vectors [rows, columns] on each rank, which has some columns of each vector.
+
+    Columns that several ranks have count on the first of them. What follows the vectors in a row must stay as it is.
+    """
+    rows, world = len(values[0]), len(ranks)
+    columns = [[len(each) for each in own] for own in ranks]
+    x = np.full((world, rows, max(map(sum, columns)) + 3), 7.0, np.float32)
+    wide = np.zeros((world, len(values), max(1, *(count for own in columns for count in own))), np.float32)
+    counted = [
+        [
+            0 if any(ranks[below][index] == each for below in range(rank)) else len(each)
+            for index, each in enumerate(own)
+        ]
+        for rank, own in enumerate(ranks)
+    ]
+    for rank, own in enumerate(ranks):
+        x[rank, :, : sum(columns[rank])] = np.concatenate(
+            [v[:, each] for v, each in zip(values, own, strict=True)], axis=1
+        )
+        for index, each in enumerate(own):
+            wide[rank, index, : len(each)] = weights[index][each]
+    ops.divided_norm(isa, x, columns, counted, [each.shape[1] for each in values], wide, eps, threads)
+    found = []
+    for rank, own in enumerate(columns):
+        *parts, rest = np.split(x[rank], np.cumsum(own), axis=1)
+        assert (rest == 7.0).all()
+        found.append(parts)
+    return found
+
+
 def pool(isa: str, x: F32, rows: list[int], weight: F32, eps: float, threads: int = 1) -> F32:
     """Normalised rows of x, in fp32, with the padding that follows them."""
     out = np.full((len(rows), padded(x.shape[1])), np.nan, np.float32)

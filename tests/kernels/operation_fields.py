@@ -96,6 +96,8 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"joins_before": False},
         "causal_conv": places("x", "out")
         | {"weight": vector(4 * HIDDEN), "bias": vector(), "taps": 4, "activation": "silu", "state": (0, 0)},
+        "divided_norm": places("x", "message")
+        | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},

@@ -137,6 +137,27 @@ std::vector<Model> models(const KernelTable& table) {
        .layers = 1,
        .value_dim = 512},
       {3}, 50, 20, WeightFormat::kFp8);
+  // Norms that ranks divide: a rank without heads, and threads beyond the ring's lanes.
+  add({.q_heads = 4,
+       .kv_heads = 2,
+       .head_dim = 24,
+       .hidden = 72,
+       .intermediate = 100,
+       .vocabulary = 131,
+       .layers = 2,
+       .window = 40,
+       .divided_norms = true},
+      {2, 1, 3}, 48, 20);
+  add({.q_heads = 9,
+       .kv_heads = 3,
+       .head_dim = 20,
+       .hidden = 72,
+       .intermediate = 100,
+       .vocabulary = 131,
+       .layers = 2,
+       .divided_norms = true,
+       .pools = true},
+      {3, 2}, 64, 20, WeightFormat::kInt8);
   // Nothing but pooling, as a model that embeds.
   add({.q_heads = 4,
        .kv_heads = 2,

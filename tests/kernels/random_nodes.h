@@ -26,6 +26,7 @@ struct Shape {
   int32_t odd_head_dim = 0;  // of the odd layers, where they have a window; 0: as the others
   float softcap = 0.0f;
   bool extras = false;  // biases, q and k norms, norms after the sums
+  bool divided_norms = false;  // norms over all heads of queries and of keys
   int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
   // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
   int32_t value_dim = 0;

@@ -10,6 +10,7 @@
 #include "kernels/runtime/attention/context_parallel.h"
 #include "kernels/runtime/attention/latent_nodes.h"
 #include "kernels/runtime/experts/moe_nodes.h"
+#include "kernels/runtime/program/divided_norm.h"
 #include "kernels/runtime/program/gather_columns.h"
 #include "tests/kernels/random_nodes.h"
 
@@ -36,6 +37,7 @@ class RankProgram : public RandomNodes {
     joins_norm_ = true;
     linear("linear", x, qkv_weight, qkv);
     joins_norm_ = false;
+    if (shape_.divided_norms) divided_norms(qkv, q_rows, {k_rows.begin - q_all, k_rows.end - q_all});
     const Place q = rows(own.q_heads * own.head_tiles() * kTileK, sizeof(bf16));
     auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(cache_of(layer)));
     rope->rot_dim = shape_.head_dim / 2 * 2;
@@ -62,6 +64,17 @@ class RankProgram : public RandomNodes {
     const Place part = partial();
     linear("linear_partial", out, o, part);
     return part;
+  }
+
+  void divided_norms(Place qkv, Range q, Range k) {
+    std::vector<DividedVector> vectors;
+    for (const auto& [own, heads] : {std::pair{q, shape_.q_heads}, std::pair{k, shape_.kv_heads}}) {
+      const int64_t all = int64_t{heads} * shape_.head_dim, cols = own.end - own.begin;
+      const std::vector<float> weight = random_values(all, ++tensors_, 0.1f, 1.0f);
+      vectors.push_back({padded_vector({weight.begin() + own.begin, weight.begin() + own.end}), cols, cols, all});
+    }
+    const Place sums = collective(model_.limits.max_tokens, 2);
+    program_.add(std::make_unique<DividedNormNode>(qkv, sums, std::move(vectors), 1e-5f));
   }
 
   // What makes latents is divided among the ranks, whose parts are put together; of heads each has its own.

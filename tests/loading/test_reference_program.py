@@ -1,6 +1,7 @@
 """The reference beside native code: what fusions and kernels are compared with, and what it says of itself."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import psutil
@@ -106,7 +107,7 @@ def test_rows_of_a_step_do_not_depend_on_each_other(part: Part) -> None:
         np.testing.assert_allclose(one[1], other[1], rtol=1e-10)
 
 
-@pytest.mark.parametrize("make", [dense, latent, mixture])
+@pytest.mark.parametrize("make", [dense, partial(dense, divided_norm=True), latent, mixture])
 def test_ranks_agree_on_what_is_sampled(make: object, team: Team) -> None:
     builders = [make(Part(2, rank, RandomWeights(team, rank))) for rank in range(2)]  # type: ignore[operator]
     first, second = reference_group(builders, DECLARED)

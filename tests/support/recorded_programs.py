@@ -89,12 +89,23 @@ class Part:
 ALONE = Part()
 
 
-def dense(part: Part = ALONE, *, post_norm: bool = False, format: str = "bf16", group: int = 0) -> ProgramBuilder:
+def dense(
+    part: Part = ALONE,
+    *,
+    post_norm: bool = False,
+    divided_norm: bool = False,
+    format: str = "bf16",
+    group: int = 0,
+) -> ProgramBuilder:
     """Heads and a gated MLP."""
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 32)),)))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
-    q = b.qkv_rope(b.linear(x, w.matrix(128, HIDDEN, format, group)), cache=CacheIndex(0, 0), rope=w.rope())
+    qkv = b.linear(x, w.matrix(128, HIDDEN, format, group))
+    if divided_norm:
+        columns = 64 * part.world, 32 * part.world
+        b.divided_norm(qkv, [w.vector(64), w.vector(32)], counted=(64, 32), columns=columns, eps=EPS)
+    q = b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope())
     attended = b.linear_partial(b.attention(q, cache=CacheIndex(0, 0), scale=0.2), w.matrix(HIDDEN, 64, format, group))
     b.add_all_reduce(residual, attended, eps=EPS, post_norm=w.vector() if post_norm else None, bias=w.vector())
     x = b.rms_norm(residual, w.vector(), EPS)
@@ -198,5 +209,6 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
         for make in (dense, latent, mixture):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
+    found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)
     found[f"in groups, {part.world}"] = dense(part, format="int4", group=32)
     return found

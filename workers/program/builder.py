@@ -28,7 +28,7 @@ from numaserve.workers.program.fuse import fuse
 from numaserve.workers.program.latent import LatentRecorder
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
-from numaserve.workers.program.ops.exchange import Reduce, Sample
+from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, RmsNorm
 from numaserve.workers.program.recurrent import RecurrentRecorder
@@ -48,6 +48,19 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
         out = Operand(x.rows, x.cols, 2)
         self.operations.append(RmsNorm(x=x, out=out, weight=weight, eps=eps))
         return out
+
+    def divided_norm(
+        self, x: Tensor, weights: Sequence[Vector], *, counted: Sequence[int], columns: Sequence[int], eps: float
+    ) -> None:
+        """Norm vectors that the ranks divide, in place: the first columns of `x`, fp32, in the order of `weights`.
+
+        `counted` are the columns of each that no lower rank has too, `columns` those of all ranks.
+        """
+        message = Tensor(x.rows, len(weights), 4, self._in_ring)
+        operation = DividedNorm(
+            x=x, message=message, weights=tuple(weights), counted=tuple(counted), columns=tuple(columns), eps=eps
+        )
+        self.operations.append(operation)
 
     def given(self, columns: int) -> Tensor:
         """Rows that are filled in from outside before each step: fp32 [tokens, columns]."""

@@ -13,7 +13,7 @@ from numaserve.workers.program.handles import Handle, Matrix, Rope, Vector
 from numaserve.workers.program.layout import Layout, Place, layout
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Joining, Operation
-from numaserve.workers.program.ops.exchange import Reduce, Sample
+from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
@@ -176,6 +176,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     CombineExperts: ("moe_combine", _none),
     CausalConv: ("causal_conv", _none),
     Gather: ("gather", _none),
+    DividedNorm: ("divided_norm", _none),
     Sample: ("sample", _none),
     Pool: ("pool", _none),
 }

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "kernels/runtime/attention/attention_nodes.h"
+#include "kernels/runtime/program/divided_norm.h"
 #include "kernels/runtime/program/gather_columns.h"
 
 namespace numaserve {
@@ -158,6 +159,25 @@ void add(Program& p, const Pool& f) {
   require(f.out.collective < 0, f.kKind, "the output must not be a message to other ranks");
   p.add(std::make_unique<PoolNode>(f.x, f.weight->values, f.out, f.eps));
   p.pool_to(f.out, f.weight->size);
+}
+
+void add(Program& p, const DividedNorm& f) {
+  const size_t count = f.weights.size();
+  require(count > 0 && f.counted.size() == count && f.columns.size() == count, f.kKind,
+          "every vector must have a weight and two numbers of columns");
+  require(f.message.ld >= static_cast<int64_t>(count), f.kKind, "the message has too few columns for the sums");
+  int64_t own = 0;
+  std::vector<DividedVector> vectors;
+  for (size_t i = 0; i < count; ++i) {
+    const PaddedVector& weight = *f.weights[i];
+    require(f.counted[i] >= 0 && f.counted[i] <= weight.size && f.counted[i] <= f.columns[i] && f.columns[i] > 0 &&
+                (p.world() > 1 || f.counted[i] == f.columns[i]),
+            f.kKind, "the columns of the ranks do not cover the vectors");
+    vectors.push_back({weight.padded.data(), weight.size, f.counted[i], f.columns[i]});
+    own += weight.size;
+  }
+  require(own <= f.x.ld, f.kKind, "the input has too few columns for the weights");
+  p.add(std::make_unique<DividedNormNode>(f.x, f.message, std::move(vectors), f.eps));
 }
 
 void add(Program& p, const GatherColumns& f) {

@@ -130,6 +130,18 @@ struct Pool {
   void visit(auto&& field) { field("x", x), field("weight", weight), field("out", out), field("eps", eps); }
 };
 
+struct DividedNorm {
+  static constexpr const char* kKind = "divided_norm";
+  Place x, message;
+  std::vector<const PaddedVector*> weights;  // of each vector, the rank's columns
+  std::vector<int64_t> counted, columns;     // see DividedVector::counted and all_cols
+  float eps;
+  void visit(auto&& field) {
+    field("x", x), field("message", message), field("weights", weights), field("counted", counted);
+    field("columns", columns), field("eps", eps);
+  }
+};
+
 struct GatherColumns {
   static constexpr const char* kKind = "gather_columns";
   Place message, out;
@@ -156,6 +168,7 @@ void add(Program& p, const RopeStore& f);
 void add(Program& p, const Attention& f);
 void add(Program& p, const Gather& f);
 void add(Program& p, const Pool& f);
+void add(Program& p, const DividedNorm& f);
 void add(Program& p, const GatherColumns& f);
 void add(Program& p, const Sample& f);
 

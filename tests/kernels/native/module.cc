@@ -154,6 +154,48 @@ void pool(const std::string& isa, Array<const float, 2> x, Array<const int32_t, 
   play_threads(threads, [&](int thread) { table.pool(args, thread, threads); });
 }
 
+// `x` [ranks, rows, ld] has the columns of all vectors, of which the ranks have `counted` [ranks, vectors] themselves.
+void divided_norm(const std::string& isa, Array<float, 3> x, const std::vector<std::vector<int64_t>>& cols,
+                  const std::vector<std::vector<int64_t>>& counted, const std::vector<int64_t>& all_cols,
+                  Array<const float, 3> weights, float eps, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  const int64_t ranks = size(x, 0), rows = size(x, 1), ld = size(x, 2);
+  const auto vectors = static_cast<int64_t>(all_cols.size()), longest = size(weights, 2);
+  require(size(weights, 0) == ranks && size(weights, 1) == vectors, "a rank has no weights");
+  const LargeBuffer sums(static_cast<size_t>(ranks * rows * vectors) * sizeof(float));
+  std::vector<const float*> parts;
+  std::vector<std::vector<DividedVector>> own(static_cast<size_t>(ranks));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const auto at = static_cast<size_t>(rank);
+    int64_t used = 0;
+    for (int64_t v = 0; v < vectors; ++v) {
+      const auto of = static_cast<size_t>(v);
+      const float* weight = weights.data() + (rank * vectors + v) * longest;
+      require(cols.at(at).at(of) <= longest && counted.at(at).at(of) <= cols[at][of], "a weight is too short");
+      own[at].push_back({weight, cols[at][of], counted[at][of], all_cols[of]});
+      used += cols[at][of];
+    }
+    require(used <= ld, "x has too few columns");
+    parts.push_back(sums.as<float>() + rank * rows * vectors);
+  }
+  const auto args = [&](int64_t rank) {
+    return DividedNormArgs{.x = x.data() + rank * rows * ld,
+                           .ldx = ld,
+                           .rows = rows,
+                           .vectors = own[static_cast<size_t>(rank)].data(),
+                           .num_vectors = vectors,
+                           .own_sums = sums.as<float>() + rank * rows * vectors,
+                           .sums = parts.data(),
+                           .num_parts = static_cast<int32_t>(ranks),
+                           .ld_sums = vectors,
+                           .eps = eps};
+  };
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    play_threads(threads, [&](int thread) { table.divided_norm_sums(args(rank), thread, threads); });
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    play_threads(threads, [&](int thread) { table.divided_norm_scale(args(rank), thread, threads); });
+}
+
 void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<float, 2> residual, int64_t cols,
                  Maybe<const float, 1> bias, Maybe<const float, 1> post_norm, float eps, bool assign, int threads) {
   const KernelTable& table = *table_by_name(isa);
@@ -212,6 +254,8 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("pool", &pool, "isa"_a, "x"_a, "rows"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,
           "fused"_a, "threads"_a);
+  ops.def("divided_norm", &divided_norm, "isa"_a, "x"_a, "cols"_a, "counted"_a, "all_cols"_a, "weights"_a, "eps"_a,
+          "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);
   ops.def("embed", &embed, "isa"_a, "tokens"_a, "table"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);

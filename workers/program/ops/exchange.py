@@ -1,4 +1,4 @@
-"""Operations in which the ranks meet: the sum of their parts, and sampling."""
+"""Operations in which the ranks meet: the sum of their parts, norms of divided vectors, and sampling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +52,37 @@ class Reduce(Operation):
             )
 
         return [OperationCost("add_all_reduce", "exchange", amount)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DividedNorm(Operation):
+    """Norms of vectors that the ranks divide: x = x / sqrt(mean(x²) + eps) * weight, the mean over all ranks.
+
+    The rank's columns of the vectors are the first columns of x, fp32 [tokens, columns], in the order of `weights`.
+    `counted`: the number of these that no lower rank has too; `columns`: the number on all ranks. `message`, fp32
+    [tokens, vectors], has this rank's sums of squares, which are added in rank order.
+    """
+
+    x: Updates[Tensor]
+    message: Writes[Tensor]
+    weights: tuple[Vector, ...]
+    counted: tuple[int, ...]
+    columns: tuple[int, ...]
+    eps: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read twice and written once; the others' sums are fetched."""
+        row_bytes = sum(weight.size for weight in self.weights) * FP32
+        others = program.ranks.world - 1
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.tokens
+            fetched = rows * len(self.weights) * FP32 * others
+            return Amount(
+                rows=rows, touched=3 * rows * row_bytes, pieces=rows, fetched=fetched, meetings=min(others, 1)
+            )
+
+        return [OperationCost("divided_norm", "exchange", amount)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,6 +142,13 @@ def test_a_sum_over_two_ranks_fetches_what_the_other_has() -> None:
     assert amounts(dense(), "add_all_reduce") == []
 
 
+def test_a_norm_that_ranks_divide_fetches_a_sum_for_each_vector() -> None:
+    (alone,), (divided,) = (amounts(dense(part, divided_norm=True), "divided_norm") for part in (ALONE, Part(3)))
+    assert (alone.fetched, alone.meetings) == (0, 0)
+    assert (divided.fetched, divided.meetings) == (4 * 2 * 4 * 2, 1)
+    assert alone.touched == divided.touched == 3 * 4 * (64 + 32) * 4
+
+
 def test_experts_that_no_token_goes_to_are_not_read() -> None:
     (found,) = amounts(mixture(shared=False), "moe_gate_up")
     nbytes, share = 4 * 2 * 64 * HIDDEN, 1 - 0.5**4

@@ -5,7 +5,7 @@ from typing import cast
 
 import torch
 from numaserve.workers.interface.protocol import TokenLogprobs
-from numaserve.workers.program.ops.exchange import Reduce, Sample
+from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.reference.masks import Mask
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run, Sampled
@@ -34,6 +34,23 @@ def reduce(run: Run, op: Reduce) -> None:
     if op.post_norm is not None:
         total = normed(total, run.weights.values(op.post_norm), op.eps)
     run.put(op.residual, total, add=not op.assign)
+
+
+def divided_norm(run: Run, op: DividedNorm) -> None:
+    """Sums of squares of all ranks, in rank order, then the scaling of the rank's columns."""
+    x = run.get(op.x)
+    widths = [weight.size for weight in op.weights]
+    *vectors, rest = x.split([*widths, x.shape[1] - sum(widths)], dim=1)
+    sums = [vector[:, :count].square().sum(-1) for vector, count in zip(vectors, op.counted, strict=True)]
+    total, *others = run.ranks.gather(torch.stack(sums, dim=1))
+    for part in others:
+        total = total + part
+    scales = torch.rsqrt(total / torch.tensor(op.columns) + op.eps)
+    scaled = [
+        vector * scales[:, index, None] * run.weights.values(weight)
+        for index, (vector, weight) in enumerate(zip(vectors, op.weights, strict=True))
+    ]
+    run.put(op.x, torch.cat([*scaled, rest], dim=1))
 
 
 def sample(run: Run, op: Sample) -> None:

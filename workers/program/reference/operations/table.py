@@ -5,7 +5,7 @@ from typing import Any
 
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Operation
-from numaserve.workers.program.ops.exchange import Reduce, Sample
+from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
@@ -44,5 +44,6 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     CombineExperts: experts.combine_experts,
     CausalConv: recurrent.causal_conv,
     Reduce: exchange.reduce,
+    DividedNorm: exchange.divided_norm,
     Sample: exchange.sample,
 }

@@ -50,7 +50,7 @@ struct GemmShare {
 struct NormArgs {
   const float* x;  // [rows, ldx]
   int64_t ldx;
-  const float* weight;  // [cols]
+  const float* weight;  // [cols], or null: x is only rounded
   bf16* out;            // [rows, ldo], columns cols..written are zeroed
   int64_t ldo, written;
   int64_t rows, cols;

@@ -37,9 +37,14 @@ inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads, i
   return {{0, rows}, split(cols, threads, thread, unit)};
 }
 
-// Normalises columns of a row; `out` is the first of these columns.
+// Normalises columns of a row, or only rounds them; `out` is the first of these columns.
 inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* out) {
   const float* x = n.x + row * n.ldx;
+  if (n.weight == nullptr) {
+    for (int64_t i = columns.begin; i < columns.end; i += 16)
+      F32x16::load_head(x + i, static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i)).store(out + i);
+    return;
+  }
   const F32x16 scale = F32x16::set1(rms_scale(x, n.cols, n.eps));
   for (int64_t i = columns.begin; i < columns.end; i += 16) {
     const int valid = static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i);

@@ -109,12 +109,12 @@ def gated(
     return out[:, :n]
 
 
-def rms_norm(isa: str, x: F32, weight: F32, eps: float, threads: int = 1) -> U16:
-    """Normalised rows, with the padding that follows them."""
+def rms_norm(isa: str, x: F32, weight: F32 | None, eps: float, threads: int = 1) -> U16:
+    """Normalised rows, or without a weight only rounded ones, with the padding that follows them."""
     out = np.full((x.shape[0], padded(x.shape[1])), GARBAGE)
     wide = np.full(out.shape, np.nan, np.float32)
     wide[:, : x.shape[1]] = x
-    ops.rms_norm(isa, wide, weight, eps, out, None, 0, False, threads)
+    ops.rms_norm(isa, wide, x.shape[1], weight, eps, out, None, 0, False, threads)
     return out
 
 
@@ -161,13 +161,13 @@ def pool(isa: str, x: F32, rows: list[int], weight: F32, eps: float, threads: in
 
 
 def rms_norm_quantized(
-    isa: str, x: F32, weight: F32, eps: float, *, group: int, fused: bool, threads: int = 1
+    isa: str, x: F32, weight: F32 | None, eps: float, *, group: int, fused: bool, threads: int = 1
 ) -> tuple[U16, NDArray[np.int8]]:
     """Normalised rows, and the same in int8, with a scale for each row or `group` of columns; in one pass or two."""
     rows, cols = x.shape
     out = np.full((rows, padded(cols)), GARBAGE)
     codes = np.full((rows, 8 * padded(cols) + 64), 99, np.int8)
-    ops.rms_norm(isa, pad_columns(x), weight, eps, out, codes, group, fused, threads)
+    ops.rms_norm(isa, pad_columns(x), cols, weight, eps, out, codes, group, fused, threads)
     return out, codes
 
 

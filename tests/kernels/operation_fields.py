@@ -82,7 +82,8 @@ def fields() -> dict[str, dict[str, Any]]:
     """Of each kind, with weights and vectors of its own."""
     return {
         "embed": {"table": matrix(), "first_row": 0, "scale": 1.0, "out": EXACT},
-        "rms_norm": places("x", "out") | {"weight": vector(), "eps": 1e-5, "quantized": QUANTIZED} | {"beside": False},
+        "rms_norm": places("x", "out")
+        | {"weight": vector(), "cols": HIDDEN, "eps": 1e-5, "quantized": QUANTIZED, "beside": False},
         "quantize": places("x") | {"out": QUANTIZED, "rows_per_token": 1, "logits": False},
         "linear": places("x", "out")
         | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}

@@ -146,7 +146,9 @@ std::vector<Model> models(const KernelTable& table) {
        .vocabulary = 131,
        .layers = 2,
        .window = 40,
-       .divided_norms = true},
+       .extras = true,
+       .divided_norms = true,
+       .plain_inputs = true},
       {2, 1, 3}, 48, 20);
   add({.q_heads = 9,
        .kv_heads = 3,

@@ -25,9 +25,10 @@ struct Shape {
   int32_t window = 0;        // of the odd layers
   int32_t odd_head_dim = 0;  // of the odd layers, where they have a window; 0: as the others
   float softcap = 0.0f;
-  bool extras = false;  // biases, q and k norms, norms after the sums
+  bool extras = false;         // biases, q and k norms, norms after the sums
   bool divided_norms = false;  // norms over all heads of queries and of keys
-  int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
+  bool plain_inputs = false;   // products read the residual stream, not its norm
+  int32_t experts = 0;         // of the odd layers, two for each token and a shared one; 0: none
   // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
   int32_t value_dim = 0;
   int64_t divided_from = 0;            // tokens of a sequence from which on ranks divide its latents; 0: they do not
@@ -220,7 +221,7 @@ class RandomNodes {
     program_.add(std::move(node));
   }
 
-  // residual += the sum of `part` over the ranks; returns its norm.
+  // residual += the sum of `part` over the ranks; returns the input of the next product.
   Place add_reduced(Place part, Place residual, bool assign) {
     const bool post = shape_.extras && !assign;
     auto node = std::make_unique<ReduceNode>(part, residual, post ? rows(shape_.hidden, sizeof(float)) : residual,
@@ -231,7 +232,8 @@ class RandomNodes {
     node->eps = 1e-5f;
     program_.add(std::move(node));
     const Place out = rows(shape_.hidden, sizeof(bf16));
-    program_.add(std::make_unique<NormNode>(residual, vector(shape_.hidden, 1.0f), out, 1e-5f));
+    const float* weight = shape_.plain_inputs ? nullptr : vector(shape_.hidden, 1.0f).data();
+    program_.add(std::make_unique<NormNode>(residual, weight, shape_.hidden, out, 1e-5f));
     return out;
   }
 

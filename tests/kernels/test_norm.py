@@ -78,6 +78,22 @@ def test_a_norm_in_int8_has_the_bits_of_a_norm_that_is_quantized_after_it(
         np.testing.assert_array_equal(in_one_pass, plain)
 
 
+@pytest.mark.parametrize(("rows", "cols"), SIZES)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_without_a_weight_rows_are_only_rounded(
+    isa: str, rng: np.random.Generator, rows: int, cols: int, threads: int
+) -> None:
+    x = (rng.standard_normal((rows, cols)) * 30).astype(np.float32)
+    result = kernel_ops.rms_norm(isa, x, None, 0.0, threads)
+    np.testing.assert_array_equal(result[:, :cols], reference.to_bf16(x))
+    assert (result[:, cols:] == 0).all()
+    plain, fused = (
+        kernel_ops.rms_norm_quantized(isa, x, None, 0.0, group=32, fused=fused, threads=threads)[1]
+        for fused in (False, True)
+    )
+    np.testing.assert_array_equal(plain, fused)
+
+
 @pytest.mark.parametrize("assign", [False, True])
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 8])
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -93,6 +93,7 @@ def dense(
     part: Part = ALONE,
     *,
     post_norm: bool = False,
+    pre_norm: bool = True,
     divided_norm: bool = False,
     format: str = "bf16",
     group: int = 0,
@@ -100,7 +101,7 @@ def dense(
     """Heads and a gated MLP."""
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 32)),)))
     residual = b.embed(**part.embedding())
-    x = b.rms_norm(residual, w.vector(), EPS)
+    x = b.rms_norm(residual, w.vector(), EPS) if pre_norm else b.rounded(residual)
     qkv = b.linear(x, w.matrix(128, HIDDEN, format, group))
     if divided_norm:
         columns = 64 * part.world, 32 * part.world
@@ -108,7 +109,7 @@ def dense(
     q = b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope())
     attended = b.linear_partial(b.attention(q, cache=CacheIndex(0, 0), scale=0.2), w.matrix(HIDDEN, 64, format, group))
     b.add_all_reduce(residual, attended, eps=EPS, post_norm=w.vector() if post_norm else None, bias=w.vector())
-    x = b.rms_norm(residual, w.vector(), EPS)
+    x = b.rms_norm(residual, w.vector(), EPS) if pre_norm else b.rounded(residual)
     made = b.gated_mlp(x, w.matrix(128, HIDDEN, format, group), w.matrix(HIDDEN, 64, format, group), "silu")
     b.add_all_reduce(residual, made, eps=EPS, post_norm=w.vector() if post_norm else None)
     head = w.matrix(VOCAB // part.world, HIDDEN, format, group)
@@ -210,5 +211,6 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)
+    found[f"no norms before, {part.world}"] = dense(part, post_norm=True, pre_norm=False, format="int8")
     found[f"in groups, {part.world}"] = dense(part, format="int4", group=32)
     return found

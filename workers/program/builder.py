@@ -49,6 +49,12 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
         self.operations.append(RmsNorm(x=x, out=out, weight=weight, eps=eps))
         return out
 
+    def rounded(self, x: Residual | Tensor) -> Operand:
+        """`x`, which is fp32, in bf16: [tokens, columns]."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(RmsNorm(x=x, out=out, weight=None, eps=0.0))
+        return out
+
     def divided_norm(
         self, x: Tensor, weights: Sequence[Vector], *, counted: Sequence[int], columns: Sequence[int], eps: float
     ) -> None:

@@ -126,7 +126,8 @@ def _joining(nodes: _Nodes, op: Joining) -> dict[str, Any]:
 
 def _norm(nodes: _Nodes, op: RmsNorm) -> dict[str, Any]:
     beside = op.out.whole is not op.out
-    return {"quantized": nodes.quantized(op.quantized) if op.quantized else None, "beside": beside}
+    quantized = nodes.quantized(op.quantized) if op.quantized else None
+    return {"cols": op.x.cols, "quantized": quantized, "beside": beside}
 
 
 def _quantize(nodes: _Nodes, op: Quantize) -> dict[str, Any]:

@@ -74,12 +74,12 @@ int64_t NormNode::run_alone(Run& run, int thread) const {
 void NormNode::norm(Run& run, int64_t first_row, int part, int parts, int thread) const {
   const NormArgs args{.x = run.at<float>(x),
                       .ldx = x.ld,
-                      .weight = weight.data(),
+                      .weight = weight,
                       .out = run.at<bf16>(out) + first_row * out.ld,
                       .ldo = out.ld,
-                      .written = beside ? static_cast<int64_t>(weight.size()) : out.ld,
+                      .written = beside ? cols : out.ld,
                       .rows = run.step.num_tokens(),
-                      .cols = static_cast<int64_t>(weight.size()),
+                      .cols = cols,
                       .eps = eps};
   if (!quantized) return run.table.rms_norm(args, part, parts);
   QuantizeArgs codes = quantize_args(run, out, *quantized, args.rows);

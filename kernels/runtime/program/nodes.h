@@ -140,14 +140,15 @@ struct Quantized {
 inline constexpr int64_t kJoinedRows = 4;
 
 struct NormNode : Node {
-  NormNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
-      : Node("rms_norm"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
+  NormNode(Place x_in, const float* weight_in, int64_t cols_in, Place out_in, float eps_in)
+      : Node("rms_norm"), x(x_in), weight(weight_in), cols(cols_in), out(out_in), eps(eps_in) {}
   void run(Run& run, int thread) const override;
   bool joins_next(const Run& run) const override;
   // Normalises all rows on one thread, to its own rows of `out`; returns the first of these rows.
   int64_t run_alone(Run& run, int thread) const;
   Place x;
-  const Vector& weight;
+  const float* weight;  // null: x is only rounded
+  int64_t cols;
   Place out;
   float eps;
   std::optional<Quantized> quantized;  // the result, in addition to `out`

@@ -66,11 +66,12 @@ void add(Program& p, const Embed& f) {
 }
 
 void add(Program& p, const RmsNorm& f) {
-  require(f.x.ld >= f.weight->size && f.out.ld >= round_up(f.weight->size, kPad), f.kKind,
-          "the input or the output has too few columns for the weight");
+  require_size(f.weight, f.cols, f.kKind);
+  require(f.x.ld >= f.cols && f.out.ld >= round_up(f.cols, kPad), f.kKind,
+          "the input or the output has too few columns");
   if (f.quantized) require_quantized(f.kKind, f.out, *f.quantized);
-  auto node = std::make_unique<NormNode>(f.x, f.weight->values, f.out, f.eps);
-  require(!f.beside || (f.weight->values.size() % kPad == 0 && !f.quantized), f.kKind,
+  auto node = std::make_unique<NormNode>(f.x, data_or_null(f.weight), f.cols, f.out, f.eps);
+  require(!f.beside || (f.cols % kPad == 0 && !f.quantized), f.kKind,
           "norms that write to one output must fill whole cache lines and must not be quantized");
   node->quantized = f.quantized;
   node->beside = f.beside;

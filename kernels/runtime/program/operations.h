@@ -35,14 +35,15 @@ struct Embed {
 struct RmsNorm {
   static constexpr const char* kKind = "rms_norm";
   Place x;
-  const PaddedVector* weight;
+  std::optional<const PaddedVector*> weight;  // without a weight x is only rounded
+  int64_t cols;
   Place out;
   float eps;
   std::optional<Quantized> quantized;
   bool beside;
   void visit(auto&& field) {
-    field("x", x), field("weight", weight), field("out", out), field("eps", eps), field("quantized", quantized);
-    field("beside", beside);
+    field("x", x), field("weight", weight), field("cols", cols), field("out", out), field("eps", eps);
+    field("quantized", quantized), field("beside", beside);
   }
 };
 

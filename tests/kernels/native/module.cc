@@ -103,18 +103,19 @@ nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, c
   return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles, found.few_tiles, found.few_rows);
 }
 
-// `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`.
-void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 1> weight, float eps,
+// `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`. Without a `weight`, x is
+// only rounded.
+void rms_norm(const std::string& isa, Array<const float, 2> x, int64_t cols, Maybe<const float, 1> weight, float eps,
               Array<bf16, 2> out, Maybe<int8_t, 2> quantized, int64_t group, bool fused, int threads) {
   const KernelTable& table = *table_by_name(isa);
-  const int64_t rows = size(x, 0), cols = size(weight, 0);
+  const int64_t rows = size(x, 0);
   require(size(out, 0) >= rows && size(out, 1) >= round_up(cols, kPad), "the output is too small");
-  require(size(x, 1) >= cols, "x has fewer columns than weight");
+  require(size(x, 1) >= cols && (!weight || size(*weight, 0) == cols), "x or weight has too few columns");
   require(!quantized || (size(*quantized, 0) >= rows && size(*quantized, 1) >= quantized_bytes(cols, group)),
           "the output is too small");
   const NormArgs args{.x = x.data(),
                       .ldx = size(x, 1),
-                      .weight = weight.data(),
+                      .weight = data_or_null(weight),
                       .out = out.data(),
                       .ldo = size(out, 1),
                       .written = size(out, 1),
@@ -252,8 +253,8 @@ NB_MODULE(numaserve_kernel_tests, ops) {
           "l2_bytes"_a);
   ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a, "vendor"_a = "", "family"_a = 0);
   ops.def("pool", &pool, "isa"_a, "x"_a, "rows"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
-  ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,
-          "fused"_a, "threads"_a);
+  ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "cols"_a, "weight"_a.none(), "eps"_a, "out"_a, "quantized"_a.none(),
+          "group"_a, "fused"_a, "threads"_a);
   ops.def("divided_norm", &divided_norm, "isa"_a, "x"_a, "cols"_a, "counted"_a, "all_cols"_a, "weights"_a, "eps"_a,
           "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),

@@ -60,17 +60,20 @@ class Keep(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class RmsNorm(Operation):
-    """out, bf16 [tokens, columns] = x / sqrt(mean(x²) + eps) * weight; `quantized` is the same in int8."""
+    """out, bf16 [tokens, columns] = x / sqrt(mean(x²) + eps) * weight; `quantized` is the same in int8.
+
+    Without a weight, x is only rounded.
+    """
 
     x: Reads[Residual | Tensor]
     out: Writes[Operand | OperandColumns]
     quantized: Writes[Quantized | None] = None
-    weight: Vector
+    weight: Vector | None
     eps: float
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read, bf16 written, and maybe int8."""
-        columns = self.weight.size
+        columns = self.x.cols
         row_bytes = columns * (FP32 + BF16 + (INT8 if self.quantized else 0))
         return [of_columns("rms_norm", columns, row_bytes, repeated=columns * FP32)]
 

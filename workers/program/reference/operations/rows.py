@@ -26,8 +26,9 @@ def keep(run: Run, op: Keep) -> None:
 
 
 def rms_norm(run: Run, op: RmsNorm) -> None:
-    """The norm of each row in bf16, and in int8 where that is wanted."""
-    out = run.numbers.bf16(normed(run.get(op.x), run.weights.values(op.weight), op.eps))
+    """The norm of each row in bf16, or the row itself, and the same in int8 where that is wanted."""
+    x, weight = run.get(op.x), run.optional(op.weight)
+    out = run.numbers.bf16(x if weight is None else normed(x, weight, op.eps))
     run.put(op.out, out)
     if op.quantized is not None:
         run.put(op.quantized, run.numbers.int8(out, op.quantized.group))

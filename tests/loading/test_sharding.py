@@ -75,6 +75,15 @@ def test_every_query_head_is_on_one_rank_together_with_its_kv_head(
         assert all(q for q, _ in heads)
 
 
+@given(kv_heads=st.integers(1, 16), group=st.integers(1, 12), weights=RANKS)
+def test_a_kv_head_that_several_ranks_hold_is_one_ranks_own(kv_heads: int, group: int, weights: list[int]) -> None:
+    model = configured(num_attention_heads=kv_heads * group, num_key_value_heads=kv_heads, num_hidden_layers=1)
+    axis = axes_of(model)["kv_heads"]
+    ranks = model.partition(weights).ranks
+    assert [head for rank in ranks for head in rank.own(axis)] == list(range(kv_heads))
+    assert all(not rank.own(axis) or rank.own(axis) == rank.along(axis) for rank in ranks)
+
+
 @given(total=st.integers(1, 5000), unit=st.sampled_from([1, 16, 32]), weights=RANKS)
 def test_every_row_is_in_exactly_one_range_and_cuts_lie_on_tiles(total: int, unit: int, weights: list[int]) -> None:
     ranges = split(total, weights, unit)

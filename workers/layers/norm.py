@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
+from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.layer import Layer
-from numaserve.workers.layers.parameters import Parameter, Source, VectorParameter, whole
+from numaserve.workers.layers.parameters import Order, Parameter, Part, Source, VectorParameter, whole
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -49,3 +50,46 @@ class Norm(Layer):
     def forward(self, b: ProgramBuilder, part: RankPart, x: Residual | Tensor) -> Operand:
         """The norm of `x` in bf16, of its shape."""
         return b.rms_norm(x, self.weight(part), self.eps)
+
+
+@dataclass(frozen=True)
+class NoNorm(Norm):
+    """The input of a sub-layer without a norm: the residual stream itself. `eps` is of norms after the sub-layer."""
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        return iter(())
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Residual | Tensor) -> Operand:
+        """`x` in bf16, of its shape."""
+        return b.rounded(x)
+
+
+@dataclass(frozen=True)
+class DividedNorm(Layer):
+    """The norm of a vector that ranks divide along `axis`, `width` columns to a unit."""
+
+    module: str
+    axis: Axis
+    width: int
+    eps: float
+    gguf: str = ""
+
+    @property
+    def columns(self) -> int:
+        """The columns of all ranks."""
+        return self.axis.count * self.width
+
+    @cached_property
+    def parameter(self) -> VectorParameter:
+        """The declaration of the weight, with the rank's columns."""
+        source = Source(f"{self.module}.weight", (self.columns,), self.gguf and f"{self.gguf}.weight")
+        return VectorParameter((Part(source, Order(self.axis.count, self.width), self.axis, self.width),))
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield self.parameter
+
+    def counted(self, part: RankPart) -> int:
+        """The columns of the rank that no lower rank has too."""
+        return len(part.own(self.axis)) * self.width

@@ -116,6 +116,12 @@ class RankPart:
         """Its part of an axis."""
         return self.partition.ranges(axis)[self.rank]
 
+    def own(self, axis: Axis) -> range:
+        """Its part of an axis without the units that a lower rank has too."""
+        mine = self.along(axis)
+        lower = max((each.stop for each in self.partition.ranges(axis)[: self.rank]), default=0)
+        return range(max(mine.start, lower), mine.stop)
+
     def units(self, parameter: Parameter) -> Sequence[int]:
         """The units that a declaration stands for here; one without number where it stands for itself."""
         return (0,) if parameter.each is None else self.along(parameter.each)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from numaserve.workers.layers.layer import Layer
-from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.norm import DividedNorm, Norm
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -58,3 +58,23 @@ class HeadNorms(QueryKeyNorms):
             eps=self.q.eps,
             norm_rotated=self.after_rotation,
         )
+
+
+@dataclass(frozen=True)
+class AllHeadsNorms(QueryKeyNorms):
+    """An RMS norm over all query heads together, and one over all key heads."""
+
+    q: DividedNorm
+    k: DividedNorm
+
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
+        """See `QueryKeyNorms`."""
+        norms = self.q, self.k
+        b.divided_norm(
+            qkv,
+            [part.whole(norm.parameter) for norm in norms],
+            counted=[norm.counted(part) for norm in norms],
+            columns=[norm.columns for norm in norms],
+            eps=self.q.eps,
+        )
+        return b.qkv_rope(qkv, layer=index, rope=rope)

@@ -6,16 +6,16 @@ from functools import cached_property
 from typing import Any
 
 from numaserve.workers.layers.attention import Attention, Biases
-from numaserve.workers.layers.axes import QueryHeads
+from numaserve.workers.layers.axes import KvHeads, QueryHeads
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import FeedForward, Mixer
 from numaserve.workers.layers.mask import Sinks
 from numaserve.workers.layers.mlp import Mlp
-from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.norm import DividedNorm, Norm
 from numaserve.workers.layers.predictor import Predictor
-from numaserve.workers.layers.query_key_norms import HeadNorms
+from numaserve.workers.layers.query_key_norms import AllHeadsNorms, HeadNorms
 from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
@@ -108,10 +108,21 @@ class Common:
         k_norm = Norm(at + k, self.head_dim, self.eps, f"{at}attn_k_norm", plus_one)
         return HeadNorms(q_norm, k_norm, after_rotation)
 
+    def all_heads_norms(self, layer: int) -> AllHeadsNorms:
+        """A norm over all query heads, and one over all key heads."""
+        at, dim = f"layers.{layer}.", self.head_dim
+        keys = KvHeads("kv_heads", self.kv_heads, self.heads)
+        q_norm = DividedNorm(f"{at}self_attn.q_norm", self._queries, dim, self.eps, f"{at}attn_q_norm")
+        return AllHeadsNorms(q_norm, DividedNorm(f"{at}self_attn.k_norm", keys, dim, self.eps, f"{at}attn_k_norm"))
+
     def sinks(self, layer: int) -> Sinks:
         """A logit of each query head."""
-        at, heads = f"layers.{layer}.", QueryHeads("query_heads", self.heads, self.kv_heads)
-        return Sinks(f"{at}self_attn.sinks", heads, f"{at}attn_sinks.weight")
+        at = f"layers.{layer}."
+        return Sinks(f"{at}self_attn.sinks", self._queries, f"{at}attn_sinks.weight")
+
+    @property
+    def _queries(self) -> QueryHeads:
+        return QueryHeads("query_heads", self.heads, self.kv_heads)
 
     def mlp(self, layer: int, **changes: Any) -> Mlp:
         """A gated MLP."""

@@ -84,6 +84,10 @@ def _as_config_json(
     values: dict[str, object] = {
         key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
     }
+    slides = values.get("sliding_window_pattern")
+    if isinstance(slides, list):  # by layer
+        del values["sliding_window_pattern"]
+        values["layer_types"] = ["sliding_attention" if each else "full_attention" for each in slides]
     values |= form.values(metadata, values)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors

@@ -16,6 +16,7 @@ from numaserve.workers.mapped import MappedFile
 _MAX_ARRAY_ITEMS = 2**24
 _KNOWN_TYPES = frozenset(int(kind) for kind in GGMLQuantizationType)
 _INTEGERS = (GGUFValueType.UINT32, GGUFValueType.INT32)
+_READ = (*_INTEGERS, GGUFValueType.BOOL)  # items of arrays
 
 
 class _UnknownType(Exception):
@@ -31,13 +32,14 @@ class GGUFFile(GGUFReader):
     def scalar(self, key: str) -> object:
         """Return the number, text or truth value of a metadata key; None if the key is missing or an array.
 
-        Some files have a number for each layer: an array of equal integers counts as that number.
+        Some files have a number for each layer: an array of equal integers counts as that number. An array of truth
+        values is a list.
         """
         field = self.fields.get(key)
         if field is None:
             return None
         if field.types[0] == GGUFValueType.ARRAY:
-            return _only_number(field)
+            return field.parts[-1].tolist() if field.types[1] == GGUFValueType.BOOL else _only_number(field)
         value: object = field.contents()
         return value
 
@@ -85,7 +87,7 @@ class GGUFFile(GGUFReader):
             raise ValueError("the metadata holds an array of arrays")
         if end > len(self.data):
             raise ValueError("an array extends past the end of the file")
-        parts = [self.data[begin:end].view(self.gguf_scalar_to_np[item])] if item in _INTEGERS else []
+        parts = [self.data[begin:end].view(self.gguf_scalar_to_np[item])] if item in _READ else []
         return end - orig_offs, parts, [], [GGUFValueType.ARRAY, item]
 
 

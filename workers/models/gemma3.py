@@ -9,15 +9,13 @@ from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MULTIMODAL,
     read_common,
-    read_head_dim,
     read_layer_kinds,
     read_text,
 )
-from numaserve.workers.models.config.rope import rope_from
+from numaserve.workers.models.config.rope import read_ropes
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.gemma2 import gemma, query_scalar
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program.rope import RopeConfig
 
 # Published multimodal checkpoints spell out only what differs from these.
 _DEFAULTS = {
@@ -41,19 +39,11 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     common = read_common(fields)
     pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
     slides = read_layer_kinds(fields, [bool((layer + 1) % pattern) for layer in range(common.layers)])
+    full_theta = fields.number("rope_theta", 1.0, 1e12, 1e6)
+    sliding_theta = fields.number("rope_local_base_freq", 1.0, 1e12, 1e4)
+    ropes = read_ropes(fields, common.head_dim, full_theta=full_theta, sliding_theta=sliding_theta)
     norms_of = partial(common.head_norms, plus_one=True)
-    return gemma(common, "gemma3", architecture, slides, ropes=_read_ropes(fields), norms_of=norms_of, **MULTIMODAL)
-
-
-def _read_ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
-    head_dim = read_head_dim(fields)
-    theta = fields.number("rope_theta", 1.0, 1e12, 1e6)
-    theta_sliding = fields.number("rope_local_base_freq", 1.0, 1e12, 1e4)
-    nested = fields.child("rope_parameters")
-    # In the older spelling the scaling is of the full layers only.
-    full = fields.child("rope_scaling") if fields.has("rope_scaling") else nested.child("full_attention")
-    sliding = nested.child("sliding_attention")
-    return (rope_from(fields, full, head_dim, theta=theta), rope_from(fields, sliding, head_dim, theta=theta_sliding))
+    return gemma(common, "gemma3", architecture, slides, ropes=ropes, norms_of=norms_of, **MULTIMODAL)
 
 
 FAMILY = Family(

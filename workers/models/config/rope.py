@@ -32,6 +32,20 @@ def read_rope(
     return rope_from(fields, rope, head_dim, theta=theta, partial=partial, kinds=kinds)
 
 
+def read_ropes(
+    fields: Fields, head_dim: int, *, full_theta: float, sliding_theta: float
+) -> tuple[RopeConfig, RopeConfig]:
+    """Return the rotary embeddings of layers that see all tokens and of layers that slide; both have a default
+    theta."""
+    nested = fields.child("rope_parameters")
+    # In the older spelling the scaling is of the full layers only.
+    full = fields.child("rope_scaling") if fields.has("rope_scaling") else nested.child("full_attention")
+    sliding = nested.child("sliding_attention")
+    return rope_from(fields, full, head_dim, theta=full_theta), rope_from(
+        fields, sliding, head_dim, theta=sliding_theta
+    )
+
+
 def rope_from(
     model: Fields,
     rope: Fields,

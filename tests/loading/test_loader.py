@@ -76,7 +76,10 @@ def test_an_expanded_gguf_file_computes_what_its_dequantized_weights_compute(
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", kind), model, tp, team)
 
 
-@pytest.mark.parametrize("case", ["smollm3", "ministral3", "granite", "ernie4_5", "hunyuan", "glm4_moe"])
+GGUF_CASES = ["smollm3", "ministral3", "granite", "ernie4_5", "hunyuan", "glm4_moe", "olmo2", "olmo3"]
+
+
+@pytest.mark.parametrize("case", GGUF_CASES)
 def test_a_gguf_file_computes_what_its_family_computes(case: str, tmp_path: Path, team: Team) -> None:
     model = checkpoints.random_model(case)
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, 2, team)

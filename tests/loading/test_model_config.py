@@ -84,6 +84,8 @@ def norm_eps(config: ModelConfig) -> float:
         (hf.GraniteConfig, "GraniteForCausalLM"),
         (hf.Ernie4_5Config, "Ernie4_5ForCausalLM"),
         (hf.HunYuanDenseV1Config, "HunYuanDenseV1ForCausalLM"),
+        (hf.Olmo2Config, "Olmo2ForCausalLM"),
+        (hf.Olmo3Config, "Olmo3ForCausalLM"),
     ],
 )
 def test_what_a_config_leaves_out_has_the_default_of_transformers(

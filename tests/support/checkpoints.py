@@ -58,6 +58,17 @@ _GEMMA3_ROPE = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
 }
+OLMO3_ROPE = {
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+            "rope_theta": 5e5,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+    }
+}
 GRANITE = {"attention_multiplier": 0.15, "logits_scaling": 1.7}
 _MINISTRAL = {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
@@ -108,6 +119,12 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "ernie4_5": lambda: hf.Ernie4_5Config(**sizes(120, 6, 2, 160, head_dim=24, tie_word_embeddings=False)),
     "hunyuan": lambda: hf.HunYuanDenseV1Config(
         **sizes(120, 5, 1, 160, head_dim=24), **rope("dynamic", alpha=50.0, factor=1.0)
+    ),
+    "olmo2": lambda: hf.Olmo2Config(**sizes(120, 5, 1, 160)),
+    "olmo3": lambda: hf.Olmo3Config(
+        **sizes(96, 4, 2, 160, layers=3, sliding_window=16),
+        **OLMO3_ROPE,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
@@ -303,6 +320,7 @@ _GGUF_NAMES = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
+    "olmo3": "olmo2",
     "hunyuan_v1_dense": "hunyuan-dense",
     "ministral3": "mistral3",
     "deepseek_v2": gguf_latent.ARCHITECTURE,
@@ -376,7 +394,7 @@ def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_head_count(config.num_attention_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    rope = config.rope_parameters
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     # llama.cpp's converter widens the base of what has an alpha.
     widened = rope["alpha"] ** (config.head_dim / (config.head_dim - 2)) if "alpha" in rope else 1.0
     writer.add_rope_freq_base(rope["rope_theta"] * widened)
@@ -395,6 +413,9 @@ def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, hea
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0)))
+    if config.model_type == "olmo3":
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
     if config.model_type == "granite":
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)

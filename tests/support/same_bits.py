@@ -116,6 +116,12 @@ _SIZES = {
     "hunyuan": lambda more: hf.HunYuanDenseV1Config(
         **checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more), **checkpoints.rope("dynamic", alpha=50.0, factor=1.0)
     ),
+    "olmo2": lambda more: hf.Olmo2Config(**checkpoints.sizes(96, 6, 1, 96, **more)),
+    "olmo3": lambda more: hf.Olmo3Config(
+        **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, **more),
+        **checkpoints.OLMO3_ROPE,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
     "granite": lambda more: hf.GraniteConfig(
         **checkpoints.sizes(96, 6, 3, 96, **more), **checkpoints.GRANITE, residual_multiplier=0.22
     ),
@@ -127,6 +133,8 @@ DENSE_MODELS = (
     "granite",
     "ernie4_5",
     "hunyuan",
+    "olmo2",
+    "olmo3",
 )  # what few families have, with kernels that all have
 EXPERT_MODELS = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "glm4_moe_lite"),

@@ -35,6 +35,7 @@ OF_ARCHITECTURE = {
     "qwen2moe": EXPERTS,
     "qwen3moe": EXPERTS,
     "gpt-oss": EXPERTS,
+    "minimax-m2": EXPERTS,
     "glm4moe": EXPERTS | {"expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek2": LATENT,
 }

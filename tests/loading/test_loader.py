@@ -76,7 +76,7 @@ def test_an_expanded_gguf_file_computes_what_its_dequantized_weights_compute(
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", kind), model, tp, team)
 
 
-GGUF_CASES = ["smollm3", "ministral3", "granite", "ernie4_5", "hunyuan", "glm4_moe", "olmo2", "olmo3"]
+GGUF_CASES = ["smollm3", "ministral3", "granite", "ernie4_5", "hunyuan", "glm4_moe", "olmo2", "olmo3", "minimax_m2"]
 
 
 @pytest.mark.parametrize("case", GGUF_CASES)

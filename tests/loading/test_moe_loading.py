@@ -180,6 +180,50 @@ def test_published_experts_are_kept_as_they_are_on_any_number_of_ranks(layout: s
                 assert {matrix.format for matrix in mlp.all} == {native}
 
 
+def test_minimax_m2_is_loaded_as_it_is_published(tmp_path: Path, team: Team) -> None:
+    config = hf.MiniMaxM2Config(
+        **checkpoints.sizes(160, 6, 2, 96, head_dim=32, num_local_experts=5, num_experts_per_tok=2, rotary_dim=16)
+    )
+    model = checkpoints.build(config)
+    path = save_published(model, tmp_path, "fp8 blocks")
+    skipped = {"modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}
+    edit_config(
+        path,
+        quantization_config=LAYOUTS["fp8 blocks"].config | skipped | {"fmt": "float8_e4m3fn"},
+        rope_parameters=None,
+        rope_theta=5000000,
+        rotary_dim=16,
+        attn_type_list=[1, 1],
+        qk_norm_type="per_layer",
+        scoring_func="sigmoid",
+        shared_intermediate_size=0,
+        use_mtp=True,
+        use_qk_norm=True,
+        use_routing_bias=True,
+    )
+    for tp in (1, 2, 3):
+        for weights in assert_same_logits(path, model, tp, team):
+            mlp = experts_of(weights)
+            assert mlp.router.format == "bf16"
+            assert {matrix.format for matrix in mlp.all} == {"fp8"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attn_type_list": [1, 0]}, "attn_type_list holds 0"),
+        ({"scoring_func": "softmax"}, "scoring_func='softmax' is not supported"),
+        ({"shared_intermediate_size": 64}, "shared_intermediate_size=64 is not supported"),
+        ({"use_qk_norm": False}, "use_qk_norm=False is not supported"),
+    ],
+)
+def test_other_variants_of_minimax_m2_are_refused(change: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = checkpoints.save(checkpoints.random_model("minimax_m2"), tmp_path)
+    edit_config(path, **change)
+    with pytest.raises(OperatorError, match=re.escape(message)):
+        load_model_config(path)
+
+
 def test_experts_that_are_stored_differently_take_the_format_that_holds_all(tmp_path: Path, team: Team) -> None:
     model = small_qwen2_moe()
     path = save_published(model, tmp_path, "awq", skip=lambda name: "layers.1.mlp.experts.4.down_proj" in name)

@@ -153,6 +153,9 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         use_qk_norm=True,
         attention_bias=True,
     ),
+    "minimax_m2": lambda: hf.MiniMaxM2Config(
+        **sizes(96, 6, 2, 104, head_dim=32, num_local_experts=7, num_experts_per_tok=3, rotary_dim=16)
+    ),
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
         **sizes(96, 6, 3, 104, head_dim=32, num_local_experts=5, num_experts_per_tok=2, sliding_window=16),
@@ -320,6 +323,7 @@ _GGUF_NAMES = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
+    "minimax_m2": "minimax-m2",
     "olmo3": "olmo2",
     "hunyuan_v1_dense": "hunyuan-dense",
     "ministral3": "mistral3",
@@ -428,6 +432,9 @@ def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, hea
     elif hasattr(config, "num_experts"):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
+    if config.model_type == "minimax_m2":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if hasattr(config, "moe_intermediate_size") and config.model_type != "glm4_moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if hasattr(config, "shared_expert_intermediate_size"):

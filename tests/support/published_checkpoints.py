@@ -46,15 +46,17 @@ def small_kimi(**changes: int) -> hf.PreTrainedModel:
 
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be quantized: names of modules as checkpoints have them, and weights [out features, in features] that
-    are the model's own. Experts are Qwen's."""
+    are the model's own. Experts are Qwen's or MiniMax's."""
+    is_minimax = model.config.model_type == "minimax_m2"
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "shared_expert_gate")):
             yield name, module.weight.data
         if name.endswith(".experts"):
             for index, gate_up in enumerate(module.gate_up_proj.data):
-                gate, up = gate_up.chunk(2)
-                parts = {"gate_proj": gate, "up_proj": up, "down_proj": module.down_proj.data[index]}
-                yield from ((f"{name}.{index}.{part}", weight) for part, weight in parts.items())
+                weights = *gate_up.chunk(2), module.down_proj.data[index]
+                parts = ("w1", "w3", "w2") if is_minimax else ("gate_proj", "up_proj", "down_proj")
+                at = name.replace(".mlp.", ".block_sparse_moe.") if is_minimax else name
+                yield from zip((f"{at}.{index}.{part}" for part in parts), weights, strict=True)
 
 
 def save_published(

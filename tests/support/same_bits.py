@@ -122,6 +122,10 @@ _SIZES = {
         **checkpoints.OLMO3_ROPE,
         layer_types=["sliding_attention", "full_attention"],
     ),
+    "minimax_m2": lambda more: hf.MiniMaxM2Config(
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, num_local_experts=6, num_experts_per_tok=2, **more),
+        rotary_dim=16,
+    ),
     "granite": lambda more: hf.GraniteConfig(
         **checkpoints.sizes(96, 6, 3, 96, **more), **checkpoints.GRANITE, residual_multiplier=0.22
     ),
@@ -138,7 +142,7 @@ DENSE_MODELS = (
 )  # what few families have, with kernels that all have
 EXPERT_MODELS = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "glm4_moe_lite"),
-    "mistral4",
+    *("mistral4", "minimax_m2"),
 )
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 KIMI_MODEL = "kimi_k25-int4"  # likewise

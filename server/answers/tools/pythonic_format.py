@@ -1,4 +1,4 @@
-"""Formats with calls written as in Python: [f(a=1, b="x"), g()]."""
+"""Formats with calls written as in Python, in a list or in lines: [f(a=1, b="x"), g()]."""
 
 import json
 import re
@@ -27,27 +27,43 @@ _KEY = re.compile(r"\w")
 
 @dataclass(frozen=True, kw_only=True)
 class PythonicFormat(ToolFormat):
-    """A list of calls with keyword arguments, whose values are literals of Python."""
+    """Calls with keyword arguments, whose values are literals of Python.
+
+    `in_lines`: each call is on a line, and values are in JSON; otherwise the calls are a list.
+    """
 
     separator: str = ", "
+    in_lines: bool = False
 
     def read(self, scanner: Scanner, sink: Sink, trigger: str) -> Steps[None]:
         """See `ToolFormat`."""
-        yield from scanner.lines("[")
+        yield from scanner.lines("" if self.in_lines else "[")
         while True:
             yield from self._name(scanner, sink, known=not trigger)
             try:
                 yield from self._arguments(scanner, sink)
             except Broken:
-                yield from scanner.until(markers(*{self.end[1:]} - {""}), sink.arguments)
+                yield from scanner.until(markers(*{self._end} - {""}), sink.arguments)
                 return
             finally:
                 scanner.forget()
-            yield from scanner.space()
-            if (yield from scanner.one_of(",")) is None:
+            if not (yield from self._goes_on(scanner)):
                 break
-        yield from scanner.expect("]")
-        yield from scanner.close_lines(self.end[1:])
+        if not self.in_lines:
+            yield from scanner.expect("]")
+        yield from scanner.close_lines(self._end)
+
+    @property
+    def _end(self) -> str:
+        """The end after the bracket of a list."""
+        return self.end if self.in_lines else self.end[1:]
+
+    def _goes_on(self, scanner: Scanner) -> Steps[bool]:
+        """Return whether another call follows."""
+        yield from scanner.space()
+        if self.in_lines:
+            return _NAME.match((yield from scanner.peek())) is not None
+        return (yield from scanner.one_of(",")) is not None
 
     def _name(self, scanner: Scanner, sink: Sink, known: bool) -> Steps[None]:
         yield from scanner.space()
@@ -80,7 +96,11 @@ class PythonicFormat(ToolFormat):
 
     def render_call(self, call: Call, number: int) -> str:
         """See `ToolFormat`."""
-        return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
+        arguments = (
+            (key, json.dumps(value, ensure_ascii=False) if self.in_lines else repr(value))
+            for key, value in call.arguments.items()
+        )
+        return f"{call.name}({', '.join(f'{key}={value}' for key, value in arguments)})"
 
     def call_form(self, tool: Tool) -> Form:
         """See `ToolFormat`. Values are in JSON; the reader accepts JSON's words too."""

@@ -72,7 +72,13 @@ def test_attention_and_small_operations_give_rows_with_times() -> None:
     assert [(row.what["kv"], row.what["phase"]) for row in rows[:6]] == [
         (dtype, phase) for dtype in KV_DTYPES for phase in ("prefill", "decode")
     ]
-    assert {str(row.what["operation"]) for row in rows[6:]} >= {"rms_norm", "rope_store", "pool", "sample, greedy"}
+    assert {str(row.what["operation"]) for row in rows[6:]} >= {
+        "rms_norm",
+        "divided_norm",
+        "rope_store",
+        "pool",
+        "sample, greedy",
+    }
     assert all(float(row.figures["best_us"] or 0) > 0 for row in rows)
 
 

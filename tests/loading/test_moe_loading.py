@@ -214,7 +214,6 @@ def test_minimax_m2_is_loaded_as_it_is_published(tmp_path: Path, team: Team) -> 
         ({"attn_type_list": [1, 0]}, "attn_type_list holds 0"),
         ({"scoring_func": "softmax"}, "scoring_func='softmax' is not supported"),
         ({"shared_intermediate_size": 64}, "shared_intermediate_size=64 is not supported"),
-        ({"use_qk_norm": False}, "use_qk_norm=False is not supported"),
     ],
 )
 def test_other_variants_of_minimax_m2_are_refused(change: dict[str, object], message: str, tmp_path: Path) -> None:

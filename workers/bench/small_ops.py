@@ -42,14 +42,23 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
     width, kv_width = heads.query * heads.dim, 2 * heads.kv * heads.dim
     projection = random_matrix(team, width + kv_width, shape.hidden, INT8)
     rope, weight = rope_table(most, heads.dim), ones(shape.hidden)
+    normed = width, kv_width // 2  # queries and keys
+    norms = [ones(columns) for columns in normed]
     for layer in range(_LAYERS):
+<<<<<<< ours
         b.qkv_rope(b.linear(x, projection), cache=CacheIndex(0, layer), rope=rope)
+=======
+        qkv = b.linear(x, projection)
+        b.divided_norm(qkv, norms, counted=normed, columns=normed, eps=1e-5)
+        b.qkv_rope(qkv, layer=layer, rope=rope)
+>>>>>>> theirs
         x = b.rms_norm(residual, weight, 1e-5)
     b.linear(x, projection)
     program = built(b, team)
     start_slot(program, 0, range(-(-most // PAGE_SIZE)))
     nodes = {  # bytes of a token, and how many there are in the program
         "rms_norm": (shape.hidden * (_FP32 + _BF16 + _INT8), _LAYERS + 1),  # writes its result in int8 too
+        "divided_norm": (3 * sum(normed) * _FP32, _LAYERS),
         "rope_store": ((width + kv_width) * (_FP32 + _BF16), _LAYERS),
     }
     for count in tokens:

@@ -48,7 +48,6 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _refuse_variants(fields: Fields) -> None:
-    fields.refuse("use_qk_norm", True)
     fields.refuse("qk_norm_type", "per_layer")
     fields.refuse("scoring_func", "sigmoid")
     fields.refuse("use_routing_bias", True)

@@ -164,11 +164,19 @@ class Vector:
     def size(self) -> int: ...
 
 class RopeTable:
-    """Cosines and sines [positions, rotated dimensions / 2] of one rotary embedding."""
+    """Cosines and sines [positions, rotated dimensions / 2] of one rotary embedding, and factors of queries."""
 
-    def __init__(self, cos: npt.NDArray[np.float32], sin: npt.NDArray[np.float32]) -> None: ...
+    def __init__(
+        self,
+        cos: npt.NDArray[np.float32],
+        sin: npt.NDArray[np.float32],
+        query_scale: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        """Copy the tables. `query_scale`, [positions]: queries are multiplied by it; None: by 1."""
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Return both tables, [2, positions, rotated dimensions / 2]."""
+    def query_scale_to_numpy(self) -> npt.NDArray[np.float32]:
+        """Return the factors of queries, [positions], or nothing where all are 1."""
     @property
     def positions(self) -> int: ...
 
@@ -179,8 +187,8 @@ class Program:
         """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, vocabulary, extra_tokens,
         context_parallel (None, or a tuple: boundaries of the ranks' heads, from how many tokens on, of at most how many
         sequences), kv_dtype (bf16, int8 or fp8_e4m3) and arena_bytes. `caches` has a tuple for each kind of KV cache:
-        query heads, KV heads, dimensions, dimensions of a latent's values or 0, window or 0, layers. `states` has one
-        for each kind of state: bytes of a slot, bytes of a page, layers.
+        query heads, KV heads, dimensions, dimensions of a latent's values or 0, window or 0, whether the window begins
+        at its multiples, layers. `states` has one for each kind of state: bytes of a slot, bytes of a page, layers.
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
         cannot do.

@@ -1,6 +1,7 @@
 #include "kernels/bindings/program.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -64,11 +65,14 @@ struct FromPython<Division> {
 template <>
 struct FromPython<CacheKind> {
   static std::string wanted() {
-    return "a tuple (query heads, KV heads, dimensions, dimensions of a latent's values, window, layers)";
+    return "a tuple (query heads, KV heads, dimensions, dimensions of a latent's values, window, whether it is "
+           "aligned, "
+           "layers)";
   }
   static bool read(nb::handle from, CacheKind& to, Kept& kept) {
     HeadGeometry& heads = to.heads;
-    return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.head_dim, heads.value_dim, to.window, to.layers);
+    return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.head_dim, heads.value_dim, to.window.tokens,
+                      to.window.aligned, to.layers);
   }
 };
 template <>
@@ -99,11 +103,13 @@ void init_slot(Program& program, int64_t slot, const nb::dict& settings) {
   program.slots().init(slot, arguments<SlotSettings>("init_slot", settings, none));
 }
 
-std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin) {
+std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin, const std::optional<Floats>& query_scale) {
   if (sin.shape(0) != cos.shape(0) || sin.shape(1) != cos.shape(1))
     throw std::invalid_argument("the cosine and sine tables must have the same shape");
+  if (query_scale && query_scale->shape(0) != cos.shape(0))
+    throw std::invalid_argument("the scale of queries must have a factor for each position");
   return std::make_unique<RopeTable>(cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)),
-                                     static_cast<int32_t>(cos.shape(1)));
+                                     static_cast<int32_t>(cos.shape(1)), query_scale ? query_scale->data() : nullptr);
 }
 
 // Copies the vectors, one after the other, into an array of this shape.
@@ -218,12 +224,13 @@ void bind_program(nb::module_& m) {
 
   nb::class_<RopeTable>(m, "RopeTable",
                         "Cosines and sines [positions, rotated dimensions / 2] of one rotary embedding.")
-      .def(nb::new_(&make_rope), nb::arg("cos"), nb::arg("sin"))
+      .def(nb::new_(&make_rope), nb::arg("cos"), nb::arg("sin"), nb::arg("query_scale") = nb::none())
       .def("to_numpy",
            [](const RopeTable& self) {
              return copied({&self.cos, &self.sin},
                            {2, static_cast<size_t>(self.positions), static_cast<size_t>(self.half)});
            })
+      .def("query_scale_to_numpy", [](const RopeTable& self) { return copied({&self.q_scale}, {self.q_scale.size()}); })
       .def_ro("positions", &RopeTable::positions);
 
   nb::class_<Program> program(m, "Program", "A forward pass as one list of nodes, run by one call per step.");

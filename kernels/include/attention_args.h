@@ -14,6 +14,9 @@ struct PageRun {
   int32_t page;
 };
 
+// The norm of each head of queries and of keys: none, before the rotation, or after it.
+enum class HeadNorm : int32_t { kNone, kBefore, kAfter };
+
 struct RopeStoreArgs {
   const float* qkv;  // [rows, ld]: q heads, k heads, v heads
   int64_t ld;
@@ -21,11 +24,12 @@ struct RopeStoreArgs {
   const float* cos;                                 // [positions, rot_dim / 2]
   const float* sin;
   int32_t rot_dim;
-  const float* q_norm;  // [head_dim] or null
+  const float* q_scale;  // [positions], the factors of queries; or null
+  HeadNorm norm;
+  const float* q_norm;  // [head_dim], or null for weights of 1
   const float* k_norm;
   float eps;
-  bool norm_rotated;  // norms come after the rotation, not before it
-  bf16* q;            // [rows, q_heads, head_tiles * 32]
+  bf16* q;  // [rows, q_heads, head_tiles * 32]
   KvLayer kv;
   const PageRun* runs;
   int64_t num_runs;
@@ -40,7 +44,8 @@ struct LatentStoreArgs {
   int32_t heads, nope_dim, rope_dim, value_dim;
   const float* cos;  // [positions, rope_dim / 2]
   const float* sin;
-  const float* norm;  // [value_dim], of the latent
+  const float* q_scale;  // [positions], the factors of queries; or null
+  const float* norm;     // [value_dim], of the latent
   float eps;
   bf16* nope;  // [rows, ld_nope]: for each head its first nope_dim values
   int64_t ld_nope;
@@ -76,12 +81,23 @@ struct AttentionSequence {
           .page = s.pages[position / kPageTokens]};
 }
 
+// The positions that a token sees: up to its own, and no earlier ones than `first`.
+struct Window {
+  int32_t tokens = 0;    // 0: from position 0 on
+  bool aligned = false;  // from the last multiple of `tokens` on; otherwise the last `tokens` positions
+  [[gnu::always_inline]] constexpr int32_t first(int32_t position) const {
+    if (tokens == 0) return 0;
+    if (aligned) return position / tokens * tokens;
+    return position >= tokens ? position - tokens + 1 : 0;
+  }
+};
+
 struct AttentionArgs {
   const bf16* q;  // [rows, q_heads, head_tiles * 32]
   int32_t q_heads, kv_heads, head_dim, head_tiles;
-  float scale;     // above 0
-  float softcap;   // 0: none
-  int32_t window;  // 0: none; otherwise a token sees itself and the window - 1 tokens before it
+  float scale;    // above 0
+  float softcap;  // 0: none
+  Window window;
   KvLayer kv;
   const AttentionSequence* sequences;
   bf16* out;  // [rows, ldo]

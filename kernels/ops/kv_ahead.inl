@@ -16,8 +16,7 @@ inline int32_t attention_group(const AttentionArgs& a) { return a.q_heads / a.kv
 inline RowLimits row_limits(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
   const AttentionSequence& s = a.sequences[item.sequence];
   const int32_t position = s.start + (item.first_row + row) / attention_group(a);
-  const int32_t low = a.window > 0 && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
-  return {low, position + 1};
+  return {a.window.first(position), position + 1};
 }
 
 // Returns the number of a block's pages that the item's rows see, at least in part.

@@ -24,7 +24,7 @@ inline void rotate_halves(float* x, int32_t half, int32_t position, const float*
 
 inline void normalise_head(float* x, int32_t dim, const float* norm, float eps) {
   const float scale = rms_scale(x, dim, eps);
-  for (int32_t i = 0; i < dim; ++i) x[i] = x[i] * scale * norm[i];
+  for (int32_t i = 0; i < dim; ++i) x[i] = x[i] * scale * (norm == nullptr ? 1.0f : norm[i]);
 }
 
 // One head's vector, normalised and rotated in fp32; `x` has room for head_tiles * 32 values.
@@ -32,13 +32,18 @@ inline void prepare_head(const RopeStoreArgs& a, const float* source, const floa
   const int32_t dim = a.head_dim;
   __builtin_memcpy(x, source, static_cast<size_t>(dim) * sizeof(float));
   for (int32_t i = dim; i < a.head_tiles * kTileK; ++i) x[i] = 0.0f;
-  if (norm != nullptr && !a.norm_rotated) normalise_head(x, dim, norm, a.eps);
+  if (a.norm == HeadNorm::kBefore) normalise_head(x, dim, norm, a.eps);
   rotate_halves(x, a.rot_dim / 2, position, a.cos, a.sin);
-  if (norm != nullptr && a.norm_rotated) normalise_head(x, dim, norm, a.eps);
+  if (a.norm == HeadNorm::kAfter) normalise_head(x, dim, norm, a.eps);
 }
 
 inline void round_head(const float* x, int32_t count, bf16* out) {
   for (int32_t i = 0; i < count; i += 16) F32x16::load(x + i).store(out + i);
+}
+
+inline void scale_query(float* x, int32_t count, const float* scales, int32_t position) {
+  if (scales == nullptr) return;
+  for (int32_t i = 0; i < count; ++i) x[i] *= scales[position];
 }
 
 // Returns the place in a tile line of the values of token or dimension `i` of its column; see KvLayer.
@@ -112,6 +117,7 @@ inline void fill(float* x, int32_t count, float value) {
 inline void rotate_query(const RopeStoreArgs& a, int64_t row, int32_t head, int32_t position, bf16* out) {
   alignas(64) float x[kMaxHeadDim];
   prepare_head(a, a.qkv + row * a.ld + head * a.head_dim, a.q_norm, position, x);
+  scale_query(x, a.head_tiles * kTileK, a.q_scale, position);
   round_head(x, a.head_tiles * kTileK, out);
 }
 

@@ -17,10 +17,18 @@ inline void split_query(const LatentStoreArgs& a, const PageRun& run, int32_t he
   for (int32_t t = 0; t < run.count; ++t) {
     const int64_t row = run.row + t;
     const float* source = a.q + row * a.ldq + head * (a.nope_dim + a.rope_dim);
-    round_head(source, a.nope_dim, a.nope + row * a.ld_nope + head * a.nope_dim);
+    const int32_t position = run.position + t;
+    bf16* const nope = a.nope + row * a.ld_nope + head * a.nope_dim;
+    if (a.q_scale == nullptr) {
+      round_head(source, a.nope_dim, nope);
+    } else {
+      const F32x16 scale = F32x16::set1(a.q_scale[position]);
+      for (int32_t i = 0; i < a.nope_dim; i += 16) (F32x16::load(source + i) * scale).store(nope + i);
+    }
     alignas(64) float x[kMaxLatentDim];
     __builtin_memcpy(x, source + a.nope_dim, static_cast<size_t>(a.rope_dim) * sizeof(float));
-    rotate_halves(x, a.rope_dim / 2, run.position + t, a.cos, a.sin);
+    rotate_halves(x, a.rope_dim / 2, position, a.cos, a.sin);
+    scale_query(x, a.rope_dim, a.q_scale, position);
     round_head(x, a.rope_dim, a.query + (row * a.heads + head + 1) * (a.value_dim + a.rope_dim) - a.rope_dim);
   }
 }

@@ -103,6 +103,7 @@ def attention(
     *,
     scale: float,
     window: int = 0,
+    aligned: bool = False,
     softcap: float = 0.0,
     sinks: F32 | None = None,
 ) -> tuple[F64, F64]:
@@ -122,7 +123,8 @@ def attention(
         off = off + 8 * FP32 * softcap
     position = start + np.arange(q.shape[0])[:, None]
     key = np.arange(k.shape[0])[None]
-    seen = (key <= position) & ((key > position - window) if window > 0 else True)
+    first = position // window * window if aligned else position - window + 1 if window > 0 else 0 * position
+    seen = (key <= position) & (key >= first)
     scores = np.where(seen, scores, -np.inf)
     sink = np.full((q.shape[1], 1, 1), -np.inf) if sinks is None else sinks.astype(np.float64)[:, None, None]
     peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)

@@ -53,6 +53,8 @@ def store(
     norm: F32,
     eps: float,
     threads: int = 1,
+    *,
+    q_scale: F32 | None = None,
 ) -> tuple[U16, U16]:
     """Takes q [tokens, heads * (nope + rope)] apart and stores kv [tokens, latent + rope]; a run is (row, count,
     position, page). Returns the parts without positions [tokens, heads, nope], and the rotated ones."""
@@ -60,7 +62,7 @@ def store(
     query = np.full((len(q), dims.heads, dims.query), GARBAGE)
     pages = np.array(runs, np.int32)
     sizes = (dims.heads, dims.nope, dims.latent)
-    ops.latent_store(isa, q, kv, *sizes, *tables, norm, eps, pages, nope, query, cache, threads)
+    ops.latent_store(isa, q, kv, *sizes, *tables, q_scale, norm, eps, pages, nope, query, cache, threads)
     assert (query[..., : dims.latent] == GARBAGE).all()
     return nope.reshape(len(q), dims.heads, dims.nope), query[..., dims.latent :]
 

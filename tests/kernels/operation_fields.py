@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
-    "caches": [(1, 1, DIM, 0, 0, 1)],
+    "caches": [(1, 1, DIM, 0, 0, False, 1)],
     "states": [(3 * HIDDEN * 4, 0, 1)],
     "kv_dtype": "bf16",
     "arena_bytes": 1 << 20,
@@ -57,7 +57,7 @@ GREEDY: dict[str, Any] = {
 
 def program(*, latent: bool = False) -> Program:
     """One rank, one layer with one head."""
-    latents = {"caches": [(1, 1, 2 * DIM, DIM, 0, 1)]} if latent else {}
+    latents = {"caches": [(1, 1, 2 * DIM, DIM, 0, False, 1)]} if latent else {}
     return Program(Team([-1]), None, SETTINGS | latents)
 
 
@@ -91,7 +91,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "reduce": places("partial", "residual", "sum")
         | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5},
         "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "cache": (0, 0), "rope": rope()}
-        | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm_rotated": False},
+        | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm": "before"},
         "attention": places("out", "partial")
         | {"q": HEADS, "cache": (0, 0), "scale": 1.0, "softcap": 0.0, "sinks": vector(1)}
         | {"joins_before": False},

@@ -111,9 +111,9 @@ class Run {
  private:
   static std::vector<CacheKind> kinds(std::span<const uint8_t> input) {
     if (input.size() % 4 < 2)
-      return {{.heads = {.q_heads = 6, .kv_heads = 3, .head_dim = 24}, .window = 0, .layers = 1},
-              {.heads = {.q_heads = 2, .kv_heads = 1, .head_dim = 40}, .window = 40, .layers = 1}};
-    return {{.heads = {.q_heads = 4, .kv_heads = 1, .head_dim = 96, .value_dim = 64}, .window = 0, .layers = 1}};
+      return {{.heads = {.q_heads = 6, .kv_heads = 3, .head_dim = 24}, .window = {}, .layers = 1},
+              {.heads = {.q_heads = 2, .kv_heads = 1, .head_dim = 40}, .window = {.tokens = 40}, .layers = 1}};
+    return {{.heads = {.q_heads = 4, .kv_heads = 1, .head_dim = 96, .value_dim = 64}, .window = {}, .layers = 1}};
   }
 
   static ContextParallel parallel(std::span<const uint8_t> input) {

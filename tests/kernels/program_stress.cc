@@ -78,6 +78,7 @@ std::vector<Model> models(const KernelTable& table) {
        .vocabulary = 131,
        .layers = 4,
        .window = 70,
+       .chunked = true,
        .odd_head_dim = 80,
        .extras = true},
       {2, 2}, 64, 20);

@@ -23,6 +23,7 @@ struct Shape {
   int32_t q_heads, kv_heads, head_dim;
   int64_t hidden, intermediate, vocabulary, layers;
   int32_t window = 0;        // of the odd layers
+  bool chunked = false;      // whether the window begins at its multiples
   int32_t odd_head_dim = 0;  // of the odd layers, where they have a window; 0: as the others
   float softcap = 0.0f;
   bool extras = false;         // biases, q and k norms, norms after the sums
@@ -123,9 +124,11 @@ class RandomNodes {
   }
   // Even layers are of the first kind, odd ones of the second.
   std::vector<CacheKind> kinds() const {
-    if (shape_.window == 0) return {{.heads = heads(), .window = 0, .layers = shape_.layers}};
-    return {{.heads = heads(), .window = 0, .layers = (shape_.layers + 1) / 2},
-            {.heads = heads(1), .window = shape_.window, .layers = shape_.layers / 2}};
+    if (shape_.window == 0) return {{.heads = heads(), .window = {}, .layers = shape_.layers}};
+    return {{.heads = heads(), .window = {}, .layers = (shape_.layers + 1) / 2},
+            {.heads = heads(1),
+             .window = {.tokens = shape_.window, .aligned = shape_.chunked},
+             .layers = shape_.layers / 2}};
   }
   CacheIndex cache_of(int64_t layer) const {
     if (shape_.window == 0) return {0, layer};

@@ -43,6 +43,7 @@ class RankProgram : public RandomNodes {
     rope->rot_dim = shape_.head_dim / 2 * 2;
     rope->cos = cos_.data();
     rope->sin = sin_.data();
+    rope->norm = shape_.extras ? HeadNorm::kBefore : HeadNorm::kNone;
     rope->q_norm = extra(dim, 1.0f);
     rope->k_norm = extra(dim, 1.0f);
     rope->eps = 1e-5f;

@@ -101,6 +101,18 @@ def test_a_window_hides_what_is_further_back(
         kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, scale=0.125, window=window))
 
 
+@pytest.mark.parametrize("chunk", [1, 40, 256, 300])
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_a_token_sees_its_chunk_alone(
+    isa: str, kv_dtype: str, rng: np.random.Generator, chunk: int, by_blocks: bool
+) -> None:
+    sequences, cache = make_sequences(rng, [40, 620, 620], (4, 2, 64), kv_dtype)
+    starts, how = [0, 550, 0], {"scale": 0.125, "window": chunk, "aligned": True}
+    results = attend(isa, sequences, cache, starts, by_blocks=by_blocks, **how)
+    for sequence, start, result in zip(sequences, starts, results, strict=True):
+        kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, **how))
+
+
 @pytest.mark.parametrize("softcap", [5.0, 50.0])
 def test_a_softcap_bounds_the_scores(isa: str, kv_dtype: str, rng: np.random.Generator, softcap: float) -> None:
     sequences, cache = make_sequences(rng, [90, 400], (4, 2, 64), kv_dtype)

@@ -86,3 +86,18 @@ def test_a_later_token_of_a_page_leaves_the_earlier_ones_alone(isa: str, rng: np
         for some, every in zip(found, expected, strict=True):
             np.testing.assert_array_equal(some, every[start:end])
     np.testing.assert_array_equal(pieces, whole)
+
+
+def test_queries_are_scaled_by_their_position_and_latents_are_not(isa: str, rng: np.random.Generator) -> None:
+    dims, runs, tables = Dims(3, 64, 32, 128), _runs(0, 5, 40, [0, 1]), _tables(64, 32)
+    q, kv, norm = _inputs(rng, 40, dims)
+    scale = (1 + np.arange(64) // 8 * 0.25).astype(np.float32)
+    caches = [latent_ops.make_cache(2, dims.query) for _ in range(2)]
+    plain, scaled = (
+        latent_ops.store(isa, q, kv, dims, cache, runs, tables, norm, EPS, 2, q_scale=factors)
+        for cache, factors in zip(caches, (None, scale), strict=True)
+    )
+    for before, after in zip(plain, scaled, strict=True):
+        expected = reference.from_bf16(before) * scale[5:45, None, None]
+        kernel_ops.assert_within(after, expected, 2 * reference.BF16 * np.abs(expected))
+    assert caches[0].tobytes() == caches[1].tobytes()

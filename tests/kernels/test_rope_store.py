@@ -48,7 +48,7 @@ def _stored(cache: kernel_ops.Cache, pages: list[int], first: int, count: int) -
 @pytest.mark.parametrize(
     ("heads", "rot_dim"), [((1, 1, 32), 32), ((9, 3, 64), 64), ((4, 2, 80), 32), ((3, 1, 100), 50), ((2, 2, 256), 256)]
 )
-@pytest.mark.parametrize("norm", ["none", "before", "after"])
+@pytest.mark.parametrize("norm", ["none", "before", "after", "after without weights"])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_q_and_k_are_rotated_and_v_is_kept(
     isa: str,
@@ -61,23 +61,22 @@ def test_q_and_k_are_rotated_and_v_is_kept(
 ) -> None:
     dim = heads[2]
     qkv = rng.standard_normal((75, (heads[0] + 2 * heads[1]) * dim)).astype(np.float32)
-    names = () if norm == "none" else ("q_norm", "k_norm")
+    names = ("q_norm", "k_norm") if norm in ("before", "after") else ()
+    norm, ones = norm.split(maxsplit=1)[0], np.ones(dim, np.float32)
     norms = {name: rng.standard_normal(dim).astype(np.float32) for name in names}
     cos, sin = _tables(200, rot_dim)
     cache = kernel_ops.Cache(8, heads[1], dim, kv_dtype)
     first, second = [6, 2], [1, 7, 0]
     runs = _runs(0, 0, 40, first) + _runs(40, 64, 29, second) + _runs(69, 32, 6, second)
-    q = kernel_ops.rope_store(
-        isa, qkv, heads, cache, runs, (cos, sin), eps=1e-6, norm_rotated=norm == "after", threads=threads, **norms
-    )
+    q = kernel_ops.rope_store(isa, qkv, heads, cache, runs, (cos, sin), norm=norm, eps=1e-6, threads=threads, **norms)
 
     positions = np.array([*range(40), *range(64, 93), *range(32, 38)])
     raw_q, raw_k, raw_v = _heads(qkv, heads)
     where = ((first, 0, 40), (second, 64, 29), (second, 32, 6))
     stored_k, stored_v = (np.concatenate(part) for part in zip(*(_stored(cache, *at) for at in where), strict=True))
     rotated = (
-        (raw_q, norms.get("q_norm"), reference.from_bf16(q), "bf16"),
-        (raw_k, norms.get("k_norm"), stored_k, kv_dtype),
+        (raw_q, norms.get("q_norm", ones), reference.from_bf16(q), "bf16"),
+        (raw_k, norms.get("k_norm", ones), stored_k, kv_dtype),
     )
     for raw, weight, found, dtype in rotated:
         x, error = (raw, np.zeros_like(raw)) if norm != "before" else reference.rms_norm(raw, weight, 1e-6)
@@ -152,3 +151,18 @@ def test_a_later_token_of_a_page_leaves_the_earlier_ones_alone(
         np.testing.assert_array_equal(part, q[start:end])
     np.testing.assert_array_equal(pieces.k, whole.k)
     np.testing.assert_array_equal(pieces.v, whole.v)
+
+
+def test_queries_are_scaled_by_their_position_and_keys_are_not(isa: str, rng: np.random.Generator) -> None:
+    heads, tables = (4, 2, 80), _tables(64, 64)
+    qkv = rng.standard_normal((40, 8 * 80)).astype(np.float32)
+    runs, scale = _runs(0, 5, 40, [0, 1]), (1 + np.arange(64) // 8 * 0.25).astype(np.float32)
+    caches = [kernel_ops.Cache(2, 2, 80) for _ in range(2)]
+    plain, scaled = (
+        reference.from_bf16(kernel_ops.rope_store(isa, qkv, heads, cache, runs, tables, q_scale=factors, threads=2))
+        for cache, factors in zip(caches, (None, scale), strict=True)
+    )
+    expected = plain * scale[5:45, None, None]
+    kernel_ops.assert_within(scaled, expected, 2 * reference.BF16 * np.abs(expected))
+    assert caches[0].k.tobytes() == caches[1].k.tobytes()
+    assert caches[0].v.tobytes() == caches[1].v.tobytes()

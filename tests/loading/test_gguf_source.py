@@ -10,6 +10,7 @@ from numaserve.workers.layers.axes import Units
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.layers.parameters import Order, Part, Source
 from numaserve.workers.models.config.gguf_names import NAMES, GgufNames
+from numaserve.workers.models.config.rope import query_scale
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.models.registry import families
@@ -153,7 +154,7 @@ def test_only_llama_and_its_kin_have_interleaved_queries_and_keys(arch: str, pai
     assert len(layers_of(config, Attention)) == 2
 
 
-def test_ministral_3_in_gguf_is_served_as_long_as_its_queries_have_one_scale(tmp_path: Path) -> None:
+def test_ministral_3_in_gguf_scales_its_queries(tmp_path: Path) -> None:
     metadata: Metadata = {
         "attention.temperature_scale": 0.1,
         "rope.scaling.type": "yarn",
@@ -161,7 +162,8 @@ def test_ministral_3_in_gguf_is_served_as_long_as_its_queries_have_one_scale(tmp
         "rope.scaling.original_context_length": 128,
     }
     config = load_model_config(write(tmp_path / "model.gguf", "mistral3", metadata))
-    assert config.max_position == 128
+    assert config.max_position > 128
+    assert {each.rotation.rope.query_scale for each in layers_of(config, Attention)} == {query_scale(0.1, 128)}
     assert {frequencies(attention.rotation.rope, 128)[1] for attention in layers_of(config, Attention)} == {1.0}
 
 

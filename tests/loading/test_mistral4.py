@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import torch
 import transformers as hf
@@ -13,6 +12,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import BF16_WEIGHTS
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.models.config.rope import query_scale
 from numaserve.workers.models.load import load_model_config
 from safetensors.torch import load_file
 from test_gguf_deepseek import as_folder, packed
@@ -73,14 +73,14 @@ def test_the_text_model_is_read_up_to_the_length_where_it_scales_queries(
     assert layers_with_experts(config) == tuple(range(36))
     routing = experts.routing
     assert (routing.num_experts, routing.top_k, routing.scoring, routing.renormalize) == (128, 4, "softmax", True)
-    assert (config.max_position, config.whole_context, config.decoder.head.tied) == (8192, 1048576, False)
-    assert any("limited to 8192" in note for note in config.notes)
+    assert (config.max_position, config.decoder.head.tied) == (1048576, False)
+    assert latent.rope.query_scale == query_scale(0.1, 8192)
 
 
-def test_a_model_that_never_scales_queries_has_its_whole_context(tmp_path: Path) -> None:
+def test_without_a_beta_queries_are_not_scaled(tmp_path: Path) -> None:
     rope = TEXT["rope_parameters"] | {"llama_4_scaling_beta": 0.0}
     config = load_model_config(write(tmp_path, **PLAIN | {"rope_parameters": rope}))
-    assert (config.max_position, config.whole_context) == (1048576, 0)
+    assert the_only(config, LatentAttention).rope.query_scale is None
 
 
 def text_model() -> hf.PreTrainedModel:
@@ -102,15 +102,6 @@ def test_a_file_and_a_folder_are_packed_to_the_same_bytes(tmp_path: Path, team: 
     for tp in (1, 2):
         for ours, theirs in zip(load(file, tp, team, BF16_WEIGHTS), load(folder, tp, team, BF16_WEIGHTS), strict=True):
             assert packed(ours) == packed(theirs)
-
-
-def test_a_file_is_read_up_to_the_length_where_it_scales_queries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gguf.GGUFWriter, "add_context_length", lambda *_: None)
-    file = checkpoints.save_gguf(text_model(), tmp_path / "model.gguf", "BF16", context_length=4096)
-    config = load_model_config(file)
-    assert (config.max_position, config.whole_context) == (checkpoints.MAX_POSITION, 4096)
 
 
 def test_the_experts_of_a_layer_lie_in_one_tensor_gate_above_up(tmp_path: Path, team: Team) -> None:

@@ -9,6 +9,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.norm import Norm
+from numaserve.workers.models.config.rope import query_scale
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
@@ -150,15 +151,15 @@ def test_a_multimodal_mistral_is_read_from_its_text_config_and_what_is_tied_from
     assert windows(config) == [None, None]
 
 
-def test_ministral_3_is_served_as_long_as_its_queries_have_one_scale(tmp_path: Path) -> None:
+def test_ministral_3_scales_its_queries_beyond_its_first_context(tmp_path: Path) -> None:
     values = {key: value for key, value in LLAMA.items() if key != "max_position_embeddings"}
     values["architectures"] = ["Ministral3ForCausalLM"]
     expected = hf.Ministral3Config()
     config = load_model_config(write(tmp_path, **values, num_key_value_heads=3))
-    assert config.max_position == expected.rope_parameters["original_max_position_embeddings"]
-    (note,) = config.notes
-    assert f"the context is limited to 16384 of the model's {expected.max_position_embeddings} tokens: " in note
-    assert the_only(config, Attention).rotation.rope.factor == expected.rope_parameters["factor"]
+    rope = the_only(config, Attention).rotation.rope
+    assert (config.max_position, config.notes) == (expected.max_position_embeddings, ())
+    assert rope.query_scale == query_scale(0.1, expected.rope_parameters["original_max_position_embeddings"])
+    assert rope.factor == expected.rope_parameters["factor"]
 
 
 @pytest.mark.parametrize(

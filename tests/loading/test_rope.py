@@ -3,7 +3,7 @@ import pytest
 import torch
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import read_rope, rope_from
-from numaserve.workers.program.rope import UNROTATED, RopeConfig, frequencies, rope_tables
+from numaserve.workers.program.rope import UNROTATED, QueryScale, RopeConfig, frequencies, rope_tables
 from transformers import Gemma3TextConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -102,3 +102,11 @@ def test_each_kind_of_layer_of_gemma_3_has_its_own_rope(layer_type: str) -> None
     inverse, _ = frequencies(rope_from(fields, Fields(rope, "rope"), config.head_dim, theta=1.0), 512)
     plain = rope["rope_theta"] ** -(np.arange(0, 32, 2) / 32)
     np.testing.assert_allclose(inverse, plain / rope.get("factor", 1.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("length", "shift"), [(3, 0), (3, 1), (8, 1)])
+def test_queries_are_scaled_by_the_lengths_that_they_are_beyond(length: int, shift: int) -> None:
+    factors = QueryScale(0.25, length, shift).factors(20)
+    expected = [1 + 0.25 * np.log(1 + (position + shift) // length) for position in range(20)]
+    np.testing.assert_allclose(factors, expected, rtol=1e-7)
+    assert factors[0] == 1.0

@@ -186,7 +186,7 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         "vocabulary": 32,
         "extra_tokens": 0,
         "context_parallel": None,
-        "caches": [(9, 3, head_dim, 0, 0, 30)],
+        "caches": [(9, 3, head_dim, 0, 0, False, 30)],
         "states": [],
         "kv_dtype": dtype,
         "arena_bytes": 4096,

@@ -82,7 +82,7 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "mistral": lambda: hf.MistralConfig(**sizes(256, 8, 2, 352, sliding_window=16)),
     "ministral3": lambda: hf.Ministral3Config(
         **sizes(96, 6, 2, 160, head_dim=24),
-        **rope("yarn", factor=4.0, original_max_position_embeddings=512, **_MINISTRAL),
+        **rope("yarn", factor=4.0, original_max_position_embeddings=24, **_MINISTRAL),
     ),
     "qwen2": lambda: hf.Qwen2Config(**sizes(192, 6, 3, 256)),
     "qwen3": lambda: hf.Qwen3Config(**sizes(128, 4, 2, 224, head_dim=64, tie_word_embeddings=True)),
@@ -229,7 +229,7 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         hf.Mistral4Config(
             **sizes(96, 6, 6, 160, layers=2, q_lora_rank=40, kv_lora_rank=64, n_routed_experts=12, n_shared_experts=1),
             **LATENT_HEADS,
-            **rope("yarn", factor=4.0, original_max_position_embeddings=MAX_POSITION, **_MINISTRAL),
+            **rope("yarn", factor=4.0, original_max_position_embeddings=24, **_MINISTRAL),
             moe_intermediate_size=72,
             num_experts_per_tok=4,
             n_group=4,

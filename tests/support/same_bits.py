@@ -99,7 +99,7 @@ _SIZES = {
         hf.Mistral4Config(
             **checkpoints.sizes(96, 3, 3, 96, q_lora_rank=40, kv_lora_rank=64, **more),
             **checkpoints.LATENT_HEADS,
-            **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=CONTEXT, llama_4_scaling_beta=0.1),
+            **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=40, llama_4_scaling_beta=0.1),
             moe_intermediate_size=64,
             n_routed_experts=8,
             num_experts_per_tok=3,
@@ -111,7 +111,7 @@ _SIZES = {
     "ernie4_5": lambda more: hf.Ernie4_5Config(**checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more)),
     "ministral3": lambda more: hf.Ministral3Config(
         **checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more),
-        **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=CONTEXT, llama_4_scaling_beta=0.1),
+        **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=40, llama_4_scaling_beta=0.1),
     ),
     "hunyuan": lambda more: hf.HunYuanDenseV1Config(
         **checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more), **checkpoints.rope("dynamic", alpha=50.0, factor=1.0)

@@ -45,13 +45,9 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
     normed = width, kv_width // 2  # queries and keys
     norms = [ones(columns) for columns in normed]
     for layer in range(_LAYERS):
-<<<<<<< ours
-        b.qkv_rope(b.linear(x, projection), cache=CacheIndex(0, layer), rope=rope)
-=======
         qkv = b.linear(x, projection)
         b.divided_norm(qkv, norms, counted=normed, columns=normed, eps=1e-5)
-        b.qkv_rope(qkv, layer=layer, rope=rope)
->>>>>>> theirs
+        b.qkv_rope(qkv, cache=CacheIndex(0, layer), rope=rope)
         x = b.rms_norm(residual, weight, 1e-5)
     b.linear(x, projection)
     program = built(b, team)

@@ -78,7 +78,7 @@ class Attention(Mixer):
     @property
     def cache(self) -> Paged:
         """See `Mixer`."""
-        return Paged(self.queries, self.keys, self.head_dim, self.mask.window)
+        return Paged(self.queries, self.keys, self.head_dim, self.mask.window, self.mask.chunked)
 
     @cached_property
     def qkv(self) -> MatrixParameter:

@@ -48,12 +48,17 @@ class Cache(ABC):
 
 @dataclass(frozen=True)
 class Paged(Cache):
-    """Keys and values of heads, in pages. `window`: tokens that a token looks back at, itself included; None: all."""
+    """Keys and values of heads, in pages.
+
+    `window` is the number of tokens that a token looks back at, itself included; None: all. With `chunked` a token sees
+    the tokens of its chunk of that many.
+    """
 
     queries: Axis
     keys: Axis
     head_dim: int
     window: int | None = None
+    chunked: bool = False
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """See `Cache`."""
@@ -61,7 +66,7 @@ class Paged(Cache):
 
     def kind(self, part: RankPart, layers: int) -> CacheKind:
         """See `Cache`."""
-        return CacheKind(self._heads(part), self.window or 0, layers)
+        return CacheKind(self._heads(part), self.window or 0, self.chunked, layers)
 
     def _heads(self, part: RankPart) -> Heads:
         bounds = tuple(part.partition.bounds(self.queries))
@@ -87,7 +92,7 @@ class Latent(Cache):
 
     def kind(self, part: RankPart, layers: int) -> CacheKind:
         """See `Cache`."""
-        return CacheKind(self._heads(part), 0, layers)
+        return CacheKind(self._heads(part), layers=layers)
 
     def _heads(self, part: RankPart) -> Heads:
         bounds = tuple(part.partition.bounds(self.queries))

@@ -44,6 +44,7 @@ class Mask(Layer):
     window: int | None = None  # tokens that a query sees, the current one included; None: all
     softcap: float | None = None
     sinks: Sinks | None = None
+    chunked: bool = False  # a query sees the tokens of its chunk of `window` tokens
 
     def attend(self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, cache: CacheIndex) -> Operand:
         """Attend to the tokens of `cache` with queries, bf16 [tokens, query heads * padded head_dim].

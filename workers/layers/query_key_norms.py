@@ -53,11 +53,22 @@ class HeadNorms(QueryKeyNorms):
             qkv,
             cache=cache,
             rope=rope,
+            norm="after" if self.after_rotation else "before",
             q_norm=self.q.weight(part),
             k_norm=self.k.weight(part),
             eps=self.q.eps,
-            norm_rotated=self.after_rotation,
         )
+
+
+@dataclass(frozen=True)
+class UnitNorms(QueryKeyNorms):
+    """An RMS norm of each head after the rotation, without a weight."""
+
+    eps: float
+
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
+        """See `QueryKeyNorms`."""
+        return b.qkv_rope(qkv, cache=cache, rope=rope, norm="after", eps=self.eps)
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class AllHeadsNorms(QueryKeyNorms):
     q: DividedNorm
     k: DividedNorm
 
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, index: int) -> Tensor:
+    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
         """See `QueryKeyNorms`."""
         norms = self.q, self.k
         b.divided_norm(
@@ -77,4 +88,4 @@ class AllHeadsNorms(QueryKeyNorms):
             columns=[norm.columns for norm in norms],
             eps=self.q.eps,
         )
-        return b.qkv_rope(qkv, layer=index, rope=rope)
+        return b.qkv_rope(qkv, cache=cache, rope=rope)

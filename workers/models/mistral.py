@@ -12,7 +12,6 @@ from numaserve.workers.layers.mask import Mask
 from numaserve.workers.models import mistral4
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
-from numaserve.workers.models.config.rope import read_unscaled_positions
 from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 
@@ -54,9 +53,6 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     def block(layer: int) -> Block:
         return common.block(layer, common.attention(layer, mask=Mask(windows[layer])))
 
-    unscaled = read_unscaled_positions(fields)
-    if unscaled is not None and unscaled < common.max_position:
-        changes |= {"max_position": unscaled, "whole_context": common.max_position}
     return common.model("mistral", architecture, block, **changes)
 
 
@@ -66,7 +62,7 @@ def _gguf_values(metadata: Fields, values: Values) -> Values:
 
 def _gguf_rope(metadata: Fields) -> Values:
     """Return yarn's factors, which are one in all published models."""
-    scale = metadata.values.get("mistral3.attention.temperature_scale")
+    scale = metadata.optional_number("mistral3.attention.temperature_scale", 0.0, 1e3)
     return {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": scale}
 
 

@@ -9,7 +9,7 @@ from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.latent import EXPERT_NAMES, LATENT_DEFAULTS, read_deepseek, read_groups
-from numaserve.workers.models.config.rope import read_unscaled_positions, rope_fields
+from numaserve.workers.models.config.rope import rope_fields
 from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
 
@@ -41,10 +41,9 @@ _NAMES = replace(EXPERT_NAMES, each=MlpNames("gate_up_proj", "gate_up_proj", "do
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
-    """Map config.json, of the text model; what it leaves out has transformers' default. The context ends where the
-    model begins to scale its queries."""
+    """Map config.json, of the text model; what it leaves out has transformers' default."""
     fields = _with_whole_rotation(fields.with_defaults(**_DEFAULTS))
-    config = read_deepseek(
+    return read_deepseek(
         fields,
         "mistral4",
         architecture,
@@ -54,10 +53,6 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         group_score="top2",
         **read_groups(fields),
     )
-    unscaled = read_unscaled_positions(fields)
-    if unscaled is None or unscaled >= config.max_position:
-        return config
-    return replace(config, max_position=unscaled, whole_context=config.max_position)
 
 
 def _with_whole_rotation(fields: Fields) -> Fields:
@@ -67,7 +62,7 @@ def _with_whole_rotation(fields: Fields) -> Fields:
 
 
 def _gguf_rope(metadata: Fields) -> Values:
-    scale = metadata.values.get("mistral4.attention.temperature_scale")
+    scale = metadata.optional_number("mistral4.attention.temperature_scale", 0.0, 1e3)
     return {**gguf_deepseek.mscale(metadata), "llama_4_scaling_beta": scale}
 
 

@@ -30,7 +30,6 @@ class ModelConfig:
     ignored_prefixes: tuple[str, ...] = ()
     # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.
     skipped_layers: int = 0
-    whole_context: int = 0  # of the checkpoint, where `max_position` is the part that is served
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
     left_out: tuple[str, ...] = ()  # sentences about parts and settings of the checkpoint that are not used
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
@@ -100,10 +99,5 @@ class ModelConfig:
             notes.append(
                 "config.json ties the output head to the embeddings, but the checkpoint has a separate output head, "
                 "which is used"
-            )
-        if self.whole_context:
-            notes.append(
-                f"the context is limited to {self.max_position} of the model's {self.whole_context} tokens: "
-                "position-dependent scaling of queries beyond that length is not supported"
             )
         return tuple(notes)

@@ -26,7 +26,7 @@ from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.experts import ExpertRecorder
 from numaserve.workers.program.fuse import fuse
 from numaserve.workers.program.latent import LatentRecorder
-from numaserve.workers.program.ops.attention import Attention, RopeStore
+from numaserve.workers.program.ops.attention import Attention, HeadNorm, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
@@ -134,13 +134,15 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
         *,
         cache: CacheIndex,
         rope: Rope,
+        norm: HeadNorm = "none",
         q_norm: Vector | None = None,
         k_norm: Vector | None = None,
         eps: float = 0.0,
-        norm_rotated: bool = False,
     ) -> Tensor:
-        """Norms and rotates the heads of `qkv`, or with `norm_rotated` rotates and norms them, stores K and V in their
-        pages, returns q in bf16."""
+        """Rotates the heads of `qkv`, stores K and V in their pages, and returns q in bf16.
+
+        `norm` is that of each head of queries and keys, before or after the rotation; without weights they are 1.
+        """
         heads = self.shape.caches[cache.kind].heads
         q = Tensor(qkv.rows, heads.query * padded(heads.dim), 2)
         self.operations.append(
@@ -149,10 +151,10 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
                 q=q,
                 cache=cache,
                 rope=rope,
+                norm=norm,
                 q_norm=q_norm,
                 k_norm=k_norm,
                 eps=eps,
-                norm_rotated=norm_rotated,
             )
         )
         return q

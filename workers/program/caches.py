@@ -30,10 +30,11 @@ class Heads:
 
 @dataclass(frozen=True)
 class CacheKind:
-    """Layers with equal heads and an equal sliding window."""
+    """Layers with equal heads and an equal window."""
 
     heads: Heads
     window: int = 0  # tokens that a token looks back at, the token itself included; 0: all
+    aligned: bool = False  # the window begins at its multiples: a token sees the tokens of its chunk
     layers: int = 1
 
 

@@ -115,10 +115,15 @@ def column_pieces(rows: int, columns: int) -> float:
     return max(rows * columns / _LANES, 1)
 
 
-def attended(step: StepWork, window: int) -> tuple[int, int]:
-    """Positions whose keys and values are read, and pairs of a query and a key, for one head. `window` 0: no limit."""
+def attended(step: StepWork, window: int, *, aligned: bool = False) -> tuple[int, int]:
+    """Positions whose keys and values are read, and pairs of a query and a key, for one head. `window` 0: no limit;
+    `aligned`: it begins at its multiples."""
     positions = pairs = 0
     for start, rows in step.sequences:
+        if aligned and window:
+            positions += start + rows - start // window * window
+            pairs += sum(position % window + 1 for position in range(start, start + rows))
+            continue
         seen = window or start + rows
         growing = min(max(seen - start, 0), rows)  # tokens that see everything before them
         positions += start + rows - max(start - seen + 1, 0)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from numaserve.kernels import Program, Team
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
-from numaserve.workers.program.caches import CacheIndex
+from numaserve.workers.program.caches import CacheIndex, CacheKind
 from numaserve.workers.program.handles import Handle, Matrix, Rope, Vector
 from numaserve.workers.program.layout import Layout, Place, layout
 from numaserve.workers.program.ops.attention import Attention, RopeStore
@@ -77,14 +77,16 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
         "num_pages": limits.num_pages,
         "vocabulary": shape.vocab_bounds[-1],
         "extra_tokens": shape.extra_tokens,
-        "caches": [
-            (kind.heads.query, kind.heads.kv, kind.heads.dim, kind.heads.value_dim, kind.window, kind.layers)
-            for kind in shape.caches
-        ],
+        "caches": [_cache_kind(kind) for kind in shape.caches],
         "states": [(kind.slot_bytes, kind.page_bytes, kind.layers) for kind in shape.states],
         "context_parallel": (parallel.head_bounds, parallel.from_tokens, parallel.max_rows) if parallel else None,
         "kv_dtype": setup.settings.kv_cache_dtype,
     }
+
+
+def _cache_kind(kind: CacheKind) -> tuple[int | bool, ...]:
+    heads = kind.heads
+    return heads.query, heads.kv, heads.dim, heads.value_dim, kind.window, kind.aligned, kind.layers
 
 
 @dataclass(frozen=True)

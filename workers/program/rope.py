@@ -15,6 +15,23 @@ RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "none"]
 
 
 @dataclass(frozen=True)
+class QueryScale:
+    """The factor of queries by their position: 1 + beta * log(1 + floor((position + shift) / length)).
+
+    Sources: Nakanishi, 2025, as Llama 4 and the later Mistral models use it.
+    """
+
+    beta: float
+    length: int
+    shift: int = 0
+
+    def factors(self, positions: int) -> npt.NDArray[np.float32]:
+        """The factors of positions 0 .. `positions` - 1, float32 [positions]."""
+        lengths = (np.arange(positions, dtype=np.int64) + self.shift) // self.length
+        return (1.0 + self.beta * np.log1p(lengths.astype(np.float64))).astype(np.float32)
+
+
+@dataclass(frozen=True)
 class RopeConfig:
     """Rotary position embedding of one kind of layer; the scaling fields are those of transformers."""
 
@@ -33,6 +50,7 @@ class RopeConfig:
     truncate: bool = True  # yarn
     short_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
     long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
+    query_scale: QueryScale | None = None
 
 
 # The rope of a layer that is not rotated. Its tables, ones and zeros, turn a pair by nothing, exactly: the operation

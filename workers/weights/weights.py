@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from numaserve.kernels import PackedMatrix, RopeTable
 from numaserve.kernels import Vector as NativeVector
 from numaserve.workers.program.handles import Matrix, Rope, Vector
-from numaserve.workers.program.rope import rope_tables
+from numaserve.workers.program.rope import RopeConfig, rope_tables
 
 Native = PackedMatrix | NativeVector | RopeTable
 
@@ -37,7 +37,12 @@ class Weights:
         """Return the native object of a handle. Tables of rotary embeddings are made on first use."""
         found = self._native.get(handle)
         if found is None and isinstance(handle, Rope):
-            found = self._native[handle] = RopeTable(*rope_tables(handle.config, self.positions))
+            found = self._native[handle] = _rope_table(handle.config, self.positions)
         if found is None:
             raise KeyError(handle)
         return found
+
+
+def _rope_table(config: RopeConfig, positions: int) -> RopeTable:
+    scale = config.query_scale
+    return RopeTable(*rope_tables(config, positions), None if scale is None else scale.factors(positions))

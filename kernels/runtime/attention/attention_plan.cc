@@ -10,8 +10,27 @@ constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kItemRows = 16;  // rows whose computation costs as much as the fixed work of an item for each block
 constexpr int32_t kLeastLatentRows = 4;
 
-int32_t first_block(int32_t window, int32_t position) {
-  return window > 0 && position - window + 1 > 0 ? (position - window + 1) / kAttentionBlock : 0;
+int32_t first_block(Window window, int32_t position) { return window.first(position) / kAttentionBlock; }
+
+// Returns the number of pairs of a token in [start, end) and a position that it sees.
+int64_t visible_pairs(Window window, int64_t start, int64_t end) {
+  // The pairs of tokens that see all positions from `from` on.
+  const auto triangle = [](int64_t from, int64_t begin, int64_t stop) {
+    const int64_t count = stop - begin, seen = begin - from;
+    return count * seen + count * (count + 1) / 2;
+  };
+  if (window.tokens == 0) return triangle(0, start, end);
+  if (!window.aligned) {
+    const int64_t growing = std::clamp<int64_t>(window.tokens - start, 0, end - start);
+    return triangle(0, start, start + growing) + (end - start - growing) * window.tokens;
+  }
+  int64_t pairs = 0;
+  for (int64_t begin = start; begin < end;) {
+    const int64_t from = begin / window.tokens * window.tokens, stop = std::min<int64_t>(end, from + window.tokens);
+    pairs += triangle(from, begin, stop);
+    begin = stop;
+  }
+  return pairs;
 }
 
 int32_t all_blocks(const AttentionSequence& s) {
@@ -31,7 +50,7 @@ int64_t AttentionPlanner::partial_rows(int64_t pages_per_slot) {
   return kPartialSequences * kAttentionRows * ceil_div(pages_per_slot * kPageTokens, kAttentionBlock);
 }
 
-AttentionWork AttentionPlanner::make_work(int32_t window) const {
+AttentionWork AttentionPlanner::make_work(Window window) const {
   AttentionWork work;
   work.window = window;
   // Each sequence either has one item for each KV head and block of rows, or is cut within `partial_rows`.
@@ -45,7 +64,7 @@ AttentionWork AttentionPlanner::make_work(int32_t window) const {
 }
 
 // An item of many rows reads distant KV once for all its rows. Such items are used if there are enough for all threads.
-AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t window) const {
+AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, Window window) const {
   const auto rows_of = [&](const AttentionSequence& s) { return int64_t{s.q_len} * heads_.q_heads / heads_.kv_heads; };
   const auto items_of = [&](int32_t rows) {
     int64_t items = 0;
@@ -168,10 +187,8 @@ void AttentionPlanner::count(Sequences sequences, AttentionWork& work) const {
       for (int64_t token = start; token < end; ++token) work.pairs += groups_.tokens(token + 1);
       continue;
     }
-    const int64_t window = work.window > 0 ? work.window : end;
-    const int64_t growing = std::clamp<int64_t>(window - start, 0, rows);  // tokens that see all tokens before them
-    work.positions += end - std::max<int64_t>(start - window + 1, 0);
-    work.pairs += growing * start + growing * (growing + 1) / 2 + (rows - growing) * window;
+    work.positions += end - work.window.first(s.start);
+    work.pairs += visible_pairs(work.window, start, end);
   }
 }
 

@@ -47,9 +47,9 @@ struct BlockGroups {
   }
 };
 
-// The attention of one step with one sliding window: the items, heaviest first, and the merges that follow them.
+// The attention of one step with one window: the items, heaviest first, and the merges that follow them.
 struct AttentionWork {
-  int32_t window;
+  Window window;
   std::vector<AttentionItem> items;
   struct Merge {
     AttentionItem first;
@@ -78,7 +78,7 @@ class AttentionPlanner {
   static int64_t partial_rows(int64_t pages_per_slot);
 
   // Returns work with memory reserved for any step.
-  AttentionWork make_work(int32_t window) const;
+  AttentionWork make_work(Window window) const;
 
   // Plans the attention of `sequences`, and adds it to the totals.
   void plan(std::span<const AttentionSequence> sequences, AttentionWork& work) const;
@@ -91,7 +91,7 @@ class AttentionPlanner {
     int32_t rows;
     bool blocks;
   };
-  Cut cut_heads(Sequences sequences, int32_t window) const;
+  Cut cut_heads(Sequences sequences, Window window) const;
   Cut cut_latent(Sequences sequences) const;
   void add_rows(AttentionItem item, Range blocks, bool cut, int64_t& partial, AttentionWork& work) const;
   void sort_items(Sequences sequences, AttentionWork& work) const;

@@ -35,7 +35,7 @@ void DividedAttentionNode::run(Run& run, int thread) const {
           .head_tiles = all_heads.head_tiles(),
           .scale = scale,
           .softcap = 0.0f,
-          .window = 0,
+          .window = {},
           .kv = kv,
           .sequences = divided.sequences.data(),
           .out = nullptr,

@@ -27,7 +27,7 @@ void check(const HeadGeometry& heads, KvDtype dtype) {
 std::vector<CacheKind> checked(std::vector<CacheKind> kinds, KvDtype dtype) {
   for (const CacheKind& kind : kinds) {
     check(kind.heads, dtype);
-    if (kind.layers < 0 || kind.window < 0)
+    if (kind.layers < 0 || kind.window.tokens < 0)
       throw std::invalid_argument("the layers and the window of a kind of cache must not be negative");
   }
   return kinds;

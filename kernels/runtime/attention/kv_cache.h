@@ -13,10 +13,10 @@ namespace numaserve {
 // Returns the dtype of a name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another name.
 KvDtype kv_dtype(std::string_view name);
 
-// Layers with equal heads and an equal sliding window. A step's attention is planned once for each kind.
+// Layers with equal heads and an equal window. A step's attention is planned once for each kind.
 struct CacheKind {
   HeadGeometry heads;
-  int32_t window = 0;  // tokens that a token looks back at, the token itself included; 0: all
+  Window window;
   int64_t layers = 0;
 };
 

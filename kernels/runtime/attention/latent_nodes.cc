@@ -33,6 +33,7 @@ void LatentStoreNode::run(Run& run, int thread) const {
                           .value_dim = heads.value_dim,
                           .cos = cos,
                           .sin = sin,
+                          .q_scale = q_scale,
                           .norm = norm,
                           .eps = eps,
                           .nope = run.at<bf16>(nope),

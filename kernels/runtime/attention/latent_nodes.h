@@ -15,7 +15,7 @@ struct LatentStoreNode : Node {
   HeadGeometry heads;
   KvLayer layer;
   int32_t nope_dim = 0;
-  const float *cos = nullptr, *sin = nullptr, *norm = nullptr;
+  const float *cos = nullptr, *sin = nullptr, *q_scale = nullptr, *norm = nullptr;
   int64_t positions = 0;  // rows of cos and sin
   float eps = 0.0f;
 };

@@ -30,6 +30,7 @@ void add(Program& p, const LatentStore& f) {
   node->nope_dim = f.nope_dim;
   node->cos = f.rope->cos.data();
   node->sin = f.rope->sin.data();
+  node->q_scale = f.rope->query_scale();
   node->positions = f.rope->positions;
   node->norm = f.norm->padded.data();
   node->eps = f.eps;

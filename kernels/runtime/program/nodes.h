@@ -222,11 +222,11 @@ struct RopeStoreNode : Node {
   Place qkv, q;
   HeadGeometry heads;
   KvLayer kv;
-  const float *cos = nullptr, *sin = nullptr;
+  const float *cos = nullptr, *sin = nullptr, *q_scale = nullptr;
   int32_t rot_dim = 0;
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;
-  bool norm_rotated = false;
+  HeadNorm norm = HeadNorm::kNone;
   int attention = -1;  // index in Step::attention of the next node, an AttentionNode that alone reads `q`; or -1
 };
 

@@ -18,6 +18,13 @@ Activation activation_of(std::string_view name) {
                                 : throw std::invalid_argument("unknown activation " + std::string(name));
 }
 
+HeadNorm head_norm_of(std::string_view name) {
+  return name == "none"     ? HeadNorm::kNone
+         : name == "before" ? HeadNorm::kBefore
+         : name == "after"  ? HeadNorm::kAfter
+                            : throw std::invalid_argument("unknown order of norm and rotation " + std::string(name));
+}
+
 namespace operation {
 namespace {
 
@@ -124,11 +131,12 @@ void add(Program& p, const RopeStore& f) {
   p.step().limit_positions(f.rope->positions);
   node->cos = f.rope->cos.data();
   node->sin = f.rope->sin.data();
+  node->q_scale = f.rope->query_scale();
   node->rot_dim = 2 * f.rope->half;
   node->q_norm = data_or_null(f.q_norm);
   node->k_norm = data_or_null(f.k_norm);
   node->eps = f.eps;
-  node->norm_rotated = f.norm_rotated;
+  node->norm = f.norm;
   p.add(std::move(node));
 }
 

@@ -19,6 +19,9 @@ namespace numaserve {
 // Returns the activation of a name: none, silu, gelu_tanh or swiglu_oai. Throws std::invalid_argument for another name.
 Activation activation_of(std::string_view name);
 
+// Returns the norm of a name: none, before or after. Throws std::invalid_argument for another name.
+HeadNorm head_norm_of(std::string_view name);
+
 namespace operation {
 
 struct Embed {
@@ -95,10 +98,10 @@ struct RopeStore {
   const RopeTable* rope;
   std::optional<const PaddedVector*> q_norm, k_norm;
   float eps;
-  bool norm_rotated;
+  HeadNorm norm;
   void visit(auto&& field) {
     field("qkv", qkv), field("q", q), field("cache", cache), field("rope", rope);
-    field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps), field("norm_rotated", norm_rotated);
+    field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps), field("norm", norm);
   }
 };
 

@@ -44,7 +44,7 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
   if (parallel.world == 1) return;
   divided_planner_.emplace(limits, parallel.all_heads(kinds.front().heads), BlockGroups{parallel.world, parallel.rank},
                            threads);
-  divided.work = divided_planner_->make_work(0);
+  divided.work = divided_planner_->make_work({});
   divided.sequences.reserve(static_cast<size_t>(parallel.max_rows));
   divided.rows.reserve(static_cast<size_t>(parallel.max_rows));
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/runtime/machine/memory.h"
+#include "kernels/runtime/program/operations.h"
 #include "kernels/runtime/program/program.h"
 #include "tests/kernels/native/arrays.h"
 
@@ -28,10 +29,10 @@ KvLayer kv_layer(const CacheBytes& k, const CacheBytes& v, const std::string& dt
 }
 
 void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_heads, int32_t kv_heads, int32_t head_dim,
-                Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_norm,
-                Maybe<const float, 1> k_norm, float eps, bool norm_rotated, Array<const int32_t, 2> runs,
-                Array<bf16, 3> q, CacheBytes k_cache, CacheBytes v_cache, const std::string& kv_dtype_name,
-                int threads) {
+                Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_scale,
+                const std::string& norm, Maybe<const float, 1> q_norm, Maybe<const float, 1> k_norm, float eps,
+                Array<const int32_t, 2> runs, Array<bf16, 3> q, CacheBytes k_cache, CacheBytes v_cache,
+                const std::string& kv_dtype_name, int threads) {
   const KernelTable& table = *table_by_name(isa);
   require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(cos, 1) * 2 <= head_dim, "a head has the wrong size");
   require(size(qkv, 1) >= (q_heads + 2 * kv_heads) * head_dim, "qkv has too few columns");
@@ -40,6 +41,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
           "q has the wrong shape");
   require((!q_norm || size(*q_norm, 0) >= head_dim) && (!k_norm || size(*k_norm, 0) >= head_dim),
           "a norm is too short");
+  require(!q_scale || size(*q_scale, 0) == size(cos, 0), "there is no factor for each position");
   require(size(runs, 1) == 4, "a run is row, count, position, page");
   std::vector<PageRun> page_runs;
   for (int64_t i = 0; i < size(runs, 0); ++i) {
@@ -59,10 +61,11 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .cos = cos.data(),
                            .sin = sin.data(),
                            .rot_dim = static_cast<int32_t>(2 * size(cos, 1)),
+                           .q_scale = data_or_null(q_scale),
+                           .norm = head_norm_of(norm),
                            .q_norm = data_or_null(q_norm),
                            .k_norm = data_or_null(k_norm),
                            .eps = eps,
-                           .norm_rotated = norm_rotated,
                            .q = q.data(),
                            .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
                            .runs = page_runs.data(),
@@ -81,8 +84,7 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
     return;
   }
   const int32_t group = args.q_heads / args.kv_heads;
-  const int32_t oldest = sequence.start + item.first_row / group - args.window + 1;
-  const int32_t begin = args.window > 0 && oldest > 0 ? oldest / kAttentionBlock : 0;
+  const int32_t begin = args.window.first(sequence.start + item.first_row / group) / kAttentionBlock;
   const int32_t end = (sequence.start + (item.first_row + item.num_rows - 1) / group) / kAttentionBlock + 1;
   const int32_t num_blocks = end - begin;
   const int64_t row_floats = round_up(args.value_dim > 0 ? args.value_dim : args.head_dim, kTileK) + kPartialExtra;
@@ -136,7 +138,7 @@ namespace {
 
 void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, CacheBytes k_cache, CacheBytes v_cache,
                const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
-               float scale, float softcap, int32_t window, Maybe<const float, 1> sinks, bool by_blocks,
+               float scale, float softcap, int32_t window, bool aligned, Maybe<const float, 1> sinks, bool by_blocks,
                int32_t rows_per_item, Array<bf16, 2> out) {
   const KernelTable& table = *table_by_name(isa);
   const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(k_cache, 1));
@@ -157,7 +159,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
                            .head_tiles = static_cast<int32_t>(ceil_div(head_dim, kTileK)),
                            .scale = scale,
                            .softcap = softcap,
-                           .window = window,
+                           .window = {.tokens = window, .aligned = aligned},
                            .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
                            .sequences = all.data(),
                            .out = out.data(),
@@ -171,10 +173,11 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
 
 void bind_attention(nb::module_& ops) {
   ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
-          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "norm_rotated"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a,
-          "kv_dtype"_a, "threads"_a);
+          "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a,
+          "v_cache"_a, "kv_dtype"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a, "sequences"_a,
-          "pages"_a, "scale"_a, "softcap"_a, "window"_a, "sinks"_a.none(), "by_blocks"_a, "rows_per_item"_a, "out"_a);
+          "pages"_a, "scale"_a, "softcap"_a, "window"_a, "aligned"_a, "sinks"_a.none(), "by_blocks"_a,
+          "rows_per_item"_a, "out"_a);
 }
 
 }  // namespace numaserve

@@ -25,8 +25,8 @@ KvLayer latent_layer(const Pages& cache, int64_t dim) {
 
 void latent_store(const std::string& isa, Array<const float, 2> q, Array<const float, 2> kv, int32_t heads,
                   int32_t nope_dim, int32_t value_dim, Array<const float, 2> cos, Array<const float, 2> sin,
-                  Array<const float, 1> norm, float eps, Array<const int32_t, 2> runs, Array<bf16, 2> nope,
-                  Array<bf16, 3> query, Pages cache, int threads) {
+                  Maybe<const float, 1> q_scale, Array<const float, 1> norm, float eps, Array<const int32_t, 2> runs,
+                  Array<bf16, 2> nope, Array<bf16, 3> query, Pages cache, int threads) {
   const KernelTable& table = *table_by_name(isa);
   const auto rope_dim = static_cast<int32_t>(2 * size(cos, 1));
   require(size(cos, 0) == size(sin, 0) && size(cos, 1) == size(sin, 1), "cos and sin differ in shape");
@@ -37,6 +37,7 @@ void latent_store(const std::string& isa, Array<const float, 2> q, Array<const f
   require(size(nope, 0) >= size(q, 0) && size(nope, 1) >= heads * nope_dim && size(query, 0) >= size(q, 0) &&
               size(query, 1) == heads && size(query, 2) == value_dim + rope_dim,
           "the queries have the wrong shape");
+  require(!q_scale || size(*q_scale, 0) == size(cos, 0), "there is no factor for each position");
   require(size(runs, 1) == 4, "a run is row, count, position, page");
   std::vector<PageRun> page_runs;
   for (int64_t i = 0; i < size(runs, 0); ++i) {
@@ -57,6 +58,7 @@ void latent_store(const std::string& isa, Array<const float, 2> q, Array<const f
                              .value_dim = value_dim,
                              .cos = cos.data(),
                              .sin = sin.data(),
+                             .q_scale = data_or_null(q_scale),
                              .norm = norm.data(),
                              .eps = eps,
                              .nope = nope.data(),
@@ -85,7 +87,7 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
                            .head_tiles = dim / kTileK,
                            .scale = scale,
                            .softcap = 0.0f,
-                           .window = 0,
+                           .window = {},
                            .kv = latent_layer(cache, dim),
                            .sequences = all.data(),
                            .out = out.data(),
@@ -99,7 +101,7 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
 
 void bind_latent(nb::module_& ops) {
   ops.def("latent_store", &latent_store, "isa"_a, "q"_a, "kv"_a, "heads"_a, "nope_dim"_a, "value_dim"_a, "cos"_a,
-          "sin"_a, "norm"_a, "eps"_a, "runs"_a, "nope"_a, "query"_a, "cache"_a, "threads"_a);
+          "sin"_a, "q_scale"_a.none(), "norm"_a, "eps"_a, "runs"_a, "nope"_a, "query"_a, "cache"_a, "threads"_a);
   ops.def("latent_attention", &latent_attention, "isa"_a, "q"_a, "value_dim"_a, "cache"_a, "sequences"_a, "pages"_a,
           "scale"_a, "by_blocks"_a, "rows_per_item"_a, "out"_a);
 }

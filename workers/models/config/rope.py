@@ -2,9 +2,11 @@
 (`rope_parameters`)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.program.rope import RopeConfig, RopeKind
+from numaserve.workers.program.rope import QueryScale, RopeConfig, RopeKind
 
 _KINDS: Mapping[str, RopeKind] = {
     "default": "default",
@@ -29,7 +31,8 @@ def read_rope(
     rope = rope_fields(fields)
     theta = fields.number("rope_theta", 1.0, 1e12, default_theta)
     partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
-    return rope_from(fields, rope, head_dim, theta=theta, partial=partial, kinds=kinds)
+    read = rope_from(fields, rope, head_dim, theta=theta, partial=partial, kinds=kinds)
+    return _with_query_scale(read, rope)
 
 
 def read_ropes(
@@ -106,13 +109,18 @@ def rope_from(
     )
 
 
-def read_unscaled_positions(fields: Fields) -> int | None:
-    """Return the length where a model begins to scale its queries (Llama 4's scaling). No operation does that, so a
-    longer context would be a different model."""
-    rope = rope_fields(fields)
-    if not rope.optional_number("llama_4_scaling_beta", 0.0, 1e3):
-        return None
-    return rope.integer("original_max_position_embeddings", 2, MAX_POSITION)
+def _with_query_scale(rope: RopeConfig, fields: Fields) -> RopeConfig:
+    """Return the embedding with the scale of queries that its object `fields` states, if it states one."""
+    beta = fields.optional_number("llama_4_scaling_beta", 0.0, 1e3)
+    if not beta:
+        return rope
+    length = fields.integer("original_max_position_embeddings", 2, MAX_POSITION)
+    return replace(rope, query_scale=query_scale(beta, length))
+
+
+def query_scale(beta: float, length: int, shift: int = 0) -> QueryScale:
+    """Return a scale of queries; `beta` is rounded to fp32, in which GGUF files have it."""
+    return QueryScale(float(np.float32(beta)), length, shift)
 
 
 def _llama3(rope: Fields, theta: float, rotary_dim: int, original: int) -> RopeConfig:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Operand, Tensor
@@ -21,20 +22,26 @@ from numaserve.workers.program.cost import (
 from numaserve.workers.program.ops.base import Joining, Operation, Reads, Rope, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
+HeadNorm = Literal["none", "before", "after"]  # the rotation
+
 
 @dataclass(frozen=True, kw_only=True)
 class RopeStore(Operation):
-    """Norms and rotates the heads of qkv [tokens, q heads, k heads and v heads], stores K and V in the pages of
-    `cache`, and writes q, bf16 [tokens, heads * padded head]. `norm_rotated`: it rotates before it norms."""
+    """Rotates the heads of qkv [tokens, q heads, k heads and v heads], stores K and V in the pages of `cache`, and
+    writes q, bf16 [tokens, heads * padded head].
+
+    `norm` is that of each head of queries and keys, before or after the rotation; without weights they are 1. Queries
+    are scaled by the factors of `rope` last.
+    """
 
     qkv: Reads[Tensor]
     q: Writes[Tensor]
     cache: CacheIndex
     rope: Rope
+    norm: HeadNorm
     q_norm: Vector | None
     k_norm: Vector | None
     eps: float
-    norm_rotated: bool
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read; queries, keys and values written in bf16."""
@@ -70,7 +77,7 @@ class Attention(Joining):
 
         def amount(step: StepWork) -> Amount:
             _, whole = parted(step, program.context_parallel)
-            positions, pairs = attended(whole, window)
+            positions, pairs = attended(whole, window, aligned=kind.aligned)
             return Amount(position * positions, pair * pairs, whole.tokens / max(len(whole.sequences), 1))
 
         of: Kind = "latent" if heads.is_latent else "attention"

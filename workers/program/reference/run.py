@@ -33,6 +33,12 @@ class Weights:
             self._expanded[weight] = torch.from_numpy(held.to_numpy()).to(self._numbers.dtype)
         return self._expanded[weight]
 
+    def query_scale(self, rope: Rope) -> torch.Tensor | None:
+        """The factors of queries, [positions]; None where all are 1."""
+        held: Any = rope if self._native is None or not isinstance(rope, Handle) else self._native(rope)
+        factors = held.query_scale_to_numpy()
+        return torch.from_numpy(factors).to(self._numbers.dtype) if len(factors) else None
+
 
 class Sampled(NamedTuple):
     """The result of a row of logits."""

@@ -20,15 +20,15 @@ def rope_store(run: Run, op: RopeStore) -> None:
     q, k, v = qkv.reshape(len(qkv), sum(parts), heads.dim).split(parts, dim=1)
 
     def prepared(x: torch.Tensor, norm: Vector | None) -> torch.Tensor:
-        if norm is None:
+        if op.norm == "none":
             return rotated(run, x, op.rope)
-        weight = run.weights.values(norm)
-        if op.norm_rotated:
+        weight = x.new_ones(heads.dim) if norm is None else run.weights.values(norm)
+        if op.norm == "after":
             return normed(rotated(run, x, op.rope), weight, op.eps)
         return rotated(run, normed(x, weight, op.eps), op.rope)
 
     run.kv.store(op.cache, run.step, prepared(k, op.k_norm), v)
-    q = run.numbers.bf16(prepared(q, op.q_norm))
+    q = run.numbers.bf16(scaled(run, prepared(q, op.q_norm), op.rope))
     room = padded(heads.dim) - heads.dim
     run.put(op.q, torch.nn.functional.pad(q, (0, room)).flatten(1))
 
@@ -39,6 +39,12 @@ def rotated(run: Run, x: torch.Tensor, rope: Rope) -> torch.Tensor:
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+
+
+def scaled(run: Run, q: torch.Tensor, rope: Rope) -> torch.Tensor:
+    """Return the queries of the step's tokens [tokens, heads, dimensions] times the factors of their positions."""
+    factors = run.weights.query_scale(rope)
+    return q if factors is None else q * factors[run.step.positions, None, None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Softmax:
 
 def attention(run: Run, op: Attention) -> None:
     """Sequences that the ranks divide are left out."""
-    heads, window = run.heads(op.cache), run.setup.shape.caches[op.cache.kind].window
+    heads, kind = run.heads(op.cache), run.setup.shape.caches[op.cache.kind]
     q = run.get(op.q)
     q = q.reshape(len(q), heads.query, padded(heads.dim))[..., : heads.dim]
     out = q.new_zeros(len(q), heads.query, heads.values)
@@ -60,17 +66,19 @@ def attention(run: Run, op: Attention) -> None:
     for each in run.step.whole if heads.query else ():
         keys = run.kv.load(op.cache, 0, each.slot.pages, each.end)
         held = keys[..., : heads.values] if heads.is_latent else run.kv.load(op.cache, 1, each.slot.pages, each.end)
-        sees = seen(each, window)
+        sees = seen(each, kind.window, aligned=kind.aligned)
         for begin in range(0, each.count, _ROWS):
             rows = slice(each.row + begin, each.row + min(begin + _ROWS, each.count))
             out[rows], _ = attended(q[rows], keys, held, sees[begin : begin + _ROWS], how)
     run.put(op.out, run.numbers.bf16(out).flatten(1))
 
 
-def seen(sequence: SequenceRows, window: int = 0) -> torch.Tensor:
+def seen(sequence: SequenceRows, window: int = 0, *, aligned: bool = False) -> torch.Tensor:
     """[new tokens, positions]: the tokens that each sees; `window` 0: all up to itself."""
-    behind = torch.arange(sequence.start, sequence.end)[:, None] - torch.arange(sequence.end)[None]
-    return (behind >= 0) & (behind < (window or sequence.end))
+    rows, columns = torch.arange(sequence.start, sequence.end)[:, None], torch.arange(sequence.end)[None]
+    behind = rows - columns
+    limit = rows % window + 1 if aligned and window else window or sequence.end
+    return (behind >= 0) & (behind < limit)
 
 
 def attended(

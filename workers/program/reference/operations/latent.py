@@ -3,7 +3,7 @@
 import torch
 from numaserve.workers.program.buffers import ATTENTION_BLOCK
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
-from numaserve.workers.program.reference.operations.attention import Softmax, attended, rotated, seen
+from numaserve.workers.program.reference.operations.attention import Softmax, attended, rotated, scaled, seen
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 
@@ -17,8 +17,8 @@ def latent_store(run: Run, op: LatentStore) -> None:
     run.kv.store(op.cache, run.step, torch.cat([latents, rotated(run, kv[..., latent:], op.rope)], dim=-1))
     width = op.nope_dim + own.dim - latent
     q = run.get(op.q)[:, : heads * width].reshape(len(kv), heads, width)
-    run.put(op.nope, numbers.bf16(q[..., : op.nope_dim]).flatten(1))
-    rotated_q = numbers.bf16(rotated(run, q[..., op.nope_dim :], op.rope))
+    run.put(op.nope, numbers.bf16(scaled(run, q[..., : op.nope_dim], op.rope)).flatten(1))
+    rotated_q = numbers.bf16(scaled(run, rotated(run, q[..., op.nope_dim :], op.rope), op.rope))
     run.put(op.query, torch.cat([q.new_zeros(len(q), heads, latent), rotated_q], dim=-1).flatten(1))
 
 

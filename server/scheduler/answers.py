@@ -24,8 +24,12 @@ class Answers:
         live: LiveSequences,
         suspects: Suspects,
         in_flight: deque[InFlight],
+        *,
+        learns: bool,
     ) -> None:
-        """Apply answers while `in_flight` has the plans after the answered one."""
+        """Apply answers while `in_flight` has the plans after the answered one. Tokens are kept for `take_sampled` if
+        speculation `learns` from them."""
+        self._learns = learns
         self._kv = kv
         self._running_set = running_set
         self._live = live
@@ -43,12 +47,12 @@ class Answers:
         """Apply an answer to the sequence of its entry, which has not ended. Return the updates of the sequence."""
         seq, at = entry.seq, entry.seq.position
         if entry.void:
-            at.answered([], sampled=entry.sample)
+            at.answered([], entry.sample)
             return []
         end = entry.known_end + len(answer.following)
         self._suspects.answered(seq, end)
         if answer.nan or answer.dropped or answer.late:
-            at.answered([], sampled=entry.sample, logprob_rows=entry.logprob_rows)
+            at.answered([], entry.sample, entry.logprob_rows)
         if answer.nan:
             return [self._end_without_logits(seq)]
         if answer.dropped:
@@ -58,16 +62,12 @@ class Answers:
             return [self._take_back(seq, end, answer)]
         if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows or entry.pool):
             self._kv.trust(seq, end)
-        at.answered(
-            answer.tokens,
-            sampled=entry.sample,
-            logprob_rows=entry.logprob_rows,
-            drafts=entry.drafts,
-            drafter=entry.draft.drafter,
-            drafter_read=self._read(entry, len(answer.following)),
-        )
+        tokens = answer.tokens
+        at.answered(tokens, entry.sample, entry.logprob_rows)
+        if entry.drafts:
+            self._verified(entry, len(answer.following))
         if entry.sample:
-            self._note_tokens(entry, answer)
+            self._note_sample(entry, tokens)
         finished = len(seq.tokens) >= at.max_tokens and end >= seq.prompt_len
         if finished:
             self._live.end(seq)
@@ -99,18 +99,20 @@ class Answers:
         self._live.set_awaits_mask(seq, awaits=True)
         return SequenceUpdate(seq, None, None, answer.prompt_logprobs, finished=False, late=True)
 
-    def _read(self, entry: Entry, accepted: int) -> int:
-        """Return the number of accepted draft tokens that the workers' drafter has read, or is planned to read."""
+    def _verified(self, entry: Entry, accepted: int) -> None:
+        """Go back before the first rejected draft token, and count."""
         if self._in_flight and entry.seq in self._in_flight[0].drafted_by_workers:
-            return accepted
-        return min(accepted, entry.drafts - 1) if entry.draft.reads else 0
+            read = accepted  # by the plan in flight
+        else:
+            read = min(accepted, entry.drafts - 1) if entry.draft.reads else 0
+        name = entry.draft.drafter
+        entry.seq.position.rewound(entry.drafts, accepted, read, name)
+        self.drafted.update({(name, True): accepted, (name, False): entry.drafts - accepted})
 
-    def _note_tokens(self, entry: Entry, answer: SeqResult) -> None:
+    def _note_sample(self, entry: Entry, tokens: list[int]) -> None:
         seq = entry.seq
         if seq.careful:
             seq.careful -= 1
             self._live.set_awaits_mask(seq, awaits=True)
-        self._sampled.append(Sampled(seq, answer.tokens, entry.by_workers))
-        if entry.drafts:
-            name, accepted = entry.draft.drafter, len(answer.following)
-            self.drafted.update({(name, True): accepted, (name, False): entry.drafts - accepted})
+        if self._learns:
+            self._sampled.append(Sampled(seq, tokens, entry.by_workers))

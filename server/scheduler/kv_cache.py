@@ -46,8 +46,7 @@ class KVCache:
             return False
         seq.node = node
         seq.pages = self.tree.path_pages(node) + self._take(need)
-        cached = node.depth * self._config.page_size
-        seq.position.rewound(cached, cached)
+        seq.position.suspended(node.depth * self._config.page_size)
         self._count_lookup(seq)
         return True
 

@@ -9,9 +9,9 @@ from numaserve.server.scheduler.cache.keys import Key
 class Position:
     """The known tokens of a sequence, its computed positions, and its samples and draft tokens in flight.
 
-    Four transitions change it, and nothing else does: a part of the sequence was `planned` or `answered`, computed
-    positions were `rewound`, or the sequence was `suspended`. They decide from where a sequence goes on. Keys and
-    values of rejected draft tokens are overwritten in place, so that `rewound` may go back to any position.
+    Four transitions change it, and nothing else does: a part of the sequence was `planned` or `answered`, rejected
+    draft tokens were `rewound`, or the sequence was `suspended`. The last two decide from where a sequence goes on.
+    Keys and values of rejected draft tokens are overwritten in place, so a sequence can go back to any position.
     """
 
     __slots__ = (
@@ -83,9 +83,7 @@ class Position:
         total = existing if existing + self.drafts < self.max_tokens else self.prompt_len
         return max(0, total - self.computed + self.drafts)
 
-    def planned(
-        self, length: int, drafts: int, *, drafter_read: int, sample: bool = False, logprob_rows: int = 0
-    ) -> None:
+    def planned(self, length: int, drafts: int, drafter_read: int, sample: int = False, logprob_rows: int = 0) -> None:
         """Go on by `length` known positions, and by draft tokens after them. The workers' drafter reads as far as
         `drafter_read`."""
         self.computed += length + drafts
@@ -94,46 +92,38 @@ class Position:
         self.pending += sample
         self.logprob_rows_planned += logprob_rows
 
-    def answered(
-        self,
-        tokens: list[int],
-        *,
-        sampled: bool,
-        logprob_rows: int = 0,
-        drafts: int = 0,
-        drafter: str = "",
-        drafter_read: int = 0,
-    ) -> None:
-        """Take the answer to a part that was planned.
+    def answered(self, tokens: list[int], sample: int, logprob_rows: int = 0) -> None:
+        """Take the answer to a part that was planned with these arguments.
 
         `tokens` are the sample and the samples after accepted draft tokens; none if the sample does not count.
-        `drafter_read` is the number of accepted draft tokens that the workers' drafter need not read again.
         """
-        self.pending -= sampled
+        self.pending -= sample
         self.logprob_rows_received += logprob_rows
-        if drafts:
-            rejected = drafts + 1 - len(tokens)
-            self.rejected[drafter] += rejected
-            if self.drafts:  # not suspended since
-                self.drafts -= drafts
-                self.rewound(self.computed - rejected, self.drafter_read + drafter_read)
         if tokens:
             self.tokens += tokens
             if self.keys is not self.tokens:
                 self.keys += tokens
             self.resuming = False
 
-    def rewound(self, computed: int, drafter_read: int) -> None:
-        """Go on after the first `computed` positions, which the cache holds."""
-        self.computed = computed
-        self.drafter_read = drafter_read
+    def rewound(self, drafts: int, accepted: int, drafter_read: int, drafter: str) -> None:
+        """Go back before the first rejected one of `drafts` draft tokens, which have been answered.
 
-    def suspended(self, *, plans_lost: bool = False, ran: bool = False) -> None:
-        """Start again from 0, since slot and pages are gone.
-
-        With `plans_lost`, the plans in flight are gone too; `ran` is True for a sequence that was in the running set.
+        `drafter_read` is the number of accepted draft tokens that the workers' drafter need not read again.
         """
-        self.computed = self.drafts = self.drafter_read = 0
+        self.rejected[drafter] += drafts - accepted
+        if self.drafts:  # not suspended since
+            self.drafts -= drafts
+            self.computed -= drafts - accepted
+            self.drafter_read += drafter_read
+
+    def suspended(self, cached: int = 0, *, plans_lost: bool = False, ran: bool = False) -> None:
+        """Start again from the first position, or after `cached` positions that the cache holds.
+
+        A sequence is suspended when slot and pages are gone, and starts when it gets others. With `plans_lost`, the
+        plans in flight are gone too; `ran` is True for a sequence that was in the running set.
+        """
+        self.computed = self.drafter_read = cached
+        self.drafts = 0
         if plans_lost:
             self.pending = 0
             self.logprob_rows_planned = self.logprob_rows_received

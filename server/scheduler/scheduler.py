@@ -19,7 +19,6 @@ from numaserve.server.speculation.reports import (
     DraftBudget,
     Report,
     SequencesEnded,
-    StepAnswered,
     WorkersDied,
     WorkersIdled,
 )
@@ -80,7 +79,8 @@ class Scheduler:
         self._next_step = 0
         self._suspects = Suspects()
         self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects)
-        self._answers = Answers(self.kv, self.running_set, self.live, self._suspects, self.in_flight)
+        learns = self._speculation is not None
+        self._answers = Answers(self.kv, self.running_set, self.live, self._suspects, self.in_flight, learns=learns)
 
     @property
     def running(self) -> list[Sequence]:
@@ -155,15 +155,15 @@ class Scheduler:
         record = self.in_flight.popleft()
         updates: list[SequenceUpdate] = []
         if record.entries:  # it is neither void nor a beat
-            ratio = None if self._speculation is None else self.step_costs.ratio(record, result)
+            predicted = None if self._speculation is None else self.step_costs.predicted(record)
             self.step_costs.observe(record, result)
             for entry, answer in zip(record.entries, result.seqs, strict=True):
                 if entry.seq.state is not SequenceState.FINISHED:
                     updates += self._answers.apply(entry, answer)
-            sampled = self._answers.take_sampled()
-            self._observe(StepAnswered(sampled, ratio, record.rows, record.kept_of(result), record.expected))
-            if ended := [each.sequence for each in updates if each.finished]:
-                self._observe(SequencesEnded(ended))
+            if self._speculation is not None:
+                sampled = self._answers.take_sampled()
+                self._speculation.observe(record.report(result, sampled, predicted))
+                self._speculation.observe(SequencesEnded([each.sequence for each in updates if each.finished]))
         if record.drafts and self.in_flight:
             self.in_flight[0].go_on_after(record, result)
         return updates

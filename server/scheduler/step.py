@@ -8,7 +8,7 @@ from numaserve.server.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
-from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft
+from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft, Sampled, StepAnswered
 from numaserve.server.speculation.worker_reading import WorkerReading
 from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
 
@@ -21,13 +21,9 @@ class Entry(NamedTuple):
     sample: bool
     logprob_rows: int
     pool: bool
-    draft: Draft = NO_DRAFT  # its tokens count in `end`
+    drafts: int = 0  # draft tokens; they count in `end`
+    draft: Draft = NO_DRAFT
     void: bool = False  # planned after a sample that was taken back: its answer means nothing
-
-    @property
-    def drafts(self) -> int:
-        """The number of draft tokens."""
-        return len(self.draft.tokens)
 
     @property
     def by_workers(self) -> int:
@@ -109,11 +105,16 @@ class InFlight:
         """Return the plan, which takes `seconds`, as speculation needs to know it."""
         return Awaited(len(self.entries), self.drafts, self.by_workers, self.expected, seconds)
 
-    def kept_of(self, result: StepResult) -> int | None:
-        """Return the number of accepted draft tokens; None if there are none, or if a mask was late."""
-        if not self.drafts or any(each.late for each in result.seqs):
-            return None
-        return sum(len(each.following) for each in result.seqs)
+    def report(self, result: StepResult, sampled: list[Sampled], predicted: float | None) -> StepAnswered:
+        """Return what speculation learns from the result. `predicted` is the expected time in seconds."""
+        ratio = predicted
+        if predicted:
+            # The wait for masks after draft tokens counts: it is part of the price of draft tokens.
+            ratio = (result.worker_ns - result.draft_ns) * 1e-9 / predicted
+        kept = None
+        if self.drafts and not any(each.late for each in result.seqs):
+            kept = sum(len(each.following) for each in result.seqs)
+        return StepAnswered(sampled, ratio, self.rows, kept, self.expected)
 
     def go_on_after(self, before: "InFlight", result: StepResult) -> None:
         """Note the accepted draft tokens of the plan before: this plan was made as if all were rejected."""
@@ -163,7 +164,7 @@ class StepBuilder:
         drafts = len(chunk.draft.tokens)
         end = known + drafts
         pool = seq.pool and end == seq.prompt_len
-        read = self._read(seq, chunk, known)
+        read = seq.position.drafter_read if self.reading is None else self._read(self.reading, seq, chunk, known)
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,
@@ -178,23 +179,19 @@ class StepBuilder:
             )
         )
         self.in_flight.drafts += drafts
-        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, chunk.draft))
+        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts, chunk.draft))
         self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
         if chunk.sample and seq.sampling.masked:
             self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, tuple(chunk.draft.tokens)))
-        seq.position.planned(
-            chunk.length, drafts, drafter_read=read, sample=chunk.sample, logprob_rows=chunk.logprob_rows
-        )
+        seq.position.planned(chunk.length, drafts, read, chunk.sample, chunk.logprob_rows)
 
-    def _read(self, seq: Sequence, chunk: Chunk, known: int) -> int:
+    def _read(self, reading: WorkerReading, seq: Sequence, chunk: Chunk, known: int) -> int:
         """Plan the part of the workers' drafter. Return the number of tokens that it has then read of a sequence."""
-        if self.reading is None:
-            return seq.position.drafter_read
         by_workers = len(chunk.draft.tokens) if chunk.draft.by_workers else 0
         if by_workers:
             self.in_flight.by_workers += by_workers
             self.in_flight.drafted_by_workers.add(seq)
-        return self.reading.add(len(self.plans), seq, known if by_workers else min(known, len(seq.tokens)), by_workers)
+        return reading.add(len(self.plans), seq, known if by_workers else min(known, len(seq.tokens)), by_workers)
 
     def _mask_rows(self, slot: int, drafts: int) -> tuple[int, ...]:
         return tuple(slot + behind * self._slots for behind in range(drafts + 1))
@@ -207,7 +204,7 @@ class StepBuilder:
             more["drafts"] = [entry.drafts for entry in self.in_flight.entries]
         if self.reading is not None:
             for index, read in self.reading.finish():
-                self.in_flight.entries[index].seq.position.planned(0, 0, drafter_read=read)
+                self.in_flight.entries[index].seq.position.planned(0, 0, read)
             if self.reading.plans:
                 self.in_flight.draft_terms = self.reading.terms()
                 more["draft_work"] = self.reading.plans

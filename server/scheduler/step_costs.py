@@ -36,15 +36,9 @@ class StepCosts:
             return served
         return served + self.draft_model.request_seconds(prompt, 0, chunk=chunk, batch=batch)
 
-    def ratio(self, step: InFlight, result: StepResult) -> float | None:
-        """Return the ratio of actual to predicted time of a step, before `observe`; None without a prediction.
-
-        The wait for masks after draft tokens counts: it is part of the price of draft tokens.
-        """
-        if not self.served.predicts:
-            return None
-        predicted = self.served.predict(step.terms)
-        return (result.worker_ns - result.draft_ns) * 1e-9 / predicted if predicted else 0.0
+    def predicted(self, step: InFlight) -> float | None:
+        """Return the prediction of a step without drafting, in seconds; None before a step was observed."""
+        return self.served.predict(step.terms) if self.served.predicts else None
 
     def observe(self, step: InFlight, result: StepResult) -> None:
         """Note the time of a step. The wait for masks is not part of its work, and says nothing about the next one."""

@@ -8,7 +8,7 @@ def decoding(*generated: int) -> Position:
     """Three prompt tokens, of which everything was computed, and the generated tokens, of which the last was not."""
     subject = Position([1, 2, 3], generated)
     subject.max_tokens = 20
-    subject.rewound(len(subject.tokens) - 1, 0)
+    subject.suspended(len(subject.tokens) - 1)
     return subject
 
 
@@ -16,11 +16,11 @@ def test_a_prompt_is_planned_and_its_sample_answered() -> None:
     subject = Position([1, 2, 3])
     subject.max_tokens = 5
     assert subject.remaining == 3
-    subject.planned(3, 0, drafter_read=3, sample=True)
+    subject.planned(3, 0, 3, sample=True)
     assert (subject.next, subject.remaining, subject.unknown, subject.drafter_read) == (3, 1, 1, 3)
-    subject.planned(1, 0, drafter_read=3, sample=True)  # ahead of the answer
+    subject.planned(1, 0, 3, sample=True)  # ahead of the answer
     assert (subject.remaining, subject.wants_sample) == (0, False)
-    subject.answered([7], sampled=True)
+    subject.answered([7], sample=True)
     assert (subject.tokens, subject.pending, subject.next) == ([1, 2, 3, 7], 1, 4)
 
 
@@ -29,9 +29,10 @@ def test_a_sequence_goes_on_before_its_first_rejected_draft_token(
     tokens: list[int], computed: int, rejected: int
 ) -> None:
     subject = decoding(5)
-    subject.planned(1, 2, drafter_read=4, sample=True)
+    subject.planned(1, 2, 4, sample=True)
     assert (subject.next, subject.unknown) == (4, 3)
-    subject.answered(tokens, sampled=True, drafts=2, drafter="suffix", drafter_read=len(tokens) - 1)
+    subject.answered(tokens, sample=True)
+    subject.rewound(2, len(tokens) - 1, len(tokens) - 1, "suffix")
     assert (subject.computed, subject.drafts, subject.pending) == (computed, 0, 0)
     assert subject.tokens == [1, 2, 3, 5, *tokens]
     assert subject.rejected["suffix"] == rejected
@@ -42,36 +43,38 @@ def test_a_sequence_goes_on_before_its_first_rejected_draft_token(
 def test_no_sample_is_wanted_that_could_lie_past_the_end() -> None:
     subject = decoding(5)
     subject.max_tokens = 7
-    subject.planned(1, 2, drafter_read=0, sample=True)
+    subject.planned(1, 2, 0, sample=True)
     assert not subject.wants_sample
-    subject.answered([7], sampled=True, drafts=2)
+    subject.answered([7], sample=True)
+    subject.rewound(2, 0, 0, "suffix")
     assert subject.wants_sample
 
 
 def test_a_suspended_sequence_starts_again_and_still_takes_the_answer_to_its_plan() -> None:
     subject = decoding(5)
-    subject.planned(1, 2, drafter_read=4, sample=True)
+    subject.planned(1, 2, 4, sample=True)
     subject.suspended()
     assert (subject.computed, subject.drafts, subject.drafter_read, subject.pending) == (0, 0, 0, 1)
-    subject.answered([7, 8], sampled=True, drafts=2, drafter_read=1)
+    subject.answered([7, 8], sample=True)
+    subject.rewound(2, 1, 1, "suffix")
     assert (subject.tokens, subject.computed, subject.drafter_read) == ([1, 2, 3, 5, 7, 8], 0, 0)
     assert subject.remaining == 6
-    subject.rewound(4, 4)  # admitted after a cached prefix
+    subject.suspended(4)  # admitted after a cached prefix
     assert subject.remaining == 2
 
 
 def test_a_sample_that_does_not_count_leaves_the_tokens_alone() -> None:
     subject = decoding(5)
-    subject.planned(1, 0, drafter_read=0, sample=True)
-    subject.answered([], sampled=True)
+    subject.planned(1, 0, 0, sample=True)
+    subject.answered([], sample=True)
     assert (subject.tokens, subject.pending) == ([1, 2, 3, 5], 0)
 
 
 @pytest.mark.parametrize("ran", [False, True])
 def test_lost_plans_are_planned_again(ran: bool) -> None:
     subject = decoding(5)
-    subject.answered([6], sampled=False)
-    subject.planned(1, 0, drafter_read=0, sample=True, logprob_rows=2)
+    subject.answered([6], sample=False)
+    subject.planned(1, 0, 0, sample=True, logprob_rows=2)
     subject.suspended(plans_lost=True, ran=ran)
     assert (subject.pending, subject.logprob_rows_planned, subject.resuming) == (0, 0, ran)
 

@@ -81,10 +81,11 @@ class Engine:
         self._steps = StepLoop(
             scheduler,
             StepHooks(
-                planning=self._requests.timeouts.look,
+                planning=self._requests.planning,
                 send=supervisor.send,
                 admitted=self._requests.scheduled,
                 updated=self._on_updated,
+                drafted=self._requests.masks.drafted,
                 masked=self._requests.masks.planned,
                 void=self._requests.masks.void,
                 failed=self._on_step_failed,

@@ -75,6 +75,7 @@ class Planner:
             rows //= 2
         proposal = self._speculation.propose(decodes, DraftBudget(rows, step.in_flight.step_id))
         step.reading, step.in_flight.expected = proposal.reading, proposal.expected
+        step.unchecked = proposal.unchecked
         return proposal.drafts
 
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:

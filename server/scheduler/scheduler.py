@@ -1,6 +1,7 @@
 """Continuous batching: which sequences run in the next step, and what the step's result means for them."""
 
 from collections import Counter, deque
+from collections.abc import Iterable
 
 from numaserve.server.scheduler.answers import Answers
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
@@ -16,9 +17,11 @@ from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.suspects import Finding, Suspects
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.speculation.reports import (
+    ConstraintReport,
     DraftBudget,
     Report,
     SequencesEnded,
+    Unchecked,
     WorkersDied,
     WorkersIdled,
 )
@@ -76,6 +79,7 @@ class Scheduler:
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
+        self.unchecked: list[Unchecked] = []  # draft tokens that the last `schedule` has made
         self._next_step = 0
         self._suspects = Suspects()
         self.live = LiveSequences(config, self.waiting, self.running_set, self._suspects)
@@ -117,9 +121,14 @@ class Scheduler:
         """Let a sequence go on whose next mask is there now."""
         self.live.set_awaits_mask(seq, awaits=False)
 
+    def constraints_reported(self, reports: Iterable[ConstraintReport]) -> None:
+        """Note what matchers have reported about the constraints of sequences that have not ended."""
+        for report in reports:
+            self._observe(report)
+
     def schedule(self) -> StepPlan | None:
         """Return the next plan, to be sent at once; None when there is nothing to run before the next result."""
-        self.newly_admitted = []
+        self.newly_admitted, self.unchecked = [], []
         if len(self.in_flight) == MAX_IN_FLIGHT:
             return None
         if self._waits_for_drafts():
@@ -130,6 +139,7 @@ class Scheduler:
         step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
+        self.unchecked += step.unchecked
         if not step.plans:
             return None
         self._next_step += 1
@@ -248,7 +258,9 @@ class Scheduler:
             last = self.in_flight[-1]
             awaited = last.awaited(self.step_costs.expected(last) or 0.0 if last.drafts else 0.0)
         rows = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
-        return self._speculation.propose(self.running, DraftBudget(rows, opens=True, awaited=awaited)).waits
+        proposal = self._speculation.propose(self.running, DraftBudget(rows, opens=True, awaited=awaited))
+        self.unchecked += proposal.unchecked
+        return proposal.waits
 
     def _observe(self, report: Report) -> None:
         if self._speculation is not None:

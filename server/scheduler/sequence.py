@@ -102,12 +102,6 @@ class Sequence:
     # locks; then this sequence's own. None and empty unless running.
     pages: list[int] = field(init=False, default_factory=list)
     node: Node | None = field(init=False, default=None)
-    # Tokens that its constraint forces, from an index on; stored by the matcher, in another thread.
-    forced: tuple[int, Iterable[int]] = field(init=False, default=(0, ()))
-    # The draft tokens of a constrained sequence, from an index on; and, stored as above, such draft tokens up to the
-    # first that the constraint forbids.
-    drafted: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
-    forbidden: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens
     # more it is planned only once its next mask is there.
     awaits_mask: bool = field(init=False, default=False)

@@ -1,5 +1,6 @@
 """A plan in the making, and the record of it until its result comes."""
 
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ from numaserve.server.costs.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
-from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft, Sampled, StepAnswered
+from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft, Sampled, StepAnswered, Unchecked
 from numaserve.server.speculation.worker_reading import WorkerReading
 from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
 
@@ -156,6 +157,7 @@ class StepBuilder:
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
         self.masked: list[MaskedRow] = []
+        self.unchecked: ListOf[Unchecked] = ()
 
     def add(self, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None) -> None:
         """Plan the sequence's next `chunk`."""

@@ -1,6 +1,5 @@
 """A running sequence, as far as speculation knows it."""
 
-from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from typing import Protocol
 
@@ -46,7 +45,9 @@ class Progress(Protocol):
 class Decode(Protocol):
     """A sequence whose next token is planned. The scheduler's sequences are such."""
 
-    drafted: tuple[int, ListOf[int]]  # draft tokens of a constrained sequence, from an index on
+    @property
+    def request_id(self) -> str:
+        """The name of the sequence."""
 
     @property
     def position(self) -> Progress:
@@ -79,11 +80,3 @@ class Decode(Protocol):
     @property
     def prediction(self) -> ListOf[int]:
         """The output that the client expects."""
-
-    @property
-    def forced(self) -> tuple[int, Iterable[int]]:
-        """Tokens that the constraint forces, from an index on."""
-
-    @property
-    def forbidden(self) -> tuple[int, ListOf[int]]:
-        """Draft tokens up to the first one that the constraint forbids, from an index on."""

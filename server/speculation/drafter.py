@@ -3,6 +3,7 @@
 from collections.abc import Sequence as ListOf
 from typing import Protocol
 
+from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.decode import Decode
 
 
@@ -28,5 +29,5 @@ class Drafters(Protocol):
     def begin_step(self) -> None:
         """Begin a step: slow work is divided over steps."""
 
-    def make(self, seq: Decode) -> ListOf[Drafter]:
+    def make(self, seq: Decode, constraint: KnownConstraint) -> ListOf[Drafter]:
         """Return the drafters of a sequence. The first of equally good drafters is used."""

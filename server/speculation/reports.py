@@ -1,6 +1,6 @@
 """The messages between the scheduler and speculation: budgets, proposals and reports."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple
 
@@ -39,12 +39,21 @@ class DraftBudget(NamedTuple):
     awaited: Awaited | None = None  # None: no plan is in flight
 
 
+class Unchecked(NamedTuple):
+    """New draft tokens of a constrained sequence after its first `begin` tokens, which its matcher may check."""
+
+    seq: Decode
+    begin: int
+    tokens: ListOf[int]
+
+
 class Proposal(NamedTuple):
     """The draft tokens of a step, or the advice to plan the step only after the answer in flight."""
 
     drafts: Mapping[Decode, Draft] = {}
     expected: float = 0.0  # accepted tokens
     waits: bool = False
+    unchecked: ListOf[Unchecked] = ()
     reading: WorkerReading | None = None  # the part of the workers' drafter in the step
 
 
@@ -85,4 +94,21 @@ class WorkersDied(NamedTuple):
     sequences: ListOf[Decode]
 
 
-Report = StepAnswered | WorkersIdled | SequencesEnded | WorkersDied
+class TokensForced(NamedTuple):
+    """Tokens of the only text that the constraint of a sequence allows after its first `begin` tokens."""
+
+    seq: Decode
+    begin: int
+    tokens: Iterable[int]
+
+
+class DraftForbidden(NamedTuple):
+    """Draft tokens after the first `begin` tokens of a sequence, of which the constraint forbids only the last."""
+
+    seq: Decode
+    begin: int
+    tokens: ListOf[int]
+
+
+ConstraintReport = TokensForced | DraftForbidden
+Report = StepAnswered | WorkersIdled | SequencesEnded | WorkersDied | ConstraintReport

@@ -6,7 +6,7 @@ from itertools import accumulate, takewhile
 from operator import mul
 
 from numaserve.server.speculation.acceptance import AcceptanceRates, Kind, kind_of
-from numaserve.server.speculation.decode import Decode
+from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.drafter import Drafter
 
 DEEPEST = 16  # most draft tokens of a sequence in a step
@@ -25,6 +25,7 @@ class SequenceDrafts:
 
     drafters: ListOf[Drafter]
     of_all: AcceptanceRates
+    constraint: KnownConstraint
     tokens: list[int] = field(default_factory=list)  # drafted after the known tokens
     made_after: int = -REST  # number of known tokens at the last search
     rest: int = 1  # tokens until the next search; grows while nothing is found
@@ -51,13 +52,13 @@ class SequenceDrafts:
         """Return the expected number of accepted tokens among the first `depth` draft tokens."""
         return sum(self.odds[: max(0, depth)])
 
-    def search(self, seq: Decode, vocab_size: int) -> None:
-        """Draft the next tokens with the drafter that expects most accepted tokens."""
-        known = seq.position.tokens
+    def search(self, known: list[int], vocab_size: int) -> None:
+        """Draft the tokens after the `known` ones with the drafter that expects most accepted tokens."""
         self.made_after = len(known)
         self.tokens, most = [], 0.0
         for each in self.drafters:
-            drafted = allowed(seq, list(takewhile(vocab_size.__gt__, each.draft(known, DEEPEST + 1))))
+            drafted = list(takewhile(vocab_size.__gt__, each.draft(known, DEEPEST + 1)))
+            drafted = self.constraint.allowed(known, drafted)
             odds = self._odds_of(each.name, each.matched, len(drafted))
             if (likely := sum(odds)) > most:
                 self.tokens, self._odds, most = drafted, odds, likely
@@ -66,6 +67,11 @@ class SequenceDrafts:
             self._last = self.odds[0]
             self._recent += _MEMORY_OF_LOOKS * (self._last - self._recent)
         self.rest = 1 if self.tokens else min(2 * self.rest, REST)
+
+    def drop_forbidden(self, known: list[int]) -> None:
+        """Drop the first draft token after the `known` tokens that is forbidden, and all after it."""
+        if self.constraint.forbidden[1]:
+            self.tokens = self.constraint.allowed(known, self.tokens)
 
     def answered(self, tokens: list[int]) -> None:
         """Compare the draft tokens with the next tokens, and keep the rest of accepted ones."""
@@ -88,13 +94,3 @@ class SequenceDrafts:
 
     def _rate(self, kind: Kind) -> float:
         return self._own[kind] if kind in self._own else self.of_all.of(kind)
-
-
-def allowed(seq: Decode, drafts: list[int]) -> list[int]:
-    """Return the draft tokens before the first one that the constraint is known to forbid."""
-    (begin, forbidden), tokens = seq.forbidden, seq.position.tokens
-    known = len(tokens) - begin  # of them
-    count = len(forbidden) - known
-    if 0 < count <= len(drafts) and forbidden[known:] == drafts[:count] and forbidden[:known] == tokens[begin:]:
-        return drafts[: count - 1]
-    return drafts

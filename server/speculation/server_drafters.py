@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.drafter import Drafter
 from numaserve.server.speculation.drafters.grammar import GrammarDrafter
@@ -14,10 +15,10 @@ class ServerDrafters:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._corpus = Corpus()
-        makers: dict[str, Callable[[Decode], Drafter | None]] = {
+        makers: dict[str, Callable[[Decode, KnownConstraint], Drafter | None]] = {
             "prediction": _prediction,
-            "suffix": lambda seq: SuffixDrafter(self._corpus, seq.scope),
-            "grammar": lambda seq: GrammarDrafter(seq) if seq.sampling.masked else None,
+            "suffix": lambda seq, _: SuffixDrafter(self._corpus, seq.scope),
+            "grammar": lambda seq, constraint: GrammarDrafter(constraint) if seq.sampling.masked else None,
         }
         self._makers = {name: make for name, make in makers.items() if name in names}
 
@@ -25,11 +26,12 @@ class ServerDrafters:
         """Begin with the next step."""
         self._corpus.begin_step()
 
-    def make(self, seq: Decode) -> list[Drafter]:
+    def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
         """Return the drafters of a sequence."""
-        made = [make(seq) for name, make in self._makers.items() if seq.drafters is None or name in seq.drafters]
+        makers = [make for name, make in self._makers.items() if seq.drafters is None or name in seq.drafters]
+        made = [make(seq, constraint) for make in makers]
         return [each for each in made if each is not None]
 
 
-def _prediction(seq: Decode) -> PredictionDrafter | None:
+def _prediction(seq: Decode, _: KnownConstraint) -> PredictionDrafter | None:
     return PredictionDrafter(seq.prediction, seq.position.prompt_len) if seq.prediction else None

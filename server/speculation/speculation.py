@@ -5,6 +5,7 @@ from heapq import heapify, heappop, heappush
 
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.speculation.acceptance import AcceptanceRates
+from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.speculation.gain import DECLINES, Gain
@@ -12,15 +13,18 @@ from numaserve.server.speculation.prices import Prices
 from numaserve.server.speculation.reports import (
     Draft,
     DraftBudget,
+    DraftForbidden,
     Proposal,
     Report,
     Sampled,
     SequencesEnded,
     StepAnswered,
+    TokensForced,
+    Unchecked,
     WorkersDied,
     WorkersIdled,
 )
-from numaserve.server.speculation.sequence_drafts import DEEPEST, REST, SequenceDrafts, allowed
+from numaserve.server.speculation.sequence_drafts import DEEPEST, REST, SequenceDrafts
 from numaserve.server.speculation.worker_drafts import BLIND, WorkerDrafts, blind_depths
 from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS
 
@@ -65,6 +69,7 @@ class Speculation:
         self._least = 0.0  # recent minimum acceptance rate at which a draft token pays, per running sequence
         self._drafts: dict[Decode, SequenceDrafts] = {}
         self._of_all = AcceptanceRates()
+        self._unchecked: list[Unchecked] = []  # of the proposal in the making
 
     def propose(self, decodes: ListOf[Decode], budget: DraftBudget) -> Proposal:
         """Return the draft tokens to verify in a step, at most `budget.rows`.
@@ -72,9 +77,10 @@ class Speculation:
         For a step that opens, `decodes` are all running sequences, and the proposal says whether the step should be
         planned after the answer to the last plan in flight.
         """
+        self._unchecked = []
         if budget.opens:
             self._drafters.begin_step()
-            return Proposal(waits=self._waits(decodes, budget))
+            return Proposal(waits=self._waits(decodes, budget), unchecked=self._unchecked)
         own, of_workers = self._depths(decodes, budget.rows, unknown=0)
         workers, reading = self._workers, None
         if workers is not None:
@@ -88,7 +94,7 @@ class Speculation:
         if workers is not None:
             expected += sum(workers.expected(seq, depth) for seq, depth in of_workers.items())
             drafts |= {seq: workers.draft(depth) for seq, depth in of_workers.items()}
-        return Proposal(drafts, expected, reading=reading)
+        return Proposal(drafts, expected, unchecked=self._unchecked, reading=reading)
 
     def observe(self, report: Report) -> None:
         """Learn from what has happened."""
@@ -102,6 +108,10 @@ class Speculation:
                     self._forget(seq)
             case WorkersDied(sequences):
                 self._refused.update(sequences)
+            case TokensForced(seq, begin, tokens):
+                self._state(seq).constraint.forced = begin, tokens
+            case DraftForbidden(seq, begin, tokens):
+                self._state(seq).constraint.forbidden = begin, tokens
 
     def _answered(self, step: StepAnswered) -> None:
         if step.ratio is not None:
@@ -216,19 +226,23 @@ class Speculation:
         The search does not run at every token where draft tokens could not pay, nor for many sequences in a step: it
         takes time from the workers on few cores.
         """
-        drafts = self._drafts.get(seq)
-        if drafts is None:
-            drafts = self._drafts[seq] = SequenceDrafts(self._drafters.make(seq), self._of_all)
-        if seq.forbidden[1]:
-            drafts.tokens = allowed(seq, drafts.tokens)
+        drafts, tokens = self._state(seq), seq.position.tokens
+        drafts.drop_forbidden(tokens)
         if len(drafts.tokens) >= _FEW:
             return drafts
-        known = len(seq.position.tokens)
         rest = REST if drafts.hope <= least else min(drafts.rest, self._turn**2)
-        if known - drafts.made_after >= rest:
-            drafts.search(seq, self._vocab_size)
+        if len(tokens) - drafts.made_after >= rest:
+            drafts.search(tokens, self._vocab_size)
             if seq.sampling.masked:
-                seq.drafted = known, drafts.tokens
+                self._unchecked.append(Unchecked(seq, len(tokens), drafts.tokens))
+        return drafts
+
+    def _state(self, seq: Decode) -> SequenceDrafts:
+        drafts = self._drafts.get(seq)
+        if drafts is None:
+            constraint = KnownConstraint()
+            drafts = SequenceDrafts(self._drafters.make(seq, constraint), self._of_all, constraint)
+            self._drafts[seq] = drafts
         return drafts
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from numaserve.server.scheduler.cache.scope import CacheScope
-from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.speculation.constraint import KnownConstraint
+from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.drafter import Drafter
 
 
@@ -32,9 +33,9 @@ class Each:
 
     def begin_step(self) -> None: ...
 
-    def make(self, seq: Sequence) -> list[Drafter]:
+    def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
         """One for each sequence."""
-        return [Played(self.make_one(seq.scope).draft)]
+        return [Played(self.make_one(CacheScope(seq.scope)).draft)]
 
 
 class NoDrafters:
@@ -42,6 +43,6 @@ class NoDrafters:
 
     def begin_step(self) -> None: ...
 
-    def make(self, seq: Sequence) -> list[Drafter]:
+    def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
         """None."""
         return []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.masks.matcher import MaskState, TokenMatcher
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.speculation.reports import DraftForbidden, TokensForced
 from numaserve.server.supervisor.memory import MaskBoard
 
 Bits = ctypes.Array[ctypes.c_uint32]
@@ -76,8 +78,9 @@ class MaskedSequence:
     rows: list[AwaitedRow] = field(default_factory=list)  # not published yet
     drafts: AwaitedDrafts | None = None  # of the step that is awaited
     looks: bool = False  # a thread has taken `drafts`
-    tells_forced: bool = False  # report the tokens that the constraint forces to the sequence
-    tells_forbidden: bool = True  # report the draft tokens that the constraint forbids
+    reports_forced: bool = False  # report the tokens that the constraint forces
+    reports_forbidden: bool = True  # report the draft tokens that the constraint forbids
+    unchecked: tuple[int, ListOf[int]] = 0, ()  # the last draft tokens, from an index on
     checked: int = -1  # value of `position` at the last check of the draft tokens against the constraint
     at_work: bool = False  # a piece of work runs in a thread or is queued for one
     ended: bool = False
@@ -103,17 +106,17 @@ class MaskedSequence:
     @property
     def has_unchecked(self) -> bool:
         """True if the sequence has draft tokens after its known tokens that were not checked yet."""
-        begin, drafted = self.sequence.drafted
-        return self.tells_forbidden and begin == self.position != self.checked and bool(drafted)
+        begin, drafts = self.unchecked
+        return self.reports_forbidden and begin == self.position != self.checked and bool(drafts)
 
     def await_rows(self, board: MaskBoard, step_id: int, planned: MaskedRow) -> None:
         """Note the rows that rank 0 will wait for in a step."""
-        first, *behind = (
+        first, *after = (
             AwaitedRow(board, step_id, row, position) for position, row in enumerate(planned.rows, planned.position)
         )
         self.rows.append(first)
-        if behind:
-            self.drafts, self.looks = AwaitedDrafts(step_id, planned.drafts, tuple(behind)), False
+        if after:
+            self.drafts, self.looks = AwaitedDrafts(step_id, planned.drafts, tuple(after)), False
 
     def take_drafts(self) -> AwaitedDrafts | None:
         """Return the draft tokens if no thread has taken them and the mask before them is known."""
@@ -177,18 +180,20 @@ class MaskedSequence:
             self.drafts.forget()
         self.drafts = None
 
-    def tell_forced(self, matcher: TokenMatcher) -> None:
-        """Store the tokens that the constraint forces; called in a thread. Raises `ConstraintFailed`."""
-        self.sequence.forced = self.position, matcher.forced()
+    def forced(self, matcher: TokenMatcher) -> TokensForced:
+        """Return the tokens that the constraint forces; called in a thread. Raises `ConstraintFailed`."""
+        return TokensForced(self.sequence, self.position, matcher.forced())
 
-    def tell_forbidden(self, matcher: TokenMatcher) -> None:
-        """Store the draft tokens that the constraint forbids; called in a thread. Raises `ConstraintFailed`."""
+    def forbidden(self, matcher: TokenMatcher) -> DraftForbidden | None:
+        """Return the draft tokens up to the first forbidden one, if there is one; called in a thread. Raises
+        `ConstraintFailed`."""
         self.checked = self.position
-        begin, drafted = self.sequence.drafted
-        if begin == self.position and (count := matcher.would_accept(drafted)) < len(drafted):
-            self.sequence.forbidden = begin, drafted[: count + 1]
+        begin, drafts = self.unchecked
+        if begin == self.position and (count := matcher.would_accept(drafts)) < len(drafts):
+            return DraftForbidden(self.sequence, begin, drafts[: count + 1])
+        return None
 
-    def masks_behind(self, tokens: tuple[int, ...]) -> Iterator[tuple[MaskState, Bits]]:
+    def masks_after(self, tokens: tuple[int, ...]) -> Iterator[tuple[MaskState, Bits]]:
         """Yield the mask after each of `tokens`, up to a forbidden one; called in a thread. Raises
         `ConstraintFailed`."""
         if self.matcher is None:

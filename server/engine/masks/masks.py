@@ -14,6 +14,7 @@ from typing import Protocol
 
 from numaserve.server.common.patience import PatientTimer
 from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.masks.constraint_reports import ConstraintReports
 from numaserve.server.engine.masks.masked_sequence import AwaitedDrafts, MaskedSequence
 from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.engine.masks.matcher_budget import MatcherBudget
@@ -22,13 +23,13 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.speculation.reports import Unchecked
 from numaserve.server.supervisor.memory import MaskBoard
 
 logger = logging.getLogger(__name__)
 
 # For all masks after the draft tokens of a sequence: a step must not wait long for masks that may not be needed.
 _LOOKING_S = 1e-3
-_TELLING_S = 5e-3  # the work runs alongside everything else, but holds the interpreter's lock
 _LATE = (
     "The server could not compute in time which tokens the constraint of this request allows next. Simplify the "
     "constraint, or retry when the server is less busy."
@@ -81,7 +82,7 @@ class Masks:
         """Connect the masks to a board, the scheduler and the threads.
 
         `board` returns the mask board of the current group of workers. `work` executes matchers (default: threads of
-        its own). With `looks_ahead`, sequences learn the tokens that their constraints force, for drafters.
+        its own). With `looks_ahead`, the tokens that constraints force are reported, for drafters.
         """
         self._looks_ahead = looks_ahead
         self._board = board
@@ -91,6 +92,7 @@ class Masks:
         self._patience_s = patience_s
         self._row: type[ctypes.Array[ctypes.c_uint32]] = ctypes.c_uint32 * 0
         self._held: dict[str, MaskedSequence] = {}
+        self.reports = ConstraintReports(clock)
         self._lock = threading.Lock()
         self._clock = clock
         self._threads: MatcherWork = work or MatcherThreads()
@@ -110,9 +112,17 @@ class Masks:
         """Constrain a new sequence. `make` is called in a thread, which then makes the first mask. Workers may be down
         at the moment, but must have been up before."""
         held = MaskedSequence(sequence, make, len(sequence.tokens), self._row())
-        held.tells_forced = self._looks_ahead and (sequence.drafters is None or "grammar" in sequence.drafters)
+        held.reports_forced = self._looks_ahead and (sequence.drafters is None or "grammar" in sequence.drafters)
         self._held[sequence.request_id] = held
         self._set_to_work(held)
+
+    def drafted(self, unchecked: Iterable[Unchecked]) -> None:
+        """Note new draft tokens of constrained sequences. They are checked after the next mask, if the sequence is
+        where they begin."""
+        with self._lock:
+            for seq, begin, tokens in unchecked:
+                if (held := self._held.get(seq.request_id)) is not None:
+                    held.unchecked = begin, tokens
 
     def planned(self, step_id: int, rows: Collection[MaskedRow]) -> None:
         """Note a plan with `rows`, for which rank 0 will wait."""
@@ -241,7 +251,7 @@ class Masks:
                 self._look_ahead(held, drafts)
                 continue
             if is_known:
-                held.tells_forbidden = self._tell(held, held.tell_forbidden)
+                held.reports_forbidden = self.reports.look(held, held.forbidden)
                 continue
             try:
                 state = self._next_mask(matcher, held, tokens)
@@ -259,8 +269,8 @@ class Masks:
                     reports = held.reports
                 if reports:
                     _call_in(loop, self._report, held.sequence.request_id)
-                if held.tells_forced and held.allows_few:
-                    held.tells_forced = self._tell(held, held.tell_forced)
+                if held.reports_forced and held.allows_few:
+                    held.reports_forced = self.reports.look(held, held.forced)
 
     def _make(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> TokenMatcher | None:
         try:
@@ -284,26 +294,11 @@ class Masks:
         self._metrics.mask(self._clock() - begun)
         return state
 
-    def _tell(self, held: MaskedSequence, tell: Callable[[TokenMatcher], None]) -> bool:
-        """Call `tell`, which updates the sequence. Return whether it neither failed nor took long, and may run
-        again."""
-        if held.matcher is None:
-            return False
-        begun = self._clock()
-        try:
-            tell(held.matcher)
-        except ConstraintFailed:
-            return False
-        except Exception:
-            logger.exception("failed to compute the mask of a constraint")
-            return False
-        return self._clock() - begun < _TELLING_S
-
     def _look_ahead(self, held: MaskedSequence, drafts: AwaitedDrafts) -> None:
         """Publish the masks after draft tokens. Rows after a forbidden draft token are dropped, as they are unused."""
         end = self._clock() + _LOOKING_S
         try:
-            for row, (state, bits) in zip(drafts.rows, held.masks_behind(drafts.tokens), strict=False):
+            for row, (state, bits) in zip(drafts.rows, held.masks_after(drafts.tokens), strict=False):
                 with self._lock:
                     drafts.publish(row, state, bits)
                 if self._clock() > end or not drafts.rows:

@@ -139,6 +139,11 @@ class LiveRequests:
         live.replay(now)
         return live
 
+    def planning(self, now: float) -> None:
+        """Prepare the planning of a step: end late requests, and deliver what matchers have reported."""
+        self.timeouts.look(now)
+        self._scheduler.constraints_reported(self.masks.reports.take())
+
     def scheduled(self, sequence: Sequence, now: float) -> None:
         """Note that `sequence` left the queue for the first time."""
         self.backlog.leave(sequence)

@@ -16,6 +16,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.speculation.reports import Unchecked
 from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.workers.interface.protocol import Failure, StepPlan, StepResult
 
@@ -42,6 +43,7 @@ class StepHooks:
     admitted: Callable[[Sequence, float], None]  # left the queue for the first time
     updated: Callable[[list[SequenceUpdate], float], None]
     failed: Callable[[list[Sequence], str], None]  # by a step that the workers survived
+    drafted: Callable[[list[Unchecked]], None]  # planning has made such draft tokens
     masked: Callable[[int, list[MaskedRow]], None]  # the plan of this step was sent, and has such rows
     void: Callable[[int], None]  # the result of this step will be ignored
     broken: Callable[[Death], None]  # the workers can no longer be used
@@ -156,6 +158,8 @@ class StepLoop:
             scheduling = self._clock()
             self._hooks.planning(scheduling)
             plan = self._scheduler.schedule()
+            if self._scheduler.unchecked:
+                self._hooks.drafted(self._scheduler.unchecked)
             if plan is None:
                 self._rest()
                 break

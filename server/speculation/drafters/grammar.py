@@ -3,24 +3,24 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from numaserve.server.speculation.decode import Decode
+from numaserve.server.speculation.constraint import KnownConstraint
 
 
 class GrammarDrafter:
     """Drafts the tokens that the constraint of a sequence forces.
 
-    They are known since the mask before them was made (`Decode.forced`), usually a step ago.
+    They are known since the mask before them was made, usually a step ago.
     """
 
     name = "grammar"
     matched = 0  # only the constraint is known
 
-    def __init__(self, seq: Decode) -> None:
-        self._seq = seq
+    def __init__(self, constraint: KnownConstraint) -> None:
+        self._constraint = constraint
 
     def draft(self, tokens: Sequence[int], limit: int) -> list[int]:
         """Return at most `limit` draft tokens after `tokens`."""
-        begin, forced = self._seq.forced
+        begin, forced = self._constraint.forced
         known = len(tokens) - begin
         ahead = list(islice(forced, known + limit)) if known >= 0 else []
         return ahead[known:] if ahead[:known] == tokens[begin:] else []

@@ -12,6 +12,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.speculation.reports import TokensForced, Unchecked
 from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.scripted_matchers import ScriptedMatcher
@@ -79,12 +80,37 @@ class Run:
             work=self.later,
             **options,
         )
+        self._forced: tuple[int, ListOf[int]] = 0, ()
+        self._forbidden: tuple[int, ListOf[int]] = 0, ()
         self.masks.begin()
         self.masks.add(self.seq, make)
 
     def planned(self, step: int, *drafts: int) -> None:
         rows = tuple(range(0, 4 * len(drafts) + 1, 4))
         self.masks.planned(step, [MaskedRow(self.seq, rows, len(self.seq.tokens), drafts)])
+
+    def drafted(self, begin: int, tokens: list[int]) -> None:
+        self.masks.drafted([Unchecked(self.seq, begin, tokens)])
+
+    @property
+    def forced(self) -> tuple[int, ListOf[int]]:
+        """The last report of forced tokens."""
+        self.take()
+        return self._forced
+
+    @property
+    def forbidden(self) -> tuple[int, ListOf[int]]:
+        """The last report of a forbidden draft token."""
+        self.take()
+        return self._forbidden
+
+    def take(self) -> None:
+        for report in self.masks.reports.take():
+            assert report.seq is self.seq
+            if isinstance(report, TokensForced):
+                self._forced = report.begin, list(report.tokens)
+            else:
+                self._forbidden = report.begin, report.tokens
 
     def sampled(self, *tokens: int) -> None:
         self.seq.tokens += tokens
@@ -197,29 +223,29 @@ async def test_a_sequence_is_told_what_its_constraint_forces_where_somebody_asks
 
     run = Run(lambda: Forced(after), looks_ahead=True, drafters=frozenset(("suffix",)))
     run.later.do()
-    assert run.seq.forced == (0, ())
+    assert run.forced == (0, ())
     for looks_ahead in (False, True):
         run = Run(lambda: Forced(after), looks_ahead=looks_ahead)
         run.later.do()
-        assert run.seq.forced == ((3, [11]) if looks_ahead else (0, ()))
+        assert run.forced == ((3, [11]) if looks_ahead else (0, ()))
         run.sampled(12)
         run.later.do()
-        assert run.seq.forced == ((4, [13]) if looks_ahead else (0, ()))
+        assert run.forced == ((4, [13]) if looks_ahead else (0, ()))
 
 
 async def test_a_sequence_is_told_which_of_its_draft_tokens_its_constraint_forbids() -> None:
     run = Run()
-    run.seq.drafted = 3, [11, 13, 20, 21]
+    run.drafted(3, [11, 13, 20, 21])
     run.later.do()
-    assert run.seq.forbidden == (3, [11, 13, 20])
+    assert run.forbidden == (3, [11, 13, 20])
     run.sampled(12)
-    run.seq.drafted = 4, [13, 15]
+    run.drafted(4, [13, 15])
     run.later.do()
-    assert run.seq.forbidden == (3, [11, 13, 20])
+    assert run.forbidden == (3, [11, 13, 20])
     run.sampled(13)
-    run.seq.drafted = 4, [15]  # behind tokens that are not the last ones any more
+    run.drafted(4, [15])  # behind tokens that are not the last ones any more
     run.later.do()
-    assert run.seq.forbidden == (3, [11, 13, 20])
+    assert run.forbidden == (3, [11, 13, 20])
 
 
 async def test_draft_tokens_are_looked_at_when_all_masks_that_are_awaited_are_there() -> None:
@@ -231,14 +257,22 @@ async def test_draft_tokens_are_looked_at_when_all_masks_that_are_awaited_are_th
             return super().would_accept(tokens)
 
     run = Run(lambda: Looking(after))
-    run.seq.drafted = 3, [11, 13, 15, 30]
+    run.drafted(3, [11, 13, 15, 30])
     run.planned(1, 11, 13)
     run.later.do()
     assert seen == [{(1, 0), (1, 4), (1, 8)}]
-    assert run.seq.forbidden == (3, [11, 13, 15, 30])
+    assert run.forbidden == (3, [11, 13, 15, 30])
     run.planned(2, 11)
     run.later.do()
     assert len(seen) == 1
+
+
+async def test_nothing_is_reported_of_a_sequence_that_has_ended() -> None:
+    run = Run()
+    run.drafted(3, [20])
+    run.later.do()
+    run.masks.remove("a")
+    assert run.masks.reports.take() == []
 
 
 @pytest.mark.parametrize("error", [ConstraintFailed("it fails"), RuntimeError("it breaks")])
@@ -252,10 +286,10 @@ async def test_draft_tokens_are_not_looked_at_any_more_where_that_has_failed(err
 
     run = Run(lambda: Failing(after))
     for known, token in enumerate((11, 12), 3):
-        run.seq.drafted = known, [20]
+        run.drafted(known, [20])
         run.planned(known, 20)
         run.later.do()
         run.sampled(token)
     assert asked == [[20]]
-    assert run.seq.forbidden == (0, ())
+    assert run.forbidden == (0, ())
     assert run.failures == []

@@ -35,6 +35,7 @@ def _loop(
         admitted=lambda _sequence, _now: None,
         updated=lambda _updates, _now: None,
         failed=lambda _sequences, _message: None,
+        drafted=lambda _unchecked: None,
         masked=lambda _step, _rows: None,
         void=lambda _step: None,
         broken=lambda death: None,

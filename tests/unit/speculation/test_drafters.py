@@ -4,6 +4,7 @@ import pytest
 from numaserve.server.config.option_types import DRAFTERS, drafters_meant
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.server_drafters import ServerDrafters
 from numaserve.workers.interface.protocol import SamplingParams
 
@@ -24,7 +25,7 @@ def test_names_mean_drafters(names: list[str], meant: tuple[str, ...]) -> None:
 
 def test_only_a_constrained_sequence_has_one_that_looks_at_its_constraint() -> None:
     seq = Sequence("a", [1], SamplingParams(masked=True), 5)
-    assert [each.name for each in ServerDrafters(DRAFTERS).make(seq)] == ["suffix", "grammar"]
+    assert [each.name for each in ServerDrafters(DRAFTERS).make(seq, KnownConstraint())] == ["suffix", "grammar"]
 
 
 @pytest.mark.parametrize(
@@ -41,12 +42,12 @@ def test_a_sequence_has_those_that_it_allows(
     allowed: frozenset[str] | None, prediction: tuple[int, ...], made: list[str]
 ) -> None:
     seq = Sequence("a", [1], SamplingParams(), 5, drafters=allowed, prediction=prediction)
-    assert [each.name for each in ServerDrafters(DRAFTERS).make(seq)] == made
+    assert [each.name for each in ServerDrafters(DRAFTERS).make(seq, KnownConstraint())] == made
 
 
 def test_a_server_has_no_other_drafters_than_its_own() -> None:
     seq = Sequence("a", [1], SamplingParams(), 5, drafters=frozenset(DRAFTERS), prediction=(5,))
-    assert [each.name for each in ServerDrafters(("prediction",)).make(seq)] == ["prediction"]
+    assert [each.name for each in ServerDrafters(("prediction",)).make(seq, KnownConstraint())] == ["prediction"]
 
 
 def test_a_sequence_drafts_from_texts_of_its_own_scope_alone() -> None:
@@ -55,7 +56,7 @@ def test_a_sequence_drafts_from_texts_of_its_own_scope_alone() -> None:
 
     def drafted(tokens: list[int], scope: CacheScope) -> list[int]:
         seq = Sequence("a", tokens, SamplingParams(), 5, scope=scope)
-        [drafter] = drafters.make(seq)
+        [drafter] = drafters.make(seq, KnownConstraint())
         return drafter.draft(seq.tokens, 2)
 
     team = cache_scope("team")

@@ -1,9 +1,8 @@
 """Draft tokens of what a constraint forces."""
 
 import pytest
-from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.drafters.grammar import GrammarDrafter
-from numaserve.workers.interface.protocol import SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -21,6 +20,4 @@ from numaserve.workers.interface.protocol import SamplingParams
 def test_what_is_forced_is_drafted_from_where_the_sequence_is(
     begin: int, forced: tuple[int, ...], tokens: list[int], drafted: list[int]
 ) -> None:
-    seq = Sequence("a", [1], SamplingParams(masked=True), 9)
-    seq.forced = begin, forced
-    assert GrammarDrafter(seq).draft(tokens, 2) == drafted
+    assert GrammarDrafter(KnownConstraint(forced=(begin, forced))).draft(tokens, 2) == drafted

@@ -1,10 +1,9 @@
 """What is drafted of a sequence, and how often that is right."""
 
 import pytest
-from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.speculation.acceptance import AcceptanceRates
+from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.sequence_drafts import SequenceDrafts
-from numaserve.workers.interface.protocol import SamplingParams
 
 from tests.support.drafters import Played
 
@@ -15,15 +14,16 @@ def drafts(
     matched: int, of_all: AcceptanceRates | None = None, tokens: tuple[int, ...] = (1, 2, 3, 4)
 ) -> SequenceDrafts:
     """Those of a drafter, made."""
-    made = SequenceDrafts([Played(lambda *_: list(tokens), matched=matched)], of_all or AcceptanceRates())
-    made.search(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
+    drafter = Played(lambda *_: list(tokens), matched=matched)
+    made = SequenceDrafts([drafter], of_all or AcceptanceRates(), KnownConstraint())
+    made.search([5], VOCABULARY)
     return made
 
 
 def answer(made: SequenceDrafts, *tokens: int, matched: int) -> None:
     """The answer to draft tokens that are made anew behind so many tokens that matched."""
     made.drafters = [Played(lambda *_: [1, 2, 3, 4], matched=matched)]
-    made.search(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
+    made.search([5], VOCABULARY)
     made.answered(list(tokens))
 
 
@@ -40,7 +40,7 @@ def test_behind_many_tokens_that_matched_they_are_judged_by_themselves() -> None
         answer(made, 9, matched=3)
         answer(made, 1, 2, 3, 4, matched=20)
     answer(made, 9, matched=3)
-    made.search(Sequence("one", [5], SamplingParams(), 50), VOCABULARY)
+    made.search([5], VOCABULARY)
     assert made.odds[0] < 0.05
     answer(made, matched=20)
     assert made.odds[3] > 0.9

@@ -11,8 +11,10 @@ from numaserve.server.scheduler.cache.scope import cache_scope
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.speculation.constraint import KnownConstraint
+from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.drafter import Drafter
-from numaserve.server.speculation.reports import Draft, DraftBudget, WorkersIdled
+from numaserve.server.speculation.reports import Draft, DraftBudget, DraftForbidden, Unchecked, WorkersIdled
 from numaserve.server.speculation.speculation import Speculation
 from numaserve.workers.interface.protocol import (
     MAX_MASKED_DRAFTS,
@@ -148,7 +150,7 @@ def test_what_workers_do_not_know_as_a_token_is_not_drafted() -> None:
 
 def test_of_several_drafters_that_one_is_heard_whose_draft_tokens_were_right() -> None:
     class Two(Each):
-        def make(self, seq: Sequence) -> list[Drafter]:
+        def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
             return [Played(Fixed(*[1] * 17).draft, "bad"), Played(Fixed(*[7] * 17).draft, "good")]
 
     subject = Scheduler(SchedulerConfig(num_pages=32, context_length=100), drafters=Two(lambda _: Fixed()))
@@ -194,18 +196,18 @@ def test_a_masked_sequence_knows_what_is_drafted_of_it() -> None:
     free, seq = added(subject, "free"), added(subject, sampling=MASKED)
     begun(subject, free, seq)
     planned(subject)
-    assert seq.drafted == (4, [7, 8, 9])
-    assert free.drafted == (0, ())
+    assert subject.unchecked == [Unchecked(seq, 4, [7, 8, 9])]
 
 
 def test_draft_tokens_end_before_the_first_that_a_constraint_is_known_to_forbid() -> None:
     subject = scheduler(7, 8, 9)
     seq = added(subject, sampling=MASKED)
     begun(subject, seq)
-    seq.forbidden = 3, [4, 7, 8, 9]  # it was told so before the first token came
+    subject.constraints_reported([DraftForbidden(seq, 3, [4, 7, 8, 9])])  # it was told so before the first token came
     assert planned(subject).drafts == [2]
     answered(subject, [7, 8, 9])
-    seq.forbidden = 6, [9, 8]  # behind another token than the one that is drafted next
+    # After another token than the one that is drafted next.
+    subject.constraints_reported([DraftForbidden(seq, 6, [9, 8])])
     assert planned(subject).drafts == [3]
 
 
@@ -214,7 +216,7 @@ def test_what_is_forbidden_elsewhere_is_verified(forbidden: tuple[int, list[int]
     subject = scheduler(7, 8, 9)
     seq = added(subject, sampling=MASKED)
     begun(subject, seq)
-    seq.forbidden = forbidden
+    subject.constraints_reported([DraftForbidden(seq, *forbidden)])
     assert planned(subject).drafts == [3]
 
 
@@ -223,7 +225,7 @@ def test_nobody_waits_for_draft_tokens_whose_first_is_forbidden() -> None:
     (seq,) = drafting._drafts
     seq.position.pending = 1
     assert waits(drafting, [seq], 100)
-    seq.forbidden = len(seq.tokens), [7]
+    drafting.observe(DraftForbidden(seq, len(seq.tokens), [7]))
     assert not waits(drafting, [seq], 100)
 
 

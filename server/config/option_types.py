@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from numaserve.server.speculation.server_drafters import DRAFTERS
 from pydantic import AfterValidator, BeforeValidator
 
 
@@ -27,9 +28,12 @@ def _url_prefix(text: str) -> str:
     return text
 
 
-DrafterName = Literal["prediction", "suffix", "grammar", "draft_model", "mtp"]
-DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
-SpeculativeName = Literal["auto", "off", DrafterName]
+if TYPE_CHECKING:
+    DrafterName = str  # mypy knows no names that are found at run time
+    SpeculativeName = str
+else:
+    DrafterName = Literal[DRAFTERS]
+    SpeculativeName = Literal["auto", "off", DrafterName]
 _ALONE = frozenset(("auto", "off"))
 
 

@@ -3,7 +3,6 @@
 Durations are in seconds, sizes in bytes or tokens.
 """
 
-from numaserve.server.config.option_types import DRAFTERS
 from numaserve.server.metrics.labels import (
     DEATH_REASONS,
     DRAFT_OUTCOMES,
@@ -15,6 +14,7 @@ from numaserve.server.metrics.labels import (
     STEP_KINDS,
 )
 from numaserve.server.metrics.series import Series
+from numaserve.server.speculation.server_drafters import DRAFTERS
 from prometheus_client import Counter, Gauge, Histogram, Info
 
 # Upper bounds of the histograms' buckets, in seconds or tokens. They are the same on every server: only equal bounds

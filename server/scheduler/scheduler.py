@@ -27,6 +27,7 @@ from numaserve.server.speculation.reports import (
 )
 from numaserve.server.speculation.speculation import Speculation
 from numaserve.server.speculation.worker_drafts import WorkerDrafts
+from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
@@ -276,7 +277,7 @@ def _speculation(config: SchedulerConfig, costs: StepCosts, drafters: Drafters) 
     workers = None
     if config.worker_drafter is not None and costs.draft_model is not None:
         workers = WorkerDrafts(
-            config.worker_drafter,
+            WORKER_DRAFTERS[config.worker_drafter],
             costs.draft_model,
             page_size=config.page_size,
             shares_pages=config.enable_prefix_cache,

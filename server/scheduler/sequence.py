@@ -4,7 +4,6 @@ import enum
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
-from typing import Literal, get_args
 
 from numaserve.server.scheduler.cache.keys import Key
 from numaserve.server.scheduler.cache.radix_tree import Node
@@ -15,9 +14,6 @@ from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, Toke
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
-# The drafters in the workers: a smaller model, or the model's multi-token prediction (MTP) layer.
-WorkerDrafter = Literal["draft_model", "mtp"]
-WORKER_DRAFTERS: frozenset[str] = frozenset(get_args(WorkerDrafter))
 _NO_TURN = 1 << 62  # after all turns
 
 
@@ -35,7 +31,7 @@ class SchedulerConfig:
     # of `DEFAULT_TARGET_STEPS` steps of the output tokens alone, if that is longer.
     target_itl_s: float | None = None
     vocab_size: int = 1 << 31  # token ids that workers know; draft tokens are below it
-    worker_drafter: WorkerDrafter | None = None  # the drafter in the workers
+    worker_drafter: str | None = None  # the drafter in the workers, one of `WORKER_DRAFTERS`
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
 
     def __post_init__(self) -> None:

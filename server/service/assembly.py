@@ -32,6 +32,7 @@ from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
+from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import mask_rows
 from numaserve.workers.planning.deployment import Deployment
 from numaserve.workers.planning.topology import Topology
@@ -73,9 +74,9 @@ class Checked:
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
-        """The drafters in use; `auto` stands for those that the model has."""
-        predicts = self.deployment.launches[0].settings.mtp
-        return tuple(each for each in self.config.drafters if each != "mtp" or predicts)
+        """The drafters in use; `auto` stands for the front end's drafters and one of the workers."""
+        in_workers = self.deployment.launches[0].drafter
+        return tuple(each for each in self.config.drafters if each not in WORKER_DRAFTERS or each == in_workers)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -103,7 +104,7 @@ def make_engine(
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
             vocab_size=checked.vocab_size,
-            worker_drafter=next((each for each in drafters if each in ("draft_model", "mtp")), None),
+            worker_drafter=deployment.launches[0].drafter or None,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,

@@ -1,37 +1,38 @@
-"""The drafters of the front end, by their names in --speculative."""
+"""The drafters by their names in --speculative."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
+from numaserve.server.speculation import drafters
 from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.decode import Decode
-from numaserve.server.speculation.drafter import Drafter
-from numaserve.server.speculation.drafters.grammar import GrammarDrafter
-from numaserve.server.speculation.drafters.prediction import PredictionDrafter
-from numaserve.server.speculation.drafters.suffix import Corpus, SuffixDrafter
+from numaserve.server.speculation.drafter import Drafter, FrontEndDrafter
+from numaserve.workers.interface.drafters import WORKER_DRAFTERS
+
+
+def _front_end() -> dict[str, FrontEndDrafter]:
+    names = [module.name for module in iter_modules(drafters.__path__)]
+    found: dict[str, FrontEndDrafter] = {name: import_module(f"{drafters.__name__}.{name}").DRAFTER for name in names}
+    return dict(sorted(found.items(), key=lambda each: each[1].place))
+
+
+_FRONT_END = _front_end()
+DRAFTERS: tuple[str, ...] = (*_FRONT_END, *WORKER_DRAFTERS)
 
 
 class ServerDrafters:
-    """Makes the drafters of a server's sequences: those of `names` that a sequence allows."""
+    """Makes the front end's drafters of a server's sequences: those of `names` that a sequence allows."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._corpus = Corpus()
-        makers: dict[str, Callable[[Decode, KnownConstraint], Drafter | None]] = {
-            "prediction": _prediction,
-            "suffix": lambda seq, _: SuffixDrafter(self._corpus, seq.scope),
-            "grammar": lambda seq, constraint: GrammarDrafter(constraint) if seq.sampling.masked else None,
-        }
-        self._makers = {name: make for name, make in makers.items() if name in names}
+        self._sources = {name: each.source() for name, each in _FRONT_END.items() if name in names}
 
     def begin_step(self) -> None:
         """Begin with the next step."""
-        self._corpus.begin_step()
+        for source in self._sources.values():
+            source.begin_step()
 
     def make(self, seq: Decode, constraint: KnownConstraint) -> list[Drafter]:
         """Return the drafters of a sequence."""
-        makers = [make for name, make in self._makers.items() if seq.drafters is None or name in seq.drafters]
-        made = [make(seq, constraint) for make in makers]
-        return [each for each in made if each is not None]
-
-
-def _prediction(seq: Decode, _: KnownConstraint) -> PredictionDrafter | None:
-    return PredictionDrafter(seq.prediction, seq.position.prompt_len) if seq.prediction else None
+        sources = [each for name, each in self._sources.items() if seq.drafters is None or name in seq.drafters]
+        return [made for each in sources if (made := each.make(seq, constraint)) is not None]

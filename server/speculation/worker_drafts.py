@@ -7,6 +7,7 @@ from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.gain import DECLINES, MEMORY, UNKNOWN, Gain
 from numaserve.server.speculation.reports import Draft
 from numaserve.server.speculation.worker_reading import WorkerReading, pass_terms, reading_before_drafts
+from numaserve.workers.interface.drafters import WorkerDrafter
 from numaserve.workers.interface.protocol import TO_BE_DRAFTED
 
 _DEEPEST = 8  # most draft tokens of a sequence in a step
@@ -25,13 +26,10 @@ class WorkerDrafts:
     by one more draft token takes part in the pass.
     """
 
-    def __init__(self, name: str, costs: CostModel, *, page_size: int, shares_pages: bool) -> None:
-        """Begin without any experience.
-
-        `name` is the name under which draft tokens are chosen and counted; `costs` are those of the drafter. Pages of
-        `page_size` tokens are found by other sequences if `shares_pages`.
-        """
-        self._name = name
+    def __init__(self, drafter: WorkerDrafter, costs: CostModel, *, page_size: int, shares_pages: bool) -> None:
+        """Begin without any experience. `costs` are those of the drafter. Pages of `page_size` tokens are found by
+        other sequences if `shares_pages`."""
+        self._drafter = drafter
         self._costs = costs
         self._page_size = page_size
         self._shares_pages = shares_pages
@@ -44,11 +42,12 @@ class WorkerDrafts:
     def may_draft(self, seq: Decode) -> bool:
         """Return whether the drafter may draft for a sequence: masks after tokens that only workers know do not
         exist."""
-        return not seq.sampling.masked and (seq.drafters is None or self._name in seq.drafters)
+        return not seq.sampling.masked and (seq.drafters is None or self._drafter.name in seq.drafters)
 
     def draft(self, depth: int) -> Draft:
         """Return placeholders for draft tokens."""
-        return Draft((TO_BE_DRAFTED,) * depth, self._name, by_workers=True, reads=self._name == "draft_model")
+        drafter = self._drafter
+        return Draft((TO_BE_DRAFTED,) * depth, drafter.name, by_workers=True, reads=drafter.reads_drafts)
 
     def reading(self, step_id: int) -> WorkerReading:
         """Return the part of the drafter in a step in the making."""
@@ -57,7 +56,7 @@ class WorkerDrafts:
             self._page_size,
             its_turn=step_id % self._page_size == 0,
             shares_pages=self._shares_pages,
-            forgets=self._name == "mtp",
+            most_unread=self._drafter.most_unread,
         )
 
     def rate(self, seq: Decode) -> float:

@@ -1,8 +1,4 @@
-"""The tokens that the workers' drafter reads and drafts in a step, and the time that this takes.
-
-An MTP layer is planned like a draft model. It reads each token with the model's hidden state of the token before: it
-must read its own draft tokens again, and workers keep hidden states of a sequence's last tokens only.
-"""
+"""The tokens that the workers' drafter reads and drafts in a step, and the time that this takes."""
 
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple
@@ -10,9 +6,7 @@ from typing import NamedTuple
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import Terms, summed
 from numaserve.server.speculation.decode import Decode
-from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES, DraftWork
-
-_MOST_LACKING = KEPT_HIDDEN_STATES // 2  # tokens of a sequence that an MTP layer may leave unread
+from numaserve.workers.interface.protocol import DraftWork
 
 
 class Reading(NamedTuple):
@@ -55,13 +49,15 @@ class WorkerReading:
     many sequences there are.
     """
 
-    def __init__(self, costs: CostModel, page_size: int, *, its_turn: bool, shares_pages: bool, forgets: bool) -> None:
+    def __init__(
+        self, costs: CostModel, page_size: int, *, its_turn: bool, shares_pages: bool, most_unread: int | None
+    ) -> None:
         """Begin a step. The drafter reads page by page if it `shares_pages`, in any case where it is `its_turn`. It
-        `forgets` the hidden states of all but a sequence's last tokens."""
+        leaves at most `most_unread` tokens of a sequence unread."""
         self._costs = costs
         self._page_size = page_size
         self._shares_pages = shares_pages
-        self._forgets = forgets
+        self._most_unread = most_unread
         self._its_turn = its_turn
         self._lagging: list[tuple[int, Decode, int, int]] = []
         self._readings: list[Reading] = []
@@ -76,7 +72,8 @@ class WorkerReading:
         start, read = seq.position.next, seq.position.drafter_read
         if known <= read:
             return read
-        if drafts or known - start > 1 or (self._forgets and known - read > _MOST_LACKING):
+        is_late = self._most_unread is not None and known - read > self._most_unread
+        if drafts or known - start > 1 or is_late:
             self._read(index, seq, start, known, drafts)
             return known
         # Accepted draft tokens in flight are read already, and their number is in the answer.

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from numaserve.server.config.option_types import DRAFTERS
+from numaserve.server.speculation.server_drafters import DRAFTERS
 from shared_apps import app_over
 from starlette.testclient import TestClient
 

@@ -25,7 +25,7 @@ from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig, WorkerDrafter
+from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
@@ -67,7 +67,7 @@ class Options:
     tokenizer: TokenizerProtocol = field(default_factory=WordTokenizer)
     kv_log: KVEventLog | None = None
     drafters: Drafters | None = None
-    worker_drafter: WorkerDrafter | None = None
+    worker_drafter: str | None = None
     counted_drafters: tuple[DrafterName, ...] = ()  # in /metrics
 
 

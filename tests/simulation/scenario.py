@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.server.scheduler.sequence import WorkerDrafter
 
 from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Wanted
 
@@ -47,7 +46,7 @@ class Scenario:
     logit_rows: int
     prefix_cache: bool
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
-    worker_drafter: WorkerDrafter | None  # what drafts in the workers, rightly with that probability, or half of it
+    worker_drafter: str | None  # what drafts in the workers, rightly with that probability, or half of it
     step_s: float  # what a step takes, on average
     token_s: float  # and each token of it besides
     target_itl_s: float | None

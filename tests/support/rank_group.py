@@ -141,6 +141,7 @@ class RankGroup:
                 mask_nonce=self.board.nonce if self.board else 0,
                 mask_grace_s=1.0 if mask_grace_s is None else mask_grace_s,
                 draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
+                drafter="draft_model" if draft_model is not None else "mtp" if settings.get("mtp") else "",
             )
             for rank in range(tp)
         ]

@@ -85,6 +85,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             weights_cache=options.weights_cache,
             backend=options.backend,
             draft=None if options.draft is None else DraftModel(options.draft.model, options.draft.settings),
+            drafter=options.drafter,
         )
         for rank in range(len(ranks))
     ]

@@ -35,4 +35,5 @@ class DeploymentOptions:
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"
     draft: DraftOptions | None = None
+    drafter: str = ""  # the drafter in the workers; empty: none
     drafts: bool = False  # whether steps verify draft tokens

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import PackedMatrix
+from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import (
     Ceilings,
     Launch,
@@ -28,10 +29,10 @@ from numaserve.workers.interface.protocol import (
 )
 from numaserve.workers.planning.ceilings import ceilings_in_slices
 from numaserve.workers.process.continuations import Continuations
-from numaserve.workers.process.drafting import Drafting
+from numaserve.workers.process.drafter import RankParts
+from numaserve.workers.process.drafters import make_drafter
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
-from numaserve.workers.process.predicting import Predicting
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
 from numaserve.workers.weights.cache.background import BackgroundWriter
@@ -74,30 +75,17 @@ class RankModel:
             before += each.weight_bytes
         served = RankProgram(held, held.config.decoder, node)
         self._program = served.program
+        self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
         self._programs = [served]
-        self._drafting = self._make_drafting(served)
-        self._continuations = Continuations(reads_drafts=launch.draft is not None)
+        if self._drafter is not None:
+            self._programs += self._drafter.programs
+            self._continuations = Continuations(reads_drafts=WORKER_DRAFTERS[launch.drafter].reads_drafts)
         self.terms = served.terms
         if node.masks is not None:
             self._program.use_masks(node.masks, launch.mask_grace_s)
         self._cache_writers: list[BackgroundWriter] = []
         self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
-
-    def _make_drafting(self, served: RankProgram) -> Drafting | None:
-        held, *drafts = self._loaded
-        vocabulary, predictor = held.config.vocab_size, held.config.decoder.predictor
-        if drafts:
-            draft = drafts[0]
-            made = RankProgram(draft, draft.config.decoder, self._node)
-            drafting = Drafting(made.program, self._launch.max_step_tokens, draft.config.vocab_size, vocabulary)
-        elif predictor is not None:
-            made = RankProgram(held, predictor, self._node)
-            drafting = Predicting(made, served, self._launch, vocabulary)
-        else:
-            return None
-        self._programs.append(made)
-        return drafting
 
     @property
     def draft_terms(self) -> list[OperationTerms]:
@@ -187,26 +175,26 @@ class RankModel:
                 if seq.pages:
                     self._program.append_pages(seq.slot, seq.pages)
             draft_ns = 0
-            if self._drafting is not None:
+            if self._drafter is not None:
                 plan = self._continuations.completed(plan)
-                self._drafting.prepare(plan.seqs)
+                self._drafter.prepare(plan.seqs)
                 if plan.draft_work:
-                    plan, draft_ns = self._drafting.run(plan)
+                    plan, draft_ns = self._drafter.run(plan)
             sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
             tokens = _concatenated(seq.tokens for seq in plan.seqs)
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
             rows, native_ns, all_reduce_ns, mask_wait_ns = self._program.step(
                 sequences, tokens, targets, plan.step_id, plan.drafts or []
             )
-            if self._drafting is not None:
+            if self._drafter is not None:
                 self._continuations.ran(plan, _sampled(plan, rows))
-                draft_ns += self._drafting.follow(plan)
+                draft_ns += self._drafter.follow(plan)
         except Exception:
             # Only a complete pass shows whether a plan can be run. A first pass without changes would charge every step
             # the cost that only a refusal should have.
             self._program.revert()
-            if self._drafting is not None:
-                self._drafting.revert()
+            if self._drafter is not None:
+                self._drafter.revert()
             raise
         results = self._results(plan, rows) if self._launch.rank == 0 else []
         return StepAnswer(results, native_ns, all_reduce_ns, mask_wait_ns, draft_ns)

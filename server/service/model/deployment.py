@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import structs
 from numaserve.server.config.serve import ServeConfig
+from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import WeightsCache
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
@@ -21,6 +22,7 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
     A draft model is located and downloaded if missing; without `weights`, only its configuration is downloaded.
     Raises `OperatorError` for a draft model that cannot be found.
     """
+    mtp = _predicts(config, model, weights=weights)
     return DeploymentOptions(
         model=str(model),
         max_running_requests=config.max_running_requests,
@@ -33,12 +35,11 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
         memory_bytes=None if config.memory_gib is None else int(config.memory_gib * GIB),
-        settings=structs.replace(
-            config.settings, pooled=config.task == "embed", mtp=_predicts(config, model, weights=weights)
-        ),
+        settings=structs.replace(config.settings, pooled=config.task == "embed", mtp=mtp),
         weights_cache=_weights_cache(config),
         backend=config.backend,
         draft=_draft(config, weights=weights),
+        drafter=next((each for each in config.drafters if each in WORKER_DRAFTERS and (mtp or each != "mtp")), ""),
         drafts=bool(config.drafters),
     )
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import islice
 
 from numaserve.server.speculation.constraint import KnownConstraint
+from numaserve.server.speculation.decode import Decode
+from numaserve.server.speculation.drafter import EachAlone, FrontEndDrafter
 
 
 class GrammarDrafter:
@@ -24,3 +26,10 @@ class GrammarDrafter:
         known = len(tokens) - begin
         ahead = list(islice(forced, known + limit)) if known >= 0 else []
         return ahead[known:] if ahead[:known] == tokens[begin:] else []
+
+
+def _make(seq: Decode, constraint: KnownConstraint) -> GrammarDrafter | None:
+    return GrammarDrafter(constraint) if seq.sampling.masked else None
+
+
+DRAFTER = FrontEndDrafter(place=2, source=lambda: EachAlone(_make))

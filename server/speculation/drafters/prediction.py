@@ -3,6 +3,9 @@
 from array import array
 from collections.abc import Sequence
 
+from numaserve.server.speculation.constraint import KnownConstraint
+from numaserve.server.speculation.decode import Decode
+from numaserve.server.speculation.drafter import EachAlone, FrontEndDrafter
 from numaserve.server.speculation.match_cursor import MatchCursor
 
 _TYPE = "I"
@@ -59,3 +62,10 @@ class PredictionDrafter:
             if at % _BYTES == 0:
                 return at // _BYTES
         return None
+
+
+def _make(seq: Decode, _constraint: KnownConstraint) -> PredictionDrafter | None:
+    return PredictionDrafter(seq.prediction, seq.position.prompt_len) if seq.prediction else None
+
+
+DRAFTER = FrontEndDrafter(place=0, source=lambda: EachAlone(_make))

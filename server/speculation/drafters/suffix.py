@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from operator import itemgetter
 
+from numaserve.server.speculation.constraint import KnownConstraint
+from numaserve.server.speculation.decode import Decode
+from numaserve.server.speculation.drafter import FrontEndDrafter
 from numaserve.server.speculation.match_cursor import MatchCursor
 
 _KEY = 3  # tokens that must match
@@ -194,3 +197,19 @@ def _continued(tokens: list[int], text: Sequence[int], place: int, limit: int) -
         while len(drafts) < limit:
             drafts.append(drafts[place - len(tokens)])
     return drafts
+
+
+class _Source:
+    """The corpus of all sequences."""
+
+    def __init__(self) -> None:
+        self._corpus = Corpus()
+
+    def begin_step(self) -> None:
+        self._corpus.begin_step()
+
+    def make(self, seq: Decode, _constraint: KnownConstraint) -> SuffixDrafter:
+        return SuffixDrafter(self._corpus, seq.scope)
+
+
+DRAFTER = FrontEndDrafter(place=1, source=_Source)

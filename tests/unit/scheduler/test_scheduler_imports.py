@@ -10,7 +10,8 @@ import pytest
 IMPURE = {"asyncio", "time", "datetime", "random", "threading", "socket", "os", "subprocess"}
 SERVER = Path(numaserve.server.scheduler.__path__[0]).parent
 PURE = ("scheduler", "speculation", "costs")
-OWN = (*(f"numaserve.server.{each}." for each in PURE), "numaserve.workers.interface.protocol")
+MESSAGES = ("numaserve.workers.interface.protocol", "numaserve.workers.interface.drafters")
+OWN = (*(f"numaserve.server.{each}." for each in PURE), *MESSAGES)
 FILES = sorted(file for each in PURE for file in (SERVER / each).rglob("*.py"))
 
 

@@ -1,11 +1,11 @@
 """Which drafters a sequence has."""
 
 import pytest
-from numaserve.server.config.option_types import DRAFTERS, drafters_meant
+from numaserve.server.config.option_types import drafters_meant
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope, cache_scope
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.speculation.constraint import KnownConstraint
-from numaserve.server.speculation.server_drafters import ServerDrafters
+from numaserve.server.speculation.server_drafters import DRAFTERS, ServerDrafters
 from numaserve.workers.interface.protocol import SamplingParams
 
 

@@ -10,6 +10,7 @@ from numaserve.server.speculation.prices import Prices
 from numaserve.server.speculation.reports import Draft, WorkersIdled
 from numaserve.server.speculation.speculation import Speculation
 from numaserve.server.speculation.worker_drafts import WorkerDrafts
+from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SamplingParams
 
 from tests.support.drafters import Each, Played
@@ -21,7 +22,7 @@ def placeholders(count: int) -> Draft:
 
 
 def worker_drafts(costs: CostModel) -> WorkerDrafts:
-    return WorkerDrafts("draft_model", costs, page_size=4, shares_pages=True)
+    return WorkerDrafts(WORKER_DRAFTERS["draft_model"], costs, page_size=4, shares_pages=True)
 
 
 def drafting(draft_seconds: float, *drafts: int) -> tuple[Speculation, Sequence]:

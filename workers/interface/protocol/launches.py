@@ -49,6 +49,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"  # the interpreter of operations
     draft: DraftModel | None = None
+    drafter: str = ""  # the drafter in the workers; empty: none
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numaserve.kernels import Program
 from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.process.drafter import RankParts
+from numaserve.workers.process.rank_program import RankProgram
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
-
-if TYPE_CHECKING:
-    from numaserve.workers.program.reference.program import ReferenceProgram
 
 Row = tuple[int, int, int, bool, int, int]  # a row of `Program.step`
 
@@ -35,7 +33,7 @@ class _Change(NamedTuple):
     pages: list[int]
 
 
-class Drafting:
+class DraftModelDrafter:
     """The drafter that reads the tokens of the served model with a draft model, and proposes draft tokens.
 
     The draft model has the same slots and page tables, and its own KV cache under the same page numbers. The front end
@@ -44,11 +42,10 @@ class Drafting:
     tokens to read. A page that the draft model has not read can cost a draft token, never a wrong token.
     """
 
-    def __init__(
-        self, program: Program | ReferenceProgram, max_step_tokens: int, own_vocabulary: int, vocabulary: int
-    ) -> None:
-        """Serve a draft model that reads tokens below `own_vocabulary` and drafts tokens below `vocabulary`."""
-        self._program = program
+    def __init__(self, own: RankProgram, max_step_tokens: int, own_vocabulary: int, vocabulary: int) -> None:
+        """Run a draft model that reads tokens below `own_vocabulary` and drafts tokens below `vocabulary`."""
+        self.programs = (own,)
+        self._program = own.program
         self._own_vocabulary = own_vocabulary
         self._vocabulary = vocabulary
         self._max_step_tokens = max_step_tokens
@@ -191,3 +188,10 @@ def _batches(readings: list[Reading], most: int) -> Iterator[list[Reading]]:
                 batch, room = [], most
     if batch:
         yield batch
+
+
+def make(parts: RankParts) -> DraftModelDrafter:
+    """Return the drafter of the launch's draft model."""
+    served, draft = parts.loaded
+    own = RankProgram(draft, draft.config.decoder, parts.node)
+    return DraftModelDrafter(own, parts.launch.max_step_tokens, draft.config.vocab_size, served.config.vocab_size)

@@ -6,14 +6,16 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch, SeqPlan, StepPlan
-from numaserve.workers.process.drafting import Drafting, Reading, readings_of
+from numaserve.workers.process.drafter import RankParts
+from numaserve.workers.process.drafters.draft_model import DraftModelDrafter, Reading, readings_of
 from numaserve.workers.process.hidden_states import Bits, HiddenStates
 from numaserve.workers.process.rank_program import RankProgram
 from numaserve.workers.program.caches import CacheIndex
 
 
-class Predicting(Drafting):
+class MtpDrafter(DraftModelDrafter):
     """The drafter that reads tokens, each with the hidden state of the token before it, and predicts the next token.
 
     The drafter reads the tokens of a step, such as a prompt, after that step. To make draft tokens, it reads the
@@ -23,7 +25,7 @@ class Predicting(Drafting):
 
     def __init__(self, predictor: RankProgram, served: RankProgram, launch: Launch, vocabulary: int) -> None:
         """Connect the Programs `predictor` and `served`, which share their weights."""
-        super().__init__(predictor.program, launch.max_step_tokens, vocabulary, vocabulary)
+        super().__init__(predictor, launch.max_step_tokens, vocabulary, vocabulary)
         self._given = predictor.outside.given.view(np.uint32)
         self._made, self._served = predictor.outside.kept, served.outside.kept
         self._no_token = vocabulary
@@ -31,37 +33,37 @@ class Predicting(Drafting):
         self._states = HiddenStates(*memory, self._given.shape[1])
         self._own: dict[int, Bits] = {}  # the drafter's own last hidden state, by the index of a sequence in the plan
         self._computed: dict[int, tuple[int, int]] = {}  # by index: the first position, and its row
-        self._behind: list[Reading] = []
+        self._after: list[Reading] = []
 
     def prepare(self, seqs: Sequence[SeqPlan]) -> None:
-        """Prepare the slots for a plan; see `Drafting`."""
+        """Prepare the slots for a plan; see `DraftModelDrafter`."""
         super().prepare(seqs)
-        self._behind = []  # readings of a refused plan
+        self._after = []  # readings of a refused plan
         for seq in seqs:
             if seq.init is not None:
                 self._states.begin(seq.slot)
             self._states.append_pages(seq.slot, seq.pages)
 
     def run(self, plan: StepPlan) -> tuple[StepPlan, int]:
-        """Return the plan with draft tokens; see `Drafting`. Sequences that get draft tokens are read now, all others
-        after the step."""
+        """Return the plan with draft tokens; see `DraftModelDrafter`. Sequences that get draft tokens are read now, and
+        all others after the step."""
         readings = readings_of(plan)
-        self._behind = [each for each in readings if not each.drafts]
+        self._after = [each for each in readings if not each.drafts]
         self._computed = {}
         return self._with_drafts(plan, [each for each in readings if each.drafts])
 
     def follow(self, plan: StepPlan) -> int:
-        """Read the tokens of the step, and store their hidden states. See `Drafting`."""
+        """Read the tokens of the step, and store their hidden states. See `DraftModelDrafter`."""
         if not plan.seqs:
             return 0
         counts = [seq.num_tokens for seq in plan.seqs]
         rows = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         read_ns = 0
-        if self._behind:
+        if self._after:
             begin = time.monotonic_ns()
             self._computed = {place: (seq.start, int(rows[place])) for place, seq in enumerate(plan.seqs)}
-            self._draft(self._behind)
-            self._behind = []
+            self._draft(self._after)
+            self._after = []
             read_ns = time.monotonic_ns() - begin
         slots = np.repeat(np.array([seq.slot for seq in plan.seqs], np.int64), counts)
         starts = np.array([seq.start for seq in plan.seqs], np.int64)
@@ -101,3 +103,12 @@ class Predicting(Drafting):
             row += len(each.tokens) or 1
             if each.drafts:
                 self._own[each.place] = self._made[row : row + 1].copy()
+
+
+def make(parts: RankParts) -> MtpDrafter:
+    """Return the drafter of the model's MTP layer."""
+    held = parts.loaded[0]
+    predictor = held.config.decoder.predictor
+    if predictor is None:
+        raise OperatorError(f"{parts.launch.model}: the model has no multi-token prediction (MTP) layer; leave mtp out")
+    return MtpDrafter(RankProgram(held, predictor, parts.node), parts.served, parts.launch, held.config.vocab_size)

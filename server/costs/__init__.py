@@ -1,1 +1,1 @@
-"""The cost of a step: its work, and the time that is learnt from the steps before it."""
+"""The cost of a step: its work, and the time that is learned from the steps before it."""

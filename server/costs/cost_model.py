@@ -8,7 +8,7 @@ from numaserve.workers.interface.protocol import OperationTerms
 # A machine that reads 10 GB and multiplies 100 Gflop a second, and needs a millisecond for anything. Only the ratios
 # count: the first observation says how much faster or slower the whole is.
 _FIRST_ESTIMATE = (1e-3, 1e-10, 1e-11, 1e-10, 1e-11)
-_NOISE = 0.1  # of a step's time: what the terms do not tell
+_NOISE = 0.1  # part of a step's time that the terms do not explain
 _OUTLIER = 3.0  # standard deviations; what is further off counts as if it were as far
 _DOUBT = 1.0  # standard deviation of a coefficient of which nothing is known, as a part of it
 _DRIFT = 0.02  # by which a coefficient may change from one step to the next
@@ -31,14 +31,14 @@ class CostModel:
         self._observed = 0
 
     def describe(self, ranks: Sequence[Sequence[OperationTerms]]) -> None:
-        """Take what each rank tells of its operations. What was learnt stays as long as that is the same."""
+        """Take each rank's terms of its operations. Learned rates stay while the terms are the same."""
         table = CostTable.of_slowest(ranks)
         if table != self._table:
             self._table, self._observed, self._rates = table, 0, list(_FIRST_ESTIMATE)
 
     @property
     def predicts(self) -> bool:
-        """Whether there is a table, and a step was seen: else nothing can be told."""
+        """True if there is a table, and a step was observed: otherwise nothing is known."""
         return self._observed > 0
 
     def begin(self) -> StepWork:
@@ -54,8 +54,8 @@ class CostModel:
         return self.predict(terms) if self._observed >= _SETTLED else None
 
     def request_seconds(self, prompt: int, output: int, *, chunk: int, batch: int) -> float:
-        """Seconds that a request of so many tokens takes from the others: its prompt's steps of at most `chunk` tokens,
-        and its part of the steps of `batch` such requests. 0 as long as that cannot be told."""
+        """Return the seconds that a request takes from the others: its prompt's steps of at most `chunk` tokens, and
+        its part of the steps of `batch` such requests. 0 while that is unknown."""
         work = self._table.begin()
         of_prompt = self.expected(work.terms(0, prompt))
         if of_prompt is None:
@@ -73,7 +73,7 @@ class CostModel:
         self._observed += 1
 
     def _begin(self, terms: Terms, seconds: float) -> None:
-        """Take all rates for as much higher or lower than the first estimate as a step shows."""
+        """Scale all rates by the ratio of a step's time to the first estimate."""
         self._observed = 0
         scale = seconds / sum(map(float.__mul__, _FIRST_ESTIMATE, terms))
         self._rates = [rate * scale for rate in _FIRST_ESTIMATE]
@@ -84,7 +84,7 @@ class CostModel:
         self._update(terms, seconds)
 
     def _update(self, terms: Terms, seconds: float) -> bool:
-        """Correct the rates; or tell that the few steps before this one took far too long, and do nothing.
+        """Correct the rates; or return False, and do nothing, if the few steps before this one took far too long.
 
         Steps are slow for many reasons, and fast for none: caches were cold. The fit would come down from such rates
         only in hundreds of steps, since those that were to be negative are 0 instead.

@@ -1,4 +1,4 @@
-"""The work of a step: what has to be read and computed for it, as far as its shape tells."""
+"""The work of a step: the bytes and operations that follow from its shape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def summed(parts: Iterable[Terms]) -> Terms:
 
 @dataclass(frozen=True)
 class CostTable:
-    """The work of all operations of a rank, from what it tells of them."""
+    """The work of all operations of a rank, from its description."""
 
     weight_bytes: int = 0
     token_flops: float = 0.0
@@ -62,7 +62,7 @@ class CostTable:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it tells of no operation."""
+        """True if it describes no operation."""
         return self.token_flops == 0.0
 
 
@@ -91,8 +91,8 @@ class StepWork:
         self._kv_flops += times * flops
 
     def lengthen(self, start: int, count: int, times: int = 1) -> None:
-        """Add a token, with a row of logits, behind `count` that were added of a sequence from position `start` on;
-        with `times` -1 take it away again."""
+        """Add a token, with a row of logits, after `count` tokens of a sequence from position `start` on; with `times`
+        -1 remove it."""
         self._tokens += times
         self._rows += times
         seen = start + count + 1

@@ -1,4 +1,4 @@
-"""Whose a sequence is."""
+"""The client of a sequence."""
 
 from dataclasses import dataclass
 
@@ -12,4 +12,4 @@ class Client:
     cache_group: str = ""  # shares cached prefixes with clients of the same group only; empty: the common group
 
 
-EVERYBODY = Client()  # where nobody tells clients apart
+EVERYBODY = Client()  # where clients are not distinguished

@@ -51,7 +51,8 @@ class KVCache:
         return True
 
     def count_to_retract(self, others: Iterable[Sequence], seq: Sequence, headroom: int) -> int | None:
-        """How many of `others`, from the first on, have to give up their pages for `admit`; None when all are too few.
+        """Return how many of `others`, from the first on, must give up their pages for `admit`; None if all are too
+        few.
 
         It is tried: what they share with those who stay, or with `seq`, does not become free, and cannot be added up.
         """
@@ -75,7 +76,7 @@ class KVCache:
             self.tree.unlock(node)
 
     def can_grow(self, count: int) -> bool:
-        """Whether so many sequences find a page each."""
+        """Return whether `count` sequences find a page each."""
         return self._num_available >= count
 
     def grow(self, seq: Sequence) -> list[int] | None:
@@ -103,7 +104,7 @@ class KVCache:
         """Move the own pages that are full and whose tokens are known to the tree, to be shared by later plans.
 
         They are written only when the plan runs. That is soon enough: workers run plans in the order in which they are
-        made, so whoever finds the pages in the tree reads them in a later plan.
+        made, so a sequence that finds the pages in the tree reads them in a later plan.
         """
         node = _locked_node(seq)
         full = self._num_full(seq)
@@ -171,7 +172,7 @@ class KVCache:
         return self.allocator.allocate(count)
 
     def _need(self, seq: Sequence, cached: Node) -> int:
-        """The new pages that all tokens take behind what is cached."""
+        """Return the number of new pages that all tokens take after the cached ones."""
         return -(-len(seq.tokens) // self._config.page_size) - cached.depth
 
     def _max_cached_pages(self, seq: Sequence) -> int:
@@ -199,7 +200,7 @@ class KVCache:
         return tuple(keys[index * size : (index + 1) * size])
 
     def _count_lookup(self, seq: Sequence) -> None:
-        # A resumed sequence finds its own pages again: no merit of the cache, and its user has been told already.
+        # A resumed sequence finds its own pages again: no merit of the cache, and its client has the number already.
         if seq.cached_tokens is None:
             seq.cached_tokens = seq.position.computed
             if self._config.enable_prefix_cache and not seq.prompt_logprobs:

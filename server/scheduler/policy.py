@@ -28,19 +28,19 @@ class StepBudget:
 
     Decodes take their turn first, and so a prefill takes all the tokens that it can get.
 
-    Beside decodes it takes no longer than they are to wait for their next tokens: as many whole pages as the step has
-    time for, by what `costs` predicts, and one page at least, so that it comes to an end however slow the machine is.
-    The time is that of the step, not of the prompt's tokens: late in a long prompt a token takes several times as long
-    as early in it. No other prefill comes behind one that is cut so, or it would cost the decodes once more.
-    One whose output had begun when the workers died is not cut: its client waits between two tokens as well, and the
-    smaller the chunks, the more often the weights are read until all have caught up.
+    Next to decodes a prefill takes no longer than they may wait for their next tokens. It gets the whole pages that the
+    step has time for, as `costs` predicts, and one page at least, so that it ends however slow the machine is. The time
+    is the time of the step, not of the prompt's tokens: late in a long prompt a token takes several times as long as
+    early in it. No other prefill follows one that is cut, or it would cost the decodes once more. A prefill whose
+    output had begun when the workers died is not cut: its client waits between two tokens as well, and with smaller
+    chunks the weights are read more often until all have caught up.
     """
 
     def __init__(
         self, config: SchedulerConfig, costs: CostModel, work: StepWork, draft_costs: CostModel | None = None
     ) -> None:
-        """`work` is what was planned so far: whoever adds to the step adds to it. `draft_costs` are those of the draft
-        model, if there is one, which reads prompts, too."""
+        """Begin a step. `work` is the work that was planned so far, and grows with the step. `draft_costs` are those of
+        the workers' drafter, if there is one, which reads prompts too."""
         self._tokens = config.max_step_tokens
         self._rows = config.max_logit_rows
         self._page_size = config.page_size
@@ -54,11 +54,11 @@ class StepBudget:
 
     @property
     def is_open(self) -> bool:
-        """Whether one more sequence could have at least one token of any kind."""
+        """True if one more sequence could have at least one token of any kind."""
         return self._tokens > 0 and self._rows > 0 and not self._out_of_time
 
     def beyond(self, sequences: int) -> int:
-        """The tokens with logits that are left if so many sequences have one each."""
+        """Return the tokens with logits that are left if `sequences` sequences have one each."""
         return max(0, min(self._tokens, self._rows) - sequences)
 
     def draft(self, chunk: Chunk, draft: Draft) -> Chunk:
@@ -68,7 +68,7 @@ class StepBudget:
         return chunk._replace(draft=draft)
 
     def take(self, seq: Sequence) -> Chunk:
-        """A chunk of as many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""
+        """Return a chunk of the sequence's remaining positions that fit: at least one while the budget `is_open`."""
         remaining = seq.num_remaining
         length = min(remaining, self._tokens)
         if remaining > 1:
@@ -86,7 +86,7 @@ class StepBudget:
         return Chunk(length, sample, logprob_rows)
 
     def _in_time(self, seq: Sequence, length: int) -> int:
-        """As much of a prefill's next `length` positions as there is time for."""
+        """Return the number of a prefill's next `length` positions that there is time for."""
         if self._out_of_time:
             return 0
         if seq.position.resuming or not (self._has_decodes and self._costs.predicts):
@@ -107,7 +107,7 @@ class StepBudget:
         return max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * self._costs.predict(self._work.terms()))
 
     def _seconds(self, seq: Sequence, length: int) -> float:
-        """The time of the step with so many positions of `seq`."""
+        """Return the time of the step with `length` positions of `seq`."""
         rows = length if seq.prompt_logprobs else 1
         seconds = self._costs.predict(self._work.terms(seq.position.computed, length, rows))
         if self._draft_costs is None:

@@ -9,7 +9,7 @@ from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, Seque
 
 
 class RunningSet:
-    """Who runs, who may begin, and who gives way.
+    """The running sequences: which may begin, and which give way.
 
     All sequences have an order: by `Levels`, then by turn, the number of the first admission. With one client that is
     the order of arrival. A page that is lacking is taken from the cache, and then from the last in that order. The
@@ -17,7 +17,7 @@ class RunningSet:
     most for its weight. They stay at a higher level than it has, so they do not take them back.
 
     Nothing deadlocks. The sequence of the lowest turn is its client's first, hence at level 0, and comes before all
-    others: no page that is lacking is taken from it, nobody is of a lower level, and if it waits it is the first in the
+    others: no page that is lacking is taken from it, none is of a lower level, and if it waits it is the first in the
     queue. It alone has room for its whole length (`Scheduler.add` sees to that), so it ends, and another one is the
     lowest.
     """
@@ -33,13 +33,13 @@ class RunningSet:
         self._levels = Levels(config)
 
     def ranked(self) -> list[Sequence]:
-        """Those that run, who has to give way last; by turn where nobody has to."""
+        """Return the running sequences, the first to give way last; by turn where none has to."""
         if self._waiting.clients > 1 and not self._kv.can_grow(len(self.running)):
             return self._levels.ranked()
         return list(self.running)
 
     def newcomer(self) -> Sequence | None:
-        """The next sequence to admit; None when nobody waits or there is no slot."""
+        """Return the next sequence to admit; None when none waits or there is no slot."""
         if not self._waiting or len(self.running) == self._config.max_running:
             return None
         return self._waiting.first(self._levels)
@@ -80,7 +80,7 @@ class RunningSet:
                 self._retract(seq)
 
     def grow(self, seq: Sequence, ranked: list[Sequence]) -> list[int] | None:
-        """Pages for the next position, at the cost of the last of `ranked`; None when `seq` itself had to go."""
+        """Return pages for the next position, at the cost of the last of `ranked`; None when `seq` itself had to go."""
         while (pages := self._kv.grow(seq)) is None:
             victim = ranked.pop()
             self._retract(victim)
@@ -90,7 +90,8 @@ class RunningSet:
         return pages
 
     def grow_for_drafts(self, seq: Sequence, drafts: int) -> tuple[list[int], int]:
-        """Pages for guesses behind the next position, at nobody's cost, and how many of so many find a place."""
+        """Return pages for draft tokens after the next position, and the number that find a place. No sequence gives
+        way for them."""
         pages, found = self._kv.grow_for_drafts(seq, drafts, headroom=len(self.running))
         self._levels.grown(seq, len(pages))
         return pages, found

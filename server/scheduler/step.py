@@ -33,11 +33,11 @@ class Entry(NamedTuple):
 
     @property
     def known_end(self) -> int:
-        """The same without drafts."""
+        """The position after the last one planned, without draft tokens."""
         return self.end - self.drafts
 
     def updates(self, answer: SeqResult, *, finished: bool) -> list[SequenceUpdate]:
-        """The updates of the sequence by an answer that is good, one for each token."""
+        """Return the updates of the sequence by a good answer, one for each token."""
         first = SequenceUpdate(
             self.seq,
             answer.token if self.sample else None,
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
             token_logprobs=answer.token_logprobs,
             drafter=self.draft.drafter if answer.following else "",
         )
-        last = len(answer.following) - 1  # it was sampled behind the last guess that was right
+        last = len(answer.following) - 1  # it was sampled after the last accepted draft token
         return [first] + [
             SequenceUpdate(
                 self.seq,
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
         ]
 
     def answers(self, answer: SeqResult) -> bool:
-        """Whether `answer` has what was planned, and no more."""
+        """Return whether `answer` has what was planned, and no more."""
         return self.void or (
             (answer.token >= 0) == self.sample
             and len(answer.prompt_logprobs) == self.logprob_rows
@@ -76,9 +76,9 @@ class MaskedRow(NamedTuple):
     """A sequence of a plan whose samples wait for masks."""
 
     seq: Sequence
-    rows: tuple[int, ...]  # of the board: its slot's when the plan was made, and one behind each of its drafts
+    rows: tuple[int, ...]  # of the board: its slot's when the plan was made, and one after each draft token
     position: int  # of the first token to sample: tokens that the sequence has before it
-    drafts: tuple[int, ...] = ()  # what is guessed from there on
+    drafts: tuple[int, ...] = ()  # draft tokens from there on
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class StepBuilder:
         return tuple(slot + behind * self._slots for behind in range(drafts + 1))
 
     def finish(self) -> StepPlan:
-        """The plan, to which nothing is added any more."""
+        """Return the plan, to which nothing is added any more."""
         self.in_flight.terms, self.in_flight.tokens = self._work.terms(), self._work.tokens
         more: dict[str, Any] = {}  # left out where there is nothing to say
         if self.in_flight.drafts:

@@ -7,8 +7,8 @@ from numaserve.server.speculation.decode import Decode
 from numaserve.server.speculation.gain import MEMORY, Gain
 from numaserve.server.speculation.row_times import RowTimes
 
-# Seconds for which workers idle when a plan waits for the answer before it: for each sequence of both plans, while
-# nothing was observed. The time of a step apart from its sequences counts as `_PAUSE_APART` sequences.
+# Idle seconds of the workers when a plan waits for the answer before it: for each sequence of both plans, while nothing
+# was observed. The time of a step apart from its sequences counts as `_PAUSE_APART` sequences.
 _PAUSE = 1e-4
 _PAUSE_APART = 4
 _OUTLIER = 4.0  # the largest factor of the usual value that counts
@@ -18,7 +18,7 @@ _RETRY = 0.01  # part of a bad experience with draft tokens that each step witho
 
 
 class Prices:
-    """Learns from the time for which workers idle, the time of steps by their rows, and kept draft tokens."""
+    """Learns from the idle time of workers, the time of steps by their rows, and kept draft tokens."""
 
     def __init__(self, costs: CostModel) -> None:
         """Begin without any experience. `costs` are those of the served model."""

@@ -1,4 +1,4 @@
-"""What becomes of cached pages, as data for whoever tells others of it."""
+"""Changes of cached pages, as data for their publisher."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class KVEventLog:
         self._events: list[KVEvent] = []
 
     def stored(self, parent: int, key: PageKey, tokens: tuple[int, ...] | None = None) -> int:
-        """Note a new page behind the page (or the root) of digest `parent`. Returns the page's digest.
+        """Note a new page after the page (or the root) of digest `parent`. Returns the page's digest.
 
         `tokens` are the page's token ids, where the key has other content among them.
         """
@@ -77,7 +77,7 @@ class KVEventLog:
     def cleared(self) -> None:
         """Note that there are no pages, whatever was before."""
         if self._events:
-            self._events = [PagesCleared()]  # and what is to be told already is no news
+            self._events = [PagesCleared()]  # older events no longer matter
         else:
             self._add(PagesCleared())
 
@@ -93,5 +93,5 @@ class KVEventLog:
 
 
 def _digest(content: bytes) -> int:
-    """Never 0, which stands for a page that nobody is told of."""
+    """Return the digest, never 0: that stands for a page of which no event exists."""
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") or 1

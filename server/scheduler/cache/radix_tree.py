@@ -29,7 +29,7 @@ class Node:
         self.children: dict[PageKey, Node] = {}
         self.locks = 0
         self.trusted = False  # logits that are numbers have come of it, and so of its parents
-        self.digest = 0  # its name in the log of events; 0: it has none, and nobody is told of it or of its children
+        self.digest = 0  # its name in the log of events; 0: neither it nor its children are in the log
 
 
 class RadixTree:
@@ -211,6 +211,6 @@ class RadixTree:
             raise ValueError("prefix tree: the node was removed after the prompt had matched it")
 
     def _drop_empty_root(self, root: Node) -> None:
-        # Salts come from clients: a root that holds nothing must not stay, or the dictionary would grow for ever.
+        # Salts come from clients: a root that holds nothing must not stay, or the dictionary would grow without end.
         if not root.children:
             del self._roots[root.scope]

@@ -1,4 +1,4 @@
-"""Whose turn is next at what clients share."""
+"""The turns of clients at a shared resource."""
 
 
 class FairClock:
@@ -9,8 +9,9 @@ class FairClock:
 
     Only newcomers begin later than at that time, by what was taken since then over all weights: the end of everybody's
     turns on average. At the time itself those without end would hold up who is ahead of it; at the highest end they
-    would wait for all others to come there, which one client of a small weight moves far away. So whoever waits is
-    overtaken for a while only: the others' turns, and where newcomers begin, move on with each turn that it sees.
+    would wait for all others to come there, which one client of a small weight moves far away. A client that waits is
+    therefore overtaken for a while only: the others' turns, and where newcomers begin, move on with each turn that it
+    sees.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,6 @@ class FairClock:
         """Count the turn that a client has had."""
         self._time = self.start(client)
         self._ends[client] = self._time + amount / self._weights[client]
-        if self._all_weights is None:  # added up: sums that are kept up to date lose small weights beside great ones
+        if self._all_weights is None:  # added up: a running sum would lose small weights next to great ones
             self._all_weights = sum(self._weights.values())
         self._newcomers_start = max(self._newcomers_start, self._time) + amount / self._all_weights

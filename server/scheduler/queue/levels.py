@@ -9,7 +9,7 @@ from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 
 @dataclass(slots=True)
 class _Held:
-    """What a client holds."""
+    """The sequences and pages that a client holds."""
 
     running: list[Sequence] = field(default_factory=list)  # its sequences, in order of turns
     pages: int = 0  # of all of them
@@ -27,8 +27,8 @@ class Levels:
     Who sends one request after the other is at level 0 with each of them, whatever it has had before: nobody is made to
     pay for time that nobody else wanted.
 
-    What clients hold is kept up to date, since levels are asked for with each sequence that begins; each is made anew
-    from it, since one page more changes many.
+    The holdings of clients are kept up to date, since levels are needed for each sequence that begins. Each level is
+    computed from them, since one more page changes many levels.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -64,11 +64,11 @@ class Levels:
         return self._level(seq, len(before), sum(len(each.pages) for each in before))
 
     def ranked(self) -> list[Sequence]:
-        """Those that run, by level and then by turn: who has to give way comes last."""
+        """Return the running sequences by level and then by turn: the first to give way is the last."""
         return [seq for _, _, seq in sorted(each for held in self._held.values() for each in self._places(held))]
 
     def higher_than(self, level: float) -> list[Sequence]:
-        """Those that run at a higher level than that: who has to give way comes first."""
+        """Return the running sequences of a higher level than `level`: the first to give way is the first."""
         several = [held for held in self._held.values() if len(held.running) > 1]  # a client's first is at level 0
         higher = [each for held in several for each in self._places(held) if each[0] > level]
         return [seq for _, _, seq in sorted(higher, reverse=True)]

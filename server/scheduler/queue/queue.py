@@ -9,8 +9,8 @@ from numaserve.server.scheduler.queue.fair_clock import FairClock
 from numaserve.server.scheduler.queue.levels import Levels
 from numaserve.server.scheduler.sequence import Sequence
 
-# A request may be overtaken by so many later ones of its client for each unit by which these are more urgent: none
-# waits for ever, however many urgent ones come.
+# Later requests of its client that may overtake a request, for each unit by which these are more urgent: none waits
+# without end, however many urgent ones come.
 PLACES_A_PRIORITY = 64
 
 _Place = tuple[int, float, int, Sequence]  # the sequence's turn, its client's turn to begin one, and its arrival
@@ -18,7 +18,7 @@ _Place = tuple[int, float, int, Sequence]  # the sequence's turn, its client's t
 
 @dataclass(slots=True)
 class _Share:
-    """What is known of a client that has sequences."""
+    """The state of a client that has sequences."""
 
     waiting: list[Sequence] = field(default_factory=list)  # in the client's own order
     live: int = 0  # that wait, run or are held back
@@ -34,16 +34,16 @@ class WaitingQueue:
     priority. Among clients the next one is who holds least for its weight (see `Levels`), then who has begun, then
     whose turn to begin a sequence is next by a `FairClock`, whose turns are one sequence long.
 
-    Another such clock, whose turns last the tokens that are computed, tells whose prompt the next chunk is of. These
-    tokens tell nothing of how long a slot is held: were sequences begun by them, who has had a chunk of a long prompt
-    would wait for hundreds of newcomers with short ones.
+    Another such clock, whose turns last the tokens that are computed, chooses the prompt of the next chunk. These
+    tokens do not show how long a slot is held: if sequences began by them, a client that has had a chunk of a long
+    prompt would wait for hundreds of newcomers with short ones.
 
-    Nobody waits for ever, though clients may come without end. A sequence that is its client's first is at level 0.
-    Those that have begun come before it there, by turn, and they end. Of the others come before it only clients whose
-    turn begins earlier. Each of them has one sequence more until its next turn, and newcomers have theirs later with
-    each sequence that begins, by one over all weights, which are bounded as requests are (`server/engine/admission/`):
-    in the end all turns begin later than that which waits. A sequence that is not its client's first becomes it, since
-    those before it end.
+    No sequence waits without end, though clients may come without end. A sequence that is its client's first is at
+    level 0. Those that have begun come before it there, by turn, and they end. Of the others come before it only
+    clients whose turn begins earlier. Each of them has one sequence more until its next turn, and newcomers have theirs
+    later with each sequence that begins, by one over all weights, which are bounded as requests are
+    (`server/engine/admission/`): in the end all turns begin later than that which waits. A sequence that is not its
+    client's first becomes it, since those before it end.
     """
 
     def __init__(self) -> None:

@@ -39,6 +39,7 @@ OF_ARCHITECTURE = {
     "minimax-m2": EXPERTS,
     "glm4moe": EXPERTS | {"expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek2": LATENT,
+    "mistral4": LATENT,
 }
 GEMMA = {"gemma2", "gemma3"}
 

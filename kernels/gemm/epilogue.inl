@@ -1,7 +1,7 @@
 // The last steps of a product: scales, bias, activation and conversion to the output type.
 #pragma once
 
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/dense_args.h"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"

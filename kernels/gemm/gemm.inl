@@ -15,10 +15,10 @@
 #pragma once
 
 #include "kernels/gemm/epilogue.inl"
-#include "kernels/gemm/grouped.inl"
+#include "kernels/gemm/grouped/grouped.inl"
 #include "kernels/gemm/plain.inl"
 #include "kernels/gemm/scratch.inl"
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/f32x16.h"
 

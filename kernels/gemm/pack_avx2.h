@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/gemm/sums_avx2.h"
+#include "kernels/gemm/tiles/sums_avx2.h"
 #include "kernels/include/types.h"
 #include "kernels/simd/unrolled.h"
 

@@ -4,9 +4,9 @@
 // packed_rows_avx2.inl).
 #pragma once
 
-#include "kernels/gemm/heights.h"
 #include "kernels/gemm/scratch.inl"
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/heights.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/types.h"
 
 namespace numaserve {

@@ -9,7 +9,7 @@
 
 #include "kernels/gemm/pack_avx2.h"
 #include "kernels/gemm/packed_rows.inl"
-#include "kernels/gemm/sums_avx2.h"
+#include "kernels/gemm/tiles/sums_avx2.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/unrolled.h"

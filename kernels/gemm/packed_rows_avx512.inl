@@ -6,7 +6,7 @@
 #include <immintrin.h>
 
 #include "kernels/gemm/packed_rows.inl"
-#include "kernels/gemm/sums_avx512.h"
+#include "kernels/gemm/tiles/sums_avx512.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/unrolled.h"

@@ -7,11 +7,11 @@
 #include <immintrin.h>
 
 #if !defined(NUMASERVE_TILE_HEADER)  // read by itself
-#define NUMASERVE_TILE_HEADER "kernels/gemm/tile_amx.h"
+#define NUMASERVE_TILE_HEADER "kernels/gemm/tiles/tile_amx.h"
 #endif
 #include "kernels/gemm/epilogue.inl"
 #include "kernels/gemm/scratch.inl"
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/prefetch.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/gemm/scratch.inl"
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 
 #if defined(__AVX512BF16__)

@@ -1,5 +1,5 @@
 #define NUMASERVE_ISA_NAME "amx"
 #define NUMASERVE_ISA_TABLE kAmxTable
-#define NUMASERVE_TILE_HEADER "kernels/gemm/tile_amx.h"
-#define NUMASERVE_TILES_HEADER "kernels/gemm/tiles_hardware.h"
+#define NUMASERVE_TILE_HEADER "kernels/gemm/tiles/tile_amx.h"
+#define NUMASERVE_TILES_HEADER "kernels/gemm/tiles/tiles_hardware.h"
 #include "kernels/isa/instruction_set.inl"

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/gemm/gemm.inl"
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/causal_conv.inl"

@@ -12,7 +12,7 @@
 // the rounded weights, so that weights add up to one as they do without scales.
 #pragma once
 
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/attention_results.inl"
 #include "kernels/ops/kv_ahead.inl"

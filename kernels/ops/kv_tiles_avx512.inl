@@ -5,8 +5,8 @@
 
 #include <immintrin.h>
 
-#include "kernels/gemm/sums_avx512.h"
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/sums_avx512.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kv_layer.h"
 
 namespace numaserve {

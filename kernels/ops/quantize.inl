@@ -1,7 +1,7 @@
 // Activations to int8, a scale for each row ("dynamic per-token", as in LLM.int8() and compressed-tensors W8A8).
 #pragma once
 
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/norm.inl"
 #include "kernels/simd/f32x16.h"

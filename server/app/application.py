@@ -39,7 +39,7 @@ from numaserve.server.surfaces.ollama.embed import ollama_embed_router
 from numaserve.server.surfaces.ollama.generation import ollama_generation_router
 from numaserve.server.surfaces.ollama.models import ollama_models_router
 from numaserve.server.surfaces.ollama.responses import OllamaError
-from numaserve.server.surfaces.openai.chat import chat_router
+from numaserve.server.surfaces.openai.chats.chat import chat_router
 from numaserve.server.surfaces.openai.completions import completions_router
 from numaserve.server.surfaces.openai.embeddings import embeddings_router
 from numaserve.server.surfaces.openai.models import models_router

@@ -23,7 +23,7 @@ from numaserve.server.surfaces.ollama.chat_schema import OllamaChatRequest
 from numaserve.server.surfaces.ollama.embed_schema import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from numaserve.server.surfaces.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.surfaces.ollama.show_schema import OllamaPullRequest, OllamaShowRequest
-from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
 from numaserve.server.surfaces.openai.embedding_schema import EmbeddingRequest
 from numaserve.server.surfaces.openai.responses.schema import InputTokensRequest, ResponsesRequest

@@ -79,7 +79,7 @@ def bench_ring(
 ) -> None:
     """Measure an all-reduce over the ring with one thread per rank, compared with torch.distributed and gloo."""
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
-    from numaserve.workers.bench.ring import SIZES, bench_ring  # noqa: PLC0415
+    from numaserve.workers.bench.operations.ring import SIZES, bench_ring  # noqa: PLC0415
 
     sizes = size or (_QUICK_SIZES if quick else SIZES)
     if any(each % 4 for each in sizes):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from numaserve.server.tokenizer.failures import while_loading
-from numaserve.server.tokenizer.hf import folder_chat_template, load_folder
+from numaserve.server.tokenizer.files.hf import folder_chat_template, load_folder
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 
@@ -19,7 +19,7 @@ def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
     if path.is_dir():
         return load_folder(path, chat_template)
     if path.suffix == ".gguf":
-        from numaserve.server.tokenizer.gguf import load_gguf  # noqa: PLC0415 imports numpy, which folders do not need
+        from numaserve.server.tokenizer.files.gguf import load_gguf  # noqa: PLC0415 imports numpy, which folders do not need
 
         return load_gguf(path, chat_template)
     raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; specify the path of one of these")
@@ -32,6 +32,6 @@ def own_chat_template(path: Path) -> str | None:
     """
     if path.is_dir():
         return folder_chat_template(path)
-    from numaserve.server.tokenizer.gguf import gguf_chat_template  # noqa: PLC0415 numpy, which folders do not need
+    from numaserve.server.tokenizer.files.gguf import gguf_chat_template  # noqa: PLC0415 numpy, which folders do not need
 
     return gguf_chat_template(path)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.surfaces.openai.logprobs import TokenNames, chat_entries
 from numaserve.workers.interface.protocol import TokenLogprobs
 from starlette.testclient import TestClient
@@ -82,7 +82,7 @@ def test_the_logprobs_of_a_long_answer_are_not_left_to_its_end(
         written.append(len(tokens))
         return chat_entries(names, tokens)
 
-    monkeypatch.setattr("numaserve.server.surfaces.openai.chat_answer.chat_entries", entries)
+    monkeypatch.setattr("numaserve.server.surfaces.openai.chats.chat_answer.chat_entries", entries)
     answer = chat(client, logprobs=True, top_logprobs=2).json()
     assert len(answer["choices"][0]["logprobs"]["content"]) == sum(written)
     assert max(written) == 1

@@ -10,7 +10,7 @@ from numaserve.server.surfaces.anthropic.schema import CountTokensRequest, Messa
 from numaserve.server.surfaces.ollama.chat_schema import OllamaChatRequest
 from numaserve.server.surfaces.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.surfaces.ollama.show_schema import OllamaShowRequest
-from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
 from numaserve.server.surfaces.openai.responses.schema import ResponsesRequest
 from numaserve.server.surfaces.sglang.abort_schema import AbortRequest

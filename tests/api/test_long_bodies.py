@@ -23,7 +23,7 @@ from numaserve.server.http.errors import ApiError
 from numaserve.server.http.fields.types import Strict
 from numaserve.server.http.limits import ApiLimits
 from numaserve.server.structured.json_text import levels
-from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
 from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest
 from starlette.testclient import TestClient

@@ -11,10 +11,10 @@ from numaserve.server.generation.context import ApiContext
 from numaserve.server.http.fields.types import MAX_INT
 from numaserve.server.http.limits import ApiLimits
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.chats.messages import Message
 from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
 from numaserve.server.surfaces.openai.constraint_fields import ConstraintFields
-from numaserve.server.surfaces.openai.messages import Message
 from numaserve.server.surfaces.openai.sampling_fields import SamplingFields
 from pydantic import BaseModel
 

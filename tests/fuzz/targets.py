@@ -19,7 +19,7 @@ from numaserve.server.service.model.sampling_defaults import read_sampling_defau
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.server.tokenizer.gguf_metadata import read_metadata
+from numaserve.server.tokenizer.files.gguf_metadata import read_metadata
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import ProtocolError, decode_from_worker, decode_to_worker, encode
 from numaserve.workers.models.load import load_model_config, open_model, read_config

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from numaserve.server.cli.main import main
 from numaserve.shm_comm.segment import create_segment
-from numaserve.workers.bench import group, ring
+from numaserve.workers.bench import group
 from numaserve.workers.bench.group import RankFailed, run_ranks
+from numaserve.workers.bench.operations import ring
 from numaserve.workers.bench.tasks import Loaded, LoadModel, Reduced, Task, UseRing
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch

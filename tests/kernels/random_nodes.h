@@ -1,8 +1,8 @@
 // Random matrices and the nodes that every layer is made of, for a Program that has no model behind it.
 //
-// What workers/program/recorder.py does for a real model, with one difference: buffers share no memory and lie apart,
-// and what lies between them is poisoned for the address sanitizer. So are the pages of the KV cache that no sequence
-// holds.
+// What workers/program/recording/recorder.py does for a real model, with one difference: buffers share no memory and
+// lie apart, and what lies between them is poisoned for the address sanitizer. So are the pages of the KV cache that no
+// sequence holds.
 #pragma once
 
 #include <sanitizer/asan_interface.h>

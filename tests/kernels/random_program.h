@@ -9,9 +9,9 @@
 #include "kernels/runtime/attention/attention_nodes.h"
 #include "kernels/runtime/attention/context_parallel.h"
 #include "kernels/runtime/attention/latent_nodes.h"
+#include "kernels/runtime/exchange/divided_norm.h"
+#include "kernels/runtime/exchange/gather_columns.h"
 #include "kernels/runtime/experts/moe_nodes.h"
-#include "kernels/runtime/program/divided_norm.h"
-#include "kernels/runtime/program/gather_columns.h"
 #include "tests/kernels/random_nodes.h"
 
 namespace numaserve::testing {

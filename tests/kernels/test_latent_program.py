@@ -10,10 +10,10 @@ import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 PAGE = reference.PAGE

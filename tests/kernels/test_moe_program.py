@@ -13,12 +13,12 @@ import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.program.buffers import Buffer, Operand, Partial
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.caches import CacheKind, Heads
-from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
+from numaserve.workers.program.recording.builder import ProgramBuilder
+from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 HIDDEN, VOCAB, EXPERTS, INNER, SHARED = 64, 16, 5, 32, 96

@@ -6,7 +6,7 @@ from numaserve.workers.program.buffers import Tensor
 from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.latent import GatherColumns
-from numaserve.workers.program.recorder import Recorder
+from numaserve.workers.program.recording.recorder import Recorder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 SHAPE = RankShape(64, [0, 16], (CacheKind(Heads(1, 1, 32)),))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams, SlotInit
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member

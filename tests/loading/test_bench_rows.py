@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import Team, peak_flops
-from numaserve.workers.bench.barrier import bench_barrier
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
-from numaserve.workers.bench.latent import LatentCase
+from numaserve.workers.bench.operations.barrier import bench_barrier
+from numaserve.workers.bench.operations.latent import LatentCase
 from numaserve.workers.bench.programs import FORMATS, copies_beyond_caches
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row

@@ -5,8 +5,8 @@ import gguf
 import numpy as np
 import pytest
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.axes import Units
+from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.layers.parameters import Order, Part, Source
 from numaserve.workers.models.config.gguf_names import NAMES, GgufNames

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.layers.mixers.latent_attention import LatentAttention
 from numaserve.workers.models.load import load_model_config
 from test_latent_config import DEEPSEEK_R1
 from test_model_config import write

@@ -10,7 +10,7 @@ import transformers as hf
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.layers.mixers.latent_attention import LatentAttention
 from numaserve.workers.models.load import load_model_config
 from test_model_config import write
 

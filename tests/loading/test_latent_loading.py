@@ -10,7 +10,7 @@ import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
-from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.layers.mixers.latent_attention import LatentAttention
 from numaserve.workers.models.load import load_model_config
 from safetensors.torch import load_file
 from test_loader import edit_tensors

@@ -11,7 +11,7 @@ from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import BF16_WEIGHTS
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.layers.mixers.latent_attention import LatentAttention
 from numaserve.workers.models.config.rope import query_scale
 from numaserve.workers.models.load import load_model_config
 from safetensors.torch import load_file

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import transformers as hf
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.models.config.rope import query_scale

@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.query_key_norms import HeadNorms, NoNorms
+from numaserve.workers.layers.mixers.attention import Attention
+from numaserve.workers.layers.mixers.query_key_norms import HeadNorms, NoNorms
 from numaserve.workers.models.load import load_model_config
 from test_model_config import LLAMA, norm_eps, write
 

@@ -10,8 +10,8 @@ import torch
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import WeightFormats
-from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import open_source

@@ -15,9 +15,9 @@ from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks

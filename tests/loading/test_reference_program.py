@@ -23,9 +23,9 @@ from driven_programs import (
 from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.native import make_program
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.caches import KvCache
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.setup import RankShape

@@ -18,10 +18,10 @@ from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.program.buffers import Operand, Tensor
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import OperationCost, StepWork
 from numaserve.workers.program.handles import Matrix, Rope, Vector
 from numaserve.workers.program.native import make_program
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 
 PAGES = 8

@@ -9,7 +9,7 @@ from numaserve.server.config.serve import Task
 from numaserve.server.connection.listen import bind_listener
 from numaserve.server.http.fields.types import Strict
 from numaserve.server.service.announce import announce, example_for
-from numaserve.server.surfaces.openai.chat_schema import ChatRequest
+from numaserve.server.surfaces.openai.chats.chat_schema import ChatRequest
 from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
 from numaserve.server.surfaces.openai.embedding_schema import EmbeddingRequest
 from numaserve.server.surfaces.rerank.schema import RerankRequest

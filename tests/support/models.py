@@ -3,10 +3,10 @@
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.latent_attention import LatentAttention
 from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.mixers.attention import Attention
+from numaserve.workers.layers.mixers.latent_attention import LatentAttention
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.models.spec import ModelConfig
 

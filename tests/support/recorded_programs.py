@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads, StateKind
-from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.experts import Routing
+from numaserve.workers.program.recording.builder import ProgramBuilder
+from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5

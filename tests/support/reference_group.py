@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.ops.exchange import Sample
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member

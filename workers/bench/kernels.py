@@ -6,14 +6,14 @@ from functools import partial
 from typing import get_args
 
 from numaserve.kernels import Team
-from numaserve.workers.bench.attention import bench_decode, bench_prefill
-from numaserve.workers.bench.barrier import bench_barrier
-from numaserve.workers.bench.experts import bench_experts
-from numaserve.workers.bench.gemm import bench_gemm
-from numaserve.workers.bench.latent import LatentCase, bench_latent
+from numaserve.workers.bench.operations.attention import bench_decode, bench_prefill
+from numaserve.workers.bench.operations.barrier import bench_barrier
+from numaserve.workers.bench.operations.experts import bench_experts
+from numaserve.workers.bench.operations.gemm import bench_gemm
+from numaserve.workers.bench.operations.latent import LatentCase, bench_latent
+from numaserve.workers.bench.operations.small_ops import bench_pool, bench_rows, bench_sampler
 from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
-from numaserve.workers.bench.small_ops import bench_pool, bench_rows, bench_sampler
 from numaserve.workers.bench.sweep import PRODUCTS, Product, bench_sweep
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import KvCacheDtype

@@ -14,11 +14,11 @@ from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, Slot
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.planning.ceilings import bytes_beyond_caches, spare_bytes
 from numaserve.workers.program.buffers import Operand, Residual
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Joining
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
 

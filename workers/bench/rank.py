@@ -32,7 +32,7 @@ def _answer(task: Task) -> Line:
         case LoadModel():
             return _load(task.launch)
         case UseRing():
-            from numaserve.workers.bench.ring import use_ring  # noqa: PLC0415
+            from numaserve.workers.bench.operations.ring import use_ring  # noqa: PLC0415
 
             return use_ring(task, _say)
 

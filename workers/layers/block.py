@@ -14,9 +14,9 @@ from numaserve.workers.program.setup import RankShape
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Residual
-    from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
-    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
 @dataclass(frozen=True)

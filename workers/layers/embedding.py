@@ -15,7 +15,7 @@ from numaserve.workers.program.handles import TILE_ROWS
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Residual
-    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 EMBEDDING, HEAD = "embed_tokens", "lm_head"
 

@@ -22,13 +22,13 @@ from numaserve.workers.layers.parameters import (
     vector,
     whole,
 )
-from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.experts import ExpertActivation, Routing
+from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
-    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
 _EACH = MlpNames("gate_proj", "up_proj", "down_proj")

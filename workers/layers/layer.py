@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from numaserve.workers.interface.settings import KvCacheDtype
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
-    from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
 @dataclass(frozen=True)

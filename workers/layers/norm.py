@@ -14,8 +14,8 @@ from numaserve.workers.layers.parameters import Order, Parameter, Part, Source, 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Residual, Tensor
-    from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.program.handles import Vector
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numaserve.workers.layers.parameters import MatrixParameter, Parameter, Sour
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
-    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.recording.builder import ProgramBuilder
     from numaserve.workers.program.setup import RankShape
 
 

@@ -1,7 +1,7 @@
 """ERNIE 4.5, dense: Llama whose rotated dimensions lie in pairs."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.rotation import Rotation
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope

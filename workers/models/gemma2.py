@@ -5,9 +5,9 @@ from typing import Any
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.embedding import Embedding
-from numaserve.workers.layers.mask import Mask
-from numaserve.workers.layers.query_key_norms import NoNorms, QueryKeyNorms
-from numaserve.workers.layers.rotation import Rotation
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.query_key_norms import NoNorms, QueryKeyNorms
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     Common,

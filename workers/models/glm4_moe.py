@@ -1,7 +1,7 @@
 """GLM-4.5 to 4.7: DeepSeek-V3's experts after attention that rotates half of each head."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.query_key_norms import NoNorms
+from numaserve.workers.layers.mixers.query_key_norms import NoNorms
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_biases, read_common

@@ -5,9 +5,9 @@ All experts of a layer lie in one tensor, with gate and up rows alternating. Eve
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
-from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import SOFTMAX_OF_CHOSEN, expert_values

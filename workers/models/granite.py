@@ -5,8 +5,8 @@ from typing import Any
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.embedding import Embedding
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
-from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,

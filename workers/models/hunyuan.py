@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.rotation import Rotation
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import Common, read_biases, read_common
 from numaserve.workers.models.config.rope import read_rope, rope_fields

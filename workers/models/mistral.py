@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models import mistral4
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows

@@ -4,9 +4,9 @@ from functools import partial
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
-from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import expert_values, has_experts

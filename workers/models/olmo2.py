@@ -1,9 +1,9 @@
 """OLMo 2 and OLMo 3: norms over all heads, and after each sub-layer instead of before; OLMo 3 with sliding layers."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.norm import NoNorm
-from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     Common,

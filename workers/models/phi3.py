@@ -1,10 +1,10 @@
 """Phi-3 and Phi-4-mini: fused qkv and gate-up projections, longrope."""
 
-from numaserve.workers.layers.attention import AttentionNames
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.attention import AttentionNames
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
-from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common, read_windows
 from numaserve.workers.models.config.rope import read_rope

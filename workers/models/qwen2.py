@@ -1,7 +1,7 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v, and an optional sliding window on the later layers."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     read_common,

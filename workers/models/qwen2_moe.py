@@ -3,7 +3,7 @@
 from functools import partial
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models.config.experts import read_qwen_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import expert_values

@@ -1,7 +1,7 @@
 """Qwen3: Llama with an RMS norm on each query and key head, and heads that need not add up to the hidden size."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_biases, read_common
 from numaserve.workers.models.family import Family, GgufForm

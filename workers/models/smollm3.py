@@ -1,8 +1,8 @@
 """SmolLM3: Llama with some layers without rope: every fourth, unless `no_rope_layers` names others."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
-from numaserve.workers.layers.rotation import Rotation
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MAX_LAYERS,

@@ -13,10 +13,10 @@ from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.reference import page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import merged_terms
 from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 

@@ -20,7 +20,7 @@
 
 #include <vector>
 
-#include "kernels/runtime/program/gather_columns.h"
+#include "kernels/runtime/exchange/gather_columns.h"
 
 namespace numaserve {
 

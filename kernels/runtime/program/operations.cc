@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "kernels/runtime/attention/attention_nodes.h"
-#include "kernels/runtime/program/divided_norm.h"
-#include "kernels/runtime/program/gather_columns.h"
+#include "kernels/runtime/exchange/divided_norm.h"
+#include "kernels/runtime/exchange/gather_columns.h"
 
 namespace numaserve {
 

@@ -8,7 +8,7 @@ from numaserve.server.generation.asked import Asked, Chat
 from numaserve.server.generation.conversation.messages import Conversation, conversation_of
 from numaserve.server.http.fields.types import Data, Neutral, ShortText, Strict, Text, Unused, conflict, neutral
 from numaserve.server.surfaces.ollama.options import OllamaFields
-from numaserve.server.surfaces.openai.tools_schema import Tools
+from numaserve.server.surfaces.openai.chats.tools_schema import Tools
 from numaserve.server.surfaces.tool_fields import tool_use
 from pydantic import Field, model_validator
 

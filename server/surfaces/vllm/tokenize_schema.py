@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numaserve.server.http.fields.types import ShortText, Strict, TemplateArguments, Text, TokenId, conflict
 from numaserve.server.http.limits import ApiLimits
-from numaserve.server.surfaces.openai.messages import Messages
+from numaserve.server.surfaces.openai.chats.messages import Messages
 from pydantic import model_validator
 
 

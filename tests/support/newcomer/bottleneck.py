@@ -23,7 +23,7 @@ from numaserve.workers.models.spec import ModelConfig
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
-    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 _GGUF = MlpNames("ffn_gate", "ffn_up", "ffn_down")
 

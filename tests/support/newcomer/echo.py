@@ -29,8 +29,8 @@ from numaserve.workers.models.spec import ModelConfig
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
-    from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.program.caches import CacheIndex
+    from numaserve.workers.program.recording.builder import ProgramBuilder
 
 TAPS = 2
 _EPS = 1e8  # far above all squares: the norm only scales, so that ranks need not agree on it

@@ -1,8 +1,8 @@
 """A family that the project does not have: every other layer has wider and fewer heads, and a sliding window."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mask import Mask
-from numaserve.workers.layers.rotation import Rotation
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope

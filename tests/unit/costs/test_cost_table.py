@@ -3,8 +3,8 @@
 import pytest
 from numaserve.server.costs.cost_table import CostTable
 from numaserve.workers.interface.protocol import OperationTerms, Ready, decode_from_worker, encode
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import StepWork, merged_terms
+from numaserve.workers.program.recording.builder import ProgramBuilder
 
 from tests.support.recorded_programs import all_programs, dense
 

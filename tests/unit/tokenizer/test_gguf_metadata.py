@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.server.tokenizer.gguf_metadata import read_metadata
+from numaserve.server.tokenizer.files.gguf_metadata import read_metadata
 from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.interface.errors import OperatorError
 

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from numaserve.workers.layers.attention import Attention, Biases
 from numaserve.workers.layers.axes import KvHeads, QueryHeads
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import FeedForward, Mixer
-from numaserve.workers.layers.mask import Sinks
+from numaserve.workers.layers.mixers.attention import Attention, Biases
+from numaserve.workers.layers.mixers.mask import Sinks
+from numaserve.workers.layers.mixers.query_key_norms import AllHeadsNorms, HeadNorms
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.norm import DividedNorm, Norm
 from numaserve.workers.layers.predictor import Predictor
-from numaserve.workers.layers.query_key_norms import AllHeadsNorms, HeadNorms
-from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
 from numaserve.workers.models.spec import ModelConfig

@@ -6,8 +6,8 @@ from typing import Any
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
-from numaserve.workers.layers.latent_attention import LatentAttention
 from numaserve.workers.layers.layer import FeedForward
+from numaserve.workers.layers.mixers.latent_attention import LatentAttention
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, Common, read_common

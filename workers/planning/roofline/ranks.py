@@ -2,8 +2,8 @@
 
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import OperationCost
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 
 _ANY = 1 << 40  # steps of any size are counted

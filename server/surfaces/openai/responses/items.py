@@ -9,7 +9,7 @@ from numaserve.server.generation.conversation.messages import MAX_MESSAGES
 from numaserve.server.generation.conversation.turns import IMAGE_LEFT_OUT, assistant_turn, text_of
 from numaserve.server.http.fields.typed import kind_of, only_types, tag_of, text_or_list
 from numaserve.server.http.fields.types import ShortText, Strict, Text, Unused, made_of
-from numaserve.server.surfaces.openai.messages import CalledFunction
+from numaserve.server.surfaces.openai.chats.messages import CalledFunction
 from numaserve.server.surfaces.openai.responses.entries import (
     REFERENCE,
     Entry,

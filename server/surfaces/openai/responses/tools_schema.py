@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from numaserve.server.http.fields.typed import tag_of, word_or_type
 from numaserve.server.http.fields.types import Strict, Text, Unused, conflict, made_of
+from numaserve.server.surfaces.openai.chats.tools_schema import FunctionDefinition, NamedFunction
 from numaserve.server.surfaces.openai.responses.entries import qualified
-from numaserve.server.surfaces.openai.tools_schema import FunctionDefinition, NamedFunction
 from numaserve.server.surfaces.tool_fields import MAX_TOOLS, Choice, ToolName, distinct, kept, left_out_unless
 from pydantic import Discriminator, Field, Tag
 

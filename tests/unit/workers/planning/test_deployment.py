@@ -7,7 +7,7 @@ from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings, We
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.options import DraftOptions
-from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 
 from tests.support.configured import configured, with_experts

@@ -5,14 +5,14 @@ from dataclasses import dataclass, fields
 
 import pytest
 from numaserve.workers.program.buffers import Buffer, Tensor
-from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.cost import Amount, StepWork
-from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.ops.products import Linear
 from numaserve.workers.program.ops.rows import Keep
+from numaserve.workers.program.recording.builder import ProgramBuilder
+from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import RankShape
 
 from tests.support.recorded_programs import (

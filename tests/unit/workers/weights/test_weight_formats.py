@@ -12,11 +12,11 @@ from numaserve.workers.interface.settings import (
     ModelSettings,
     WeightFormats,
 )
-from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.axes import Columns, split
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.formats import cut_of
+from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import GGUF_BLOCKS, ROW, CodeFormat, Layout, Stored

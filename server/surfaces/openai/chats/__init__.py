@@ -1,0 +1,1 @@
+"""The chat API: its fields, messages and tools, and its answers."""

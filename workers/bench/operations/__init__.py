@@ -1,0 +1,1 @@
+"""Benchmarks of the operations of a step, one file for each kind."""

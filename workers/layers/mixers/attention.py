@@ -1,0 +1,142 @@
+"""Attention over the keys and values of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
+from numaserve.workers.layers.caches import Paged
+from numaserve.workers.layers.layer import Mixer
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.query_key_norms import NoNorms, QueryKeyNorms
+from numaserve.workers.layers.mixers.rotation import Rotation
+from numaserve.workers.layers.parameters import (
+    MatrixParameter,
+    Order,
+    Parameter,
+    Part,
+    Source,
+    Split,
+    VectorParameter,
+    stacked,
+    vector,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Operand, Partial
+    from numaserve.workers.program.caches import CacheIndex
+    from numaserve.workers.program.handles import Vector
+    from numaserve.workers.program.recording.builder import ProgramBuilder
+
+Biases = Literal["none", "qkv", "all"]  # the projections that have biases; "all": the output projection too
+
+
+@dataclass(frozen=True)
+class AttentionNames:
+    """The modules of an attention layer. Where q, k and v are one, it holds them below each other."""
+
+    q: str = "self_attn.q_proj"
+    k: str = "self_attn.k_proj"
+    v: str = "self_attn.v_proj"
+    o: str = "self_attn.o_proj"
+
+
+@dataclass(frozen=True)
+class Attention(Mixer):
+    """Grouped-query attention (Ainslie et al., 2023).
+
+    `at` is what its modules' names begin with, such as "layers.3.".
+    """
+
+    at: str
+    hidden: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    rotation: Rotation
+    scale: float  # on the scores
+    norms: QueryKeyNorms = field(default_factory=NoNorms)
+    mask: Mask = field(default_factory=Mask)
+    biases: Biases = "none"
+    names: AttentionNames = field(default_factory=AttentionNames)
+
+    @cached_property
+    def queries(self) -> Axis:
+        """The query heads."""
+        return QueryHeads("query_heads", self.query_heads, self.kv_heads)
+
+    @cached_property
+    def keys(self) -> Axis:
+        """The KV heads."""
+        return KvHeads("kv_heads", self.kv_heads, self.query_heads)
+
+    @property
+    def cache(self) -> Paged:
+        """See `Mixer`."""
+        return Paged(self.queries, self.keys, self.head_dim, self.mask.window, self.mask.chunked)
+
+    @cached_property
+    def qkv(self) -> MatrixParameter:
+        """One matrix with the rows of the rank's query heads, then of its key heads, then of its value heads."""
+        return MatrixParameter(self._heads)
+
+    @cached_property
+    def heads_bias(self) -> VectorParameter | None:
+        """The bias of `qkv`, in the order of its rows."""
+        if self.biases == "none":
+            return None
+        parts = (replace(part, source=part.source.bias) for part in self._heads)
+        return VectorParameter(tuple(parts))
+
+    @cached_property
+    def o(self) -> MatrixParameter:
+        """The output projection, with the columns of the rank's query heads."""
+        return MatrixParameter((whole(self._output),), Split(self.queries, self.head_dim))
+
+    @cached_property
+    def o_bias(self) -> VectorParameter | None:
+        """The bias of `o`, whole on every rank and added to the sum over the ranks."""
+        return vector(self._output.bias if self.biases == "all" else None)
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield from (self.qkv, self.heads_bias, self.o, self.o_bias)
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """Queries and results of the rank's heads, keys and values."""
+        return 2 * (len(part.along(self.queries)) + len(part.along(self.keys))) * self.head_dim
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
+        """See `Mixer`."""
+        qkv = b.linear(x, part.matrix(self.qkv), part.vector(self.heads_bias))
+        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), place)
+        attended = self.mask.attend(b, part, q, self.scale, place)
+        return b.linear_partial(attended, part.matrix(self.o))
+
+    def bias(self, part: RankPart) -> Vector | None:
+        """See `Mixer`."""
+        return part.vector(self.o_bias)
+
+    @cached_property
+    def _heads(self) -> tuple[Part, ...]:
+        names, at, dim = self.names, self.at, self.head_dim
+        heads = ((names.q, self.queries), (names.k, self.keys), (names.v, self.keys))
+        fused = names.q == names.k
+        gguf = [f"{at}attn_qkv"] * 3 if fused else [f"{at}attn_{each}" for each in "qkv"]
+        tensors = [(at + module, axis.count * dim, name) for (module, axis), name in zip(heads, gguf, strict=True)]
+        pairs = dim if self.rotation.pairs else 0
+        return tuple(
+            Part(source, Order(axis.count, dim, first, pairs=pairs if is_rotated else 0), axis, dim)
+            for (source, first), (_, axis), is_rotated in zip(
+                stacked(*tensors, columns=self.hidden), heads, (True, True, False), strict=True
+            )
+        )
+
+    @cached_property
+    def _output(self) -> Source:
+        return Source(self.at + self.names.o, (self.hidden, self.query_heads * self.head_dim), f"{self.at}attn_output")

@@ -1,0 +1,55 @@
+"""The scores of causal attention: the tokens that a query sees, and what changes their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from numaserve.workers.layers.axes import Axis
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.parameters import Order, Parameter, Part, Source, VectorParameter
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Operand, Tensor
+    from numaserve.workers.program.caches import CacheIndex
+    from numaserve.workers.program.recording.builder import ProgramBuilder
+
+
+@dataclass(frozen=True)
+class Sinks(Layer):
+    """A logit of each query head that takes part in the softmax without a value."""
+
+    name: str
+    heads: Axis
+    gguf: str
+
+    @cached_property
+    def parameter(self) -> VectorParameter:
+        """The logits of the rank's query heads."""
+        source = Source(self.name, (self.heads.count,), self.gguf)
+        return VectorParameter((Part(source, Order(self.heads.count), self.heads),))
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield self.parameter
+
+
+@dataclass(frozen=True)
+class Mask(Layer):
+    """A causal mask, with a cap on scores and sinks where there are any."""
+
+    window: int | None = None  # tokens that a query sees, the current one included; None: all
+    softcap: float | None = None
+    sinks: Sinks | None = None
+    chunked: bool = False  # a query sees the tokens of its chunk of `window` tokens
+
+    def attend(self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, cache: CacheIndex) -> Operand:
+        """Attend to the tokens of `cache` with queries, bf16 [tokens, query heads * padded head_dim].
+
+        Returns the values of the heads, bf16 [tokens, query heads * head_dim].
+        """
+        sinks = None if self.sinks is None else part.vector(self.sinks.parameter)
+        return b.attention(q, cache=cache, scale=scale, softcap=self.softcap, sinks=sinks)

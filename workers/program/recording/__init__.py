@@ -1,0 +1,1 @@
+"""The vocabulary in which a forward pass is recorded: methods that append operations."""

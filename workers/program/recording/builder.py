@@ -1,0 +1,229 @@
+"""The Program builder: the vocabulary in which a model's forward pass is written.
+
+A family's `forward` calls the methods of `ProgramBuilder` once, at load. They append operations on named buffers to a
+list; `fuse` rewrites it to what kernels do at once, and an interpreter runs it or counts it.
+
+Shapes: `tokens` is the number of new tokens of a step, at most `max_step_tokens`. Buffers are row-major with rows
+padded to a multiple of 32 columns, and a multiple of 32 rows of room.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from numaserve.workers.program.buffers import (
+    PAD,
+    Columns,
+    Logits,
+    Operand,
+    OperandColumns,
+    Partial,
+    Residual,
+    Tensor,
+    padded,
+)
+from numaserve.workers.program.caches import CacheIndex
+from numaserve.workers.program.cost import OperationCost
+from numaserve.workers.program.fuse import fuse
+from numaserve.workers.program.ops.attention import Attention, HeadNorm, RopeStore
+from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
+from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
+from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, RmsNorm
+from numaserve.workers.program.recording.experts import ExpertRecorder
+from numaserve.workers.program.recording.latent import LatentRecorder
+from numaserve.workers.program.recording.recurrent import RecurrentRecorder
+
+
+class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
+    """Records a forward pass; see the module's documentation."""
+
+    def embed(self, table: Matrix, *, first_row: int, scale: float = 1.0) -> Residual:
+        """Token embeddings times `scale`: [tokens, hidden]. `table` holds rows first_row... of the embedding."""
+        part = self._partial()
+        self.operations.append(Embed(table=table, first_row=first_row, scale=scale, out=part))
+        return self.summed(part)
+
+    def rms_norm(self, x: Residual | Tensor, weight: Vector, eps: float) -> Operand:
+        """The norm of `x`, which is fp32: bf16 [tokens, as many columns as the weight has]."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(RmsNorm(x=x, out=out, weight=weight, eps=eps))
+        return out
+
+    def rounded(self, x: Residual | Tensor) -> Operand:
+        """`x`, which is fp32, in bf16: [tokens, columns]."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(RmsNorm(x=x, out=out, weight=None, eps=0.0))
+        return out
+
+    def divided_norm(
+        self, x: Tensor, weights: Sequence[Vector], *, counted: Sequence[int], columns: Sequence[int], eps: float
+    ) -> None:
+        """Norm vectors that the ranks divide, in place: the first columns of `x`, fp32, in the order of `weights`.
+
+        `counted` are the columns of each that no lower rank has too, `columns` those of all ranks.
+        """
+        message = Tensor(x.rows, len(weights), 4, self._in_ring)
+        operation = DividedNorm(
+            x=x, message=message, weights=tuple(weights), counted=tuple(counted), columns=tuple(columns), eps=eps
+        )
+        self.operations.append(operation)
+
+    def given(self, columns: int) -> Tensor:
+        """Rows that are filled in from outside before each step: fp32 [tokens, columns]."""
+        out = Tensor(self.limits.max_step_tokens, columns, 4)
+        self.operations.insert(0, Given(out=out))  # nothing before may have its memory
+        return out
+
+    def keep(self, x: Operand) -> None:
+        """Let `x` be read from outside after each step, as long as nothing is recorded after that."""
+        self.operations.append(Keep(x=x))
+
+    def norms_beside(self, parts: Sequence[tuple[Residual | Tensor, Vector, float]]) -> Operand:
+        """The norms of fp32 [tokens, columns] each, by weight and eps, concatenated: bf16 [tokens, all columns].
+
+        Raises `ValueError` for columns that do not fill whole cache lines.
+        """
+        if any(x.cols % PAD for x, *_ in parts):
+            raise ValueError(f"norms that write to one output must have a multiple of {PAD} columns")
+        bounds = list(accumulate((x.cols for x, *_ in parts), initial=0))
+        out = Operand(self.limits.max_step_tokens, bounds[-1], 2)
+        for (x, weight, eps), (first, end) in zip(parts, pairwise(bounds), strict=True):
+            self.operations.append(RmsNorm(x=x, out=self.columns(out, range(first, end)), weight=weight, eps=eps))
+        return out
+
+    def columns(self, x: Operand, chosen: range) -> Operand:
+        """Some columns of `x`, which are not copied. Raises `ValueError` unless they begin at a cache line."""
+        if chosen.start % PAD:
+            raise ValueError(f"the first column of a part of a matrix must be a multiple of {PAD}, not {chosen.start}")
+        return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=chosen.start)
+
+    def summed(self, partial: Partial) -> Residual:
+        """The sum over ranks as a new residual stream: fp32 [tokens, hidden]."""
+        residual = Residual(self.limits.max_step_tokens, self.shape.hidden_size, 4)
+        self.operations.append(Reduce(partial=partial, residual=residual, assign=True))
+        return residual
+
+    def linear(self, x: Operand, weight: Matrix, bias: Vector | None = None) -> Tensor:
+        """fp32 [tokens, n] = x · weightᵀ + bias."""
+        out = Tensor(x.rows, weight.n, 4)
+        self._linear("linear", x, weight, out, bias=bias)
+        return out
+
+    def split(self, x: Tensor, *widths: int) -> list[Tensor]:
+        """Parts of `widths` columns of `x`, fp32, and a last one of the columns that are left. Nothing is copied."""
+        bounds = [*accumulate(widths, initial=0), x.cols]
+        return [Columns(x.rows, end - first, x.itemsize, of=x, first=first) for first, end in pairwise(bounds)]
+
+    def linear_partial(self, x: Operand, weight: Matrix) -> Partial:
+        """This rank's part of x · weightᵀ where the columns of `weight` are split over the ranks."""
+        out = self._partial()
+        self._linear("linear_partial", x, weight, out)
+        return out
+
+    def gated_mlp(self, x: Operand, gate_up: Matrix, down: Matrix, activation: Activation) -> Partial:
+        """(activation(gate) * up) · downᵀ; `gate_up` has panels of 16 gate and 16 up rows in turn,
+        padded: rows of zeros up to a multiple of 32 each. Raises `ValueError` for another number of rows."""
+        self._require_gates(gate_up, down)
+        hidden = Operand(x.rows, down.k, 2)
+        self._linear("gate_up", x, gate_up, hidden, activation=activation)
+        return self.linear_partial(hidden, down)
+
+    def qkv_rope(
+        self,
+        qkv: Tensor,
+        *,
+        cache: CacheIndex,
+        rope: Rope,
+        norm: HeadNorm = "none",
+        q_norm: Vector | None = None,
+        k_norm: Vector | None = None,
+        eps: float = 0.0,
+    ) -> Tensor:
+        """Rotates the heads of `qkv`, stores K and V in their pages, and returns q in bf16.
+
+        `norm` is that of each head of queries and keys, before or after the rotation; without weights they are 1.
+        """
+        heads = self.shape.caches[cache.kind].heads
+        q = Tensor(qkv.rows, heads.query * padded(heads.dim), 2)
+        self.operations.append(
+            RopeStore(
+                qkv=qkv,
+                q=q,
+                cache=cache,
+                rope=rope,
+                norm=norm,
+                q_norm=q_norm,
+                k_norm=k_norm,
+                eps=eps,
+            )
+        )
+        return q
+
+    def attention(
+        self,
+        q: Tensor,
+        *,
+        cache: CacheIndex,
+        scale: float,
+        softcap: float | None = None,
+        sinks: Vector | None = None,
+    ) -> Operand:
+        """Causal attention over the tokens of each sequence so far: bf16 [tokens, query heads * dimensions]. `sinks`,
+        one for each head, are logits that take part in the softmax without a value."""
+        heads = self.shape.caches[cache.kind].heads
+        out = Operand(q.rows, heads.query * heads.dim, 2)
+        self.operations.append(
+            Attention(
+                q=q,
+                out=out,
+                partial=self._attention_partial(heads.dim),
+                cache=cache,
+                scale=scale,
+                softcap=softcap or 0.0,
+                sinks=sinks,
+            )
+        )
+        return out
+
+    def add_all_reduce(
+        self,
+        residual: Residual,
+        partial: Partial,
+        *,
+        eps: float = 0.0,
+        post_norm: Vector | None = None,
+        bias: Vector | None = None,
+    ) -> None:
+        """residual += post_norm?(sum over ranks + bias); `eps` is of the norm."""
+        total = Tensor(residual.rows, residual.cols, 4) if post_norm is not None else None
+        self.operations.append(
+            Reduce(partial=partial, residual=residual, sum=total, bias=bias, post_norm=post_norm, eps=eps)
+        )
+
+    def lm_head(self, x: Operand, weight: Matrix) -> Logits:
+        """Logits of the rows that want a sample. `weight` holds this rank's rows of the vocabulary."""
+        rows = self.limits.max_logit_rows
+        gathered = Operand(rows, x.cols, 2)
+        self.operations.append(Gather(x=x, out=gathered))
+        logits = Logits(rows, weight.n, 4, self._in_ring)
+        self._linear("lm_head", gathered, weight, logits, logits=True)
+        return logits
+
+    def sample(self, logits: Logits, *, softcap: float | None = None) -> None:
+        """Sample the rows of `logits`, after `softcap`; every rank gets to know the tokens."""
+        tokens = Tensor(logits.rows, 1, 4, self._in_ring)
+        bounds = tuple(self.shape.vocab_bounds)
+        self.operations.append(Sample(logits=logits, tokens=tokens, vocab_first=bounds, softcap=softcap or 0.0))
+
+    def pool(self, x: Residual, weight: Vector, eps: float) -> None:
+        """The norm, in fp32, of the last token of each sequence that is pooled: [sequences, columns of x]."""
+        out = Tensor(self.limits.max_slots, x.cols, 4)
+        self.operations.append(Pool(x=x, out=out, weight=weight, eps=eps))
+
+    def fused(self) -> list[Operation]:
+        """Return the recorded operations, fused as far as kernels exist."""
+        return fuse(self.operations, self.setup.ranks.world)
+
+    def costs(self) -> list[OperationCost]:
+        """The costs of a step for this rank, operation by operation in order."""
+        return [cost for operation in self.fused() for cost in operation.cost(self.setup)]

@@ -1,0 +1,164 @@
+"""Mixture of experts, in the vocabulary of the Program builder.
+
+Tokens are routed, their rows copied so that those of an expert follow each other, multiplied expert by expert, and what
+the experts make of a token is weighted and summed in fp32, in the order of the experts. The shared expert is one more
+part of the same two products.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from numaserve.workers.program.buffers import ACTIVATION_TILE_ROWS, Operand, Partial, Quantized, Tensor
+from numaserve.workers.program.ops.base import Matrix, Vector
+from numaserve.workers.program.ops.experts import (
+    CombineExperts,
+    ExpertActivation,
+    MultiplyExperts,
+    RouteExperts,
+    Routing,
+)
+from numaserve.workers.program.recording.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Router:
+    """The parameters that choose experts. `weight` is [experts, and one row for the shared expert's gate where it has
+    one, hidden]; the vectors are [experts], `correction` is for choosing only."""
+
+    weight: Matrix
+    bias: Vector | None = None
+    correction: Vector | None = None
+
+
+@dataclass(frozen=True)
+class ExpertMatrices:
+    """A product with every expert that this rank holds, and with the shared one: [out features, in features] each.
+
+    The experts are of one format, the shared one may be of another. There may be neither: a rank has no experts where
+    there are more ranks than experts to divide. `bias` is that of all experts, each padded to whole panels.
+    """
+
+    experts: tuple[Matrix, ...]
+    shared: Matrix | None
+    bias: Vector | None = None
+
+
+class _Source(NamedTuple):
+    """The operand of a product, and whether the weight's codes are widened to it."""
+
+    x: Operand | Quantized
+    widened: bool
+
+
+@dataclass(frozen=True)
+class _Product:
+    """One of the two products of a mixture: of `rows`, sorted by expert, and of the shared expert's."""
+
+    name: str
+    matrices: ExpertMatrices
+    source: _Source
+    shared_source: _Source
+    out: Tensor
+    shared_out: Tensor | None
+    activation: ExpertActivation = "none"
+    limit: float = 0.0
+
+
+class ExpertRecorder(Recorder):
+    """Records mixtures of experts."""
+
+    def experts(
+        self,
+        x: Operand,
+        routing: Routing,
+        router: Router,
+        *,
+        held: range,
+        gate_up: ExpertMatrices,
+        down: ExpertMatrices,
+        activation: ExpertActivation = "silu",
+        limit: float = 0.0,
+    ) -> Partial:
+        """This rank's part of the sum over each token's experts, and the shared one: fp32 [tokens, hidden].
+
+        `x` is bf16 [tokens, hidden]; this rank has the experts `held`, or columns of them. `gate_up` has panels of 16
+        gate and 16 up rows in turn. `limit` is of swiglu_oai. Raises `ValueError` when the experts differ in
+        format, or gates have not as many rows as `gated_mlp` asks for.
+        """
+        for gates, product in [*zip(gate_up.experts, down.experts, strict=True), (gate_up.shared, down.shared)]:
+            if gates is not None and product is not None:
+                self._require_gates(gates, product)
+        rows = self.limits.max_step_tokens
+        copies = min(routing.top_k, len(held))  # of a token, if all its experts are on this rank
+        # The tiles of an expert begin with its first row, not at a multiple of their own height: those of the last one
+        # may end after the last row of all.
+        routed = rows * copies + ACTIVATION_TILE_ROWS - 1
+        token = self._source(x, *gate_up.experts[:1])
+        by_expert = _Source(_rows_like(token.x, routed), token.widened)
+        shared_token = self._source(x, *_some(gate_up.shared))
+        logits = Tensor(x.rows, router.weight.n, 4)
+        self._linear("moe_router", x, router.weight, logits, bias=router.bias)
+        route = RouteExperts(
+            logits=logits,
+            x=token.x,
+            sorted=by_expert.x,
+            routes=Tensor(x.rows, 2 * routing.top_k + 1, 4),
+            counts=Tensor(self.setup.ranks.threads + 1, len(held) + 1, 4),
+            routing=routing,
+            correction=router.correction,
+            held=held,
+        )
+        self.operations.append(route)
+
+        hidden = Operand(routed, down.experts[0].k if down.experts else 0, 2, rows_per_token=copies)
+        shared_hidden = Operand(rows, down.shared.k, 2) if down.shared else None
+        made = _Product("moe_gate_up", gate_up, by_expert, shared_token, hidden, shared_hidden, activation, limit)
+        self._multiply(made, route)
+
+        source = self._source(hidden, *down.experts[:1])
+        shared_source = self._source(shared_hidden, *_some(down.shared)) if shared_hidden else source
+        y = Tensor(rows * copies, self.shape.hidden_size, 4)
+        shared_y = Tensor(rows, self.shape.hidden_size, 4) if down.shared else None
+        self._multiply(_Product("moe_down", down, source, shared_source, y, shared_y), route)
+
+        out = self._partial()
+        self.operations.append(CombineExperts(y=y, routes=route.routes, top_k=routing.top_k, shared=shared_y, out=out))
+        return out
+
+    def _source(self, x: Operand, *weight: Matrix) -> _Source:
+        """The operand for `weight`; `x` itself where there is none."""
+        return _Source(*self._operand(x, weight[0])) if weight else _Source(x, False)
+
+    def _multiply(self, product: _Product, route: RouteExperts) -> None:
+        matrices = product.matrices
+        if not matrices.experts and matrices.shared is None:
+            return
+        self.operations.append(
+            MultiplyExperts(
+                name=product.name,
+                x=product.source.x,
+                out=product.out,
+                counts=route.counts,
+                shared_x=product.shared_source.x if matrices.shared else None,
+                shared_out=product.shared_out,
+                weights=matrices.experts,
+                shared=matrices.shared,
+                bias=matrices.bias,
+                activation=product.activation,
+                limit=product.limit,
+                widened=product.source.widened,
+                shared_widened=product.shared_source.widened,
+                routing=route.routing,
+            )
+        )
+
+
+def _some(weight: Matrix | None) -> list[Matrix]:
+    return [] if weight is None else [weight]
+
+
+def _rows_like(token: Operand | Quantized, rows: int) -> Operand | Quantized:
+    """Room for `rows` rows as those of `token`, in the same layout."""
+    if isinstance(token, Quantized):
+        return Quantized(rows, token.cols, token.itemsize, group=token.group)
+    return Operand(rows, token.cols, token.itemsize)

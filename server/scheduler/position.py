@@ -44,7 +44,7 @@ class Position:
         if prompt_keys is not None:
             self.keys = [*prompt_keys, *self.tokens[self.prompt_len :]]
             if len(self.keys) != len(self.tokens):
-                raise ValueError(f"a prompt of {self.prompt_len} tokens needs as many keys")
+                raise ValueError(f"a prompt of {self.prompt_len} tokens needs {self.prompt_len} keys")
         self.max_tokens = 0  # length at which the sequence ends, prompt and output
         self.computed = 0  # positions whose KV is written once every plan sent has run
         self.drafts = 0  # of these, draft tokens in flight: any of them may be rejected

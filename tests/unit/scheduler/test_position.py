@@ -91,5 +91,5 @@ def test_keys_are_the_tokens_unless_a_prompt_has_its_own() -> None:
     subject.planned(4, 0, drafter_read=4, sample=True)
     subject.answered([8], 1)
     assert (subject.tokens, subject.keys) == ([1, 0, 0, 7, 8], [1, b"image", b"image", 7, 8])
-    with pytest.raises(ValueError, match="a prompt of 2 tokens needs as many keys"):
+    with pytest.raises(ValueError, match="a prompt of 2 tokens needs 2 keys"):
         Position([1, 2], prompt_keys=[1])

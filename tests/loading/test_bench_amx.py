@@ -29,7 +29,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.import_module("bench_amx")
     ceilings = Ceilings("any", 1, 1e9, dict.fromkeys(module.FORMATS, 1e9))
     for part in ("gemm", "experts", "attention"):
-        monkeypatch.setattr(f"numaserve.workers.bench.{part}.rank_ceilings", lambda *_, **__: ceilings)
+        monkeypatch.setattr(f"numaserve.workers.bench.operations.{part}.rank_ceilings", lambda *_, **__: ceilings)
     monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
     return module
 

@@ -35,7 +35,7 @@ def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured that takes long, nor more memory read than a tiny model has."""
     ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS})
     for part in ("gemm", "experts", "attention", "latent", "small_ops"):
-        monkeypatch.setattr(f"numaserve.workers.bench.{part}.rank_ceilings", lambda *_, **__: ceilings)
+        monkeypatch.setattr(f"numaserve.workers.bench.operations.{part}.rank_ceilings", lambda *_, **__: ceilings)
     monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
 
 

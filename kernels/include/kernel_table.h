@@ -36,6 +36,8 @@ struct KernelTable {
   // For one token: writes top_k distinct experts, for any logits, the first-ranked first, and their weights.
   void (*route)(const RouteArgs&, int64_t token, int32_t* experts, float* weights);
   float (*sigmoid)(float);
+  // Writes a row of `columns`, a multiple of 16, times a weight.
+  void (*weigh_row)(const bf16* x, float weight, int64_t columns, bf16* out);
   void (*combine)(const CombineArgs&, int thread, int threads);
   void (*rope_store)(const RopeStoreArgs&, int thread, int threads);
   // `next`: the item that the thread will probably compute next, for prefetching; or null.

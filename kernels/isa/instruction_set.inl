@@ -72,6 +72,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .embed = embed,
     .route = route,
     .sigmoid = sigmoid,
+    .weigh_row = weigh_row,
     .combine = combine,
     .rope_store = rope_store,
     .attention_item = attention_item,

@@ -117,6 +117,10 @@ inline void route(const RouteArgs& a, int64_t token, int32_t* experts, float* we
   }
 }
 
+inline void weigh_row(const bf16* x, float weight, int64_t columns, bf16* out) {
+  for (int64_t i = 0; i < columns; i += 16) (F32x16::load(x + i) * F32x16::set1(weight)).store(out + i);
+}
+
 inline void combine(const CombineArgs& a, int thread, int threads) {
   const RowShare share = row_share(a.tokens, a.ldo, thread, threads);
   for (int64_t t = share.rows.begin; t < share.rows.end; ++t) {

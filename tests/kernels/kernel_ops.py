@@ -383,6 +383,13 @@ def route(isa: str, logits: F32, routing: Routing, correction: F32 | None = None
     return experts, weights
 
 
+def weigh_row(isa: str, row: U16, weight: float) -> U16:
+    """The row, bits of bf16, times a weight."""
+    out = np.full_like(row, GARBAGE)
+    ops.weigh_row(isa, row, float(weight), out)
+    return out
+
+
 def combine(
     isa: str, y: F32, rows: NDArray[np.int32], weights: F32, shared: F32 | None, onto: F32 | None, threads: int
 ) -> F32:

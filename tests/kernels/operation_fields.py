@@ -106,7 +106,8 @@ def fields() -> dict[str, dict[str, Any]]:
         "moe_route": places("logits", "x", "sorted", "routes", "counts")
         | {"item_bytes": 2, "first_expert": 0, "local_experts": 4, "shared_gate": False, "num_experts": 4, "top_k": 2}
         | {"scoring": "sigmoid", "renormalize": True, "scale": 1.0, "correction": vector(4)}
-        | {"num_groups": 1, "top_groups": 1, "group_score": "max"},
+        | {"num_groups": 1, "top_groups": 1, "group_score": "max"}
+        | {"weighs_input": False, "cols": HIDDEN, "group": 0},
         "moe_experts": places("x", "out", "counts", "shared_x", "shared_out")
         | {"name": "moe", "weights": [matrix(), matrix()], "bias": vector(2 * HIDDEN), "shared": matrix()}
         | {"activation": "none", "limit": 0.0, "item_bytes": 2, "widened": False, "shared_widened": False},

@@ -232,6 +232,9 @@ class RankProgram : public RandomNodes {
     route->item_bytes = item_bytes;
     route->num_experts = shape_.experts;
     route->shared_gate = true;
+    route->weighs_input = !shape_.pools;
+    route->cols = shape_.hidden;
+    route->group = gate_up.front()->group();
     program_.add(std::move(route));
 
     const std::array<Place, 2> middle{room(routed, inner_columns(), sizeof(bf16)), rows(inner_columns(), sizeof(bf16))};

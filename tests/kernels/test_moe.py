@@ -4,7 +4,7 @@ import kernel_ops
 import kernel_reference as reference
 import numpy as np
 import pytest
-from kernel_reference import Routing
+from kernel_reference import Routing, from_bf16, to_bf16
 
 ROUTINGS = [
     Routing(8, 2),
@@ -108,3 +108,11 @@ def test_results_are_weighted_and_summed_in_the_order_of_the_experts(
             isa, y, rows[-1:], weights[-1:], None if more is None else more[-1:], before[-1:] if accumulate else None, 1
         )
         np.testing.assert_array_equal(alone[0], out[-1])
+
+
+@pytest.mark.parametrize("columns", [16, 96, 5120])
+def test_a_weighted_row_is_rounded_once(isa: str, rng: np.random.Generator, columns: int) -> None:
+    row = to_bf16(rng.standard_normal(columns).astype(np.float32))
+    for weight in (0.7310586, 1.0, 3e-5, np.float32(np.nan)):
+        expected = to_bf16(from_bf16(row) * np.float32(weight))
+        np.testing.assert_array_equal(from_bf16(kernel_ops.weigh_row(isa, row, weight)), from_bf16(expected))

@@ -134,15 +134,23 @@ def latent(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     return b
 
 
-def mixture(part: Part = ALONE, *, format: str = "bf16", held: range = range(4), shared: bool = True) -> ProgramBuilder:
+def mixture(
+    part: Part = ALONE,
+    *,
+    format: str = "bf16",
+    group: int = 0,
+    held: range = range(4),
+    shared: bool = True,
+    weighs_input: bool = False,
+) -> ProgramBuilder:
     """Experts, and a shared one."""
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(1, 1, 32)),)))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
-    gate_up, down = (tuple(w.matrix(n, k, format) for _ in held) for n, k in ((64, HIDDEN), (HIDDEN, 32)))
+    gate_up, down = (tuple(w.matrix(n, k, format, group) for _ in held) for n, k in ((64, HIDDEN), (HIDDEN, 32)))
     made = b.experts(
         x,
-        Routing(num_experts=4, top_k=2, shared_gate=shared),
+        Routing(num_experts=4, top_k=2, shared_gate=shared, weighs_input=weighs_input),
         Router(w.matrix(4 + shared, HIDDEN, whole=True)),
         held=held,
         gate_up=ExpertMatrices(gate_up, w.matrix(128, HIDDEN) if shared else None),
@@ -212,5 +220,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)
     found[f"no norms before, {part.world}"] = dense(part, post_norm=True, pre_norm=False, format="int8")
+    for format, group in (("bf16", 0), ("int8", 0), ("int4", 32)):
+        found[f"weighted rows, {format}, {part.world}"] = mixture(part, format=format, group=group, weighs_input=True)
     found[f"in groups, {part.world}"] = dense(part, format="int4", group=32)
     return found

@@ -151,7 +151,8 @@ def _reduce(nodes: _Nodes, op: Reduce) -> dict[str, Any]:
 
 def _route(nodes: _Nodes, op: RouteExperts) -> dict[str, Any]:
     held = {"first_expert": op.held.start, "local_experts": len(op.held)}
-    return asdict(op.routing) | held | {"item_bytes": op.x.itemsize}
+    group = op.x.group if isinstance(op.x, Quantized) else 0
+    return asdict(op.routing) | held | {"item_bytes": op.x.itemsize, "cols": op.x.cols, "group": group}
 
 
 def _experts(nodes: _Nodes, op: MultiplyExperts) -> dict[str, Any]:

@@ -56,9 +56,9 @@ void RouteNode::find_rows(Run& run, int thread, int32_t* next) const {
 }
 
 void RouteNode::copy_rows(Run& run, Range tokens, int32_t* next) const {
-  const int64_t row_bytes = x.ld * item_bytes;
   for (int64_t t = tokens.begin; t < tokens.end; ++t) {
     int32_t* route = run.at<int32_t>(places.routes) + t * places.routes.ld;
+    auto* weights = reinterpret_cast<float*>(route + choice.top_k);
     for (int32_t k = 0; k < choice.top_k; ++k) {
       const int32_t expert = route[k] - first_expert;
       if (expert < 0 || expert >= num_experts) {
@@ -66,9 +66,41 @@ void RouteNode::copy_rows(Run& run, Range tokens, int32_t* next) const {
         continue;
       }
       route[k] = next[expert]++;
-      std::memcpy(run.at<std::byte>(sorted) + route[k] * row_bytes, run.at<std::byte>(x) + t * row_bytes,
-                  static_cast<size_t>(row_bytes));
+      copy_row(run, t, route[k], weights + k);
     }
+  }
+}
+
+// A row in int8 is weighed exactly, by its scales. Weighing what gate and up make of a row would need no rounding in
+// bf16 either, but the products apply the activation function to their sums.
+void RouteNode::copy_row(Run& run, int64_t token, int32_t row, float* weight) const {
+  const int64_t row_bytes = x.ld * item_bytes;
+  const auto* from = run.at<std::byte>(x) + token * row_bytes;
+  auto* to = run.at<std::byte>(sorted) + row * row_bytes;
+  if (weighs_input && item_bytes == sizeof(bf16)) {
+    run.table.weigh_row(reinterpret_cast<const bf16*>(from), *weight, x.ld, reinterpret_cast<bf16*>(to));
+  } else {
+    std::memcpy(to, from, static_cast<size_t>(row_bytes));
+    if (weighs_input) weigh_scales(to, *weight);
+  }
+  if (weighs_input) *weight = 1.0f;
+}
+
+void RouteNode::weigh_scales(std::byte* row, float weight) const {
+  std::byte* scales = row + quantized_depth(cols, group);
+  if (group == 0) {
+    float scale;
+    std::memcpy(&scale, scales, sizeof(scale));
+    scale *= weight;
+    std::memcpy(scales, &scale, sizeof(scale));
+    return;
+  }
+  for (int64_t i = 0; i < ceil_div(cols, group); ++i, scales += sizeof(GroupScale)) {
+    GroupScale scale;
+    std::memcpy(&scale, scales, sizeof(scale));
+    scale.scale *= weight;
+    scale.scaled_total = scale.total * scale.scale;
+    std::memcpy(scales, &scale, sizeof(scale));
   }
 }
 

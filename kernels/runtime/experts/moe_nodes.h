@@ -26,11 +26,15 @@ struct RouteNode : Node {
   int64_t item_bytes = 2;
   int32_t first_expert = 0, num_experts = 0;  // of this rank
   bool shared_gate = false;                   // the logit after the experts' logits is the shared expert's
+  bool weighs_input = false;                  // the copied rows are multiplied by their weights, which become 1
+  int64_t cols = 0, group = 0;                // of x in int8
 
  private:
   void choose(Run& run, Range tokens, int32_t* counts) const;
   void find_rows(Run& run, int thread, int32_t* next) const;
   void copy_rows(Run& run, Range tokens, int32_t* next) const;
+  void copy_row(Run& run, int64_t token, int32_t row, float* weight) const;
+  void weigh_scales(std::byte* row, float weight) const;
 };
 
 // A matrix product for every expert that has rows, and the shared expert's product on all tokens. Work is divided among

@@ -64,11 +64,16 @@ void add(Program& p, const MoeRoute& f) {
   require(f.logits.ld >= f.num_experts + (f.shared_gate ? 1 : 0) && f.x.ld == f.sorted.ld &&
               f.routes.ld >= 2 * f.top_k + 1 && f.counts.ld >= f.local_experts + 1,
           f.kKind, "the logits, the input, the chosen experts or the token counts have too few columns");
+  require(f.cols >= 0 && f.group >= 0 && (f.item_bytes != 1 || f.x.ld >= quantized_bytes(f.cols, f.group)), f.kKind,
+          "the rows of the input have no space for their scales");
   auto node = std::make_unique<RouteNode>(f.logits, f.x, f.sorted, MoePlaces{f.routes, f.counts}, choice);
   node->item_bytes = f.item_bytes;
   node->first_expert = f.first_expert;
   node->num_experts = f.local_experts;
   node->shared_gate = f.shared_gate;
+  node->weighs_input = f.weighs_input;
+  node->cols = f.cols;
+  node->group = f.group;
   p.add(std::move(node));
 }
 

@@ -28,13 +28,16 @@ struct MoeRoute {
   std::optional<const PaddedVector*> correction;
   int32_t num_groups, top_groups;
   GroupScore group_score;
+  bool weighs_input;
+  int64_t cols, group;  // of x in int8
   void visit(auto&& field) {
     field("logits", logits), field("x", x), field("sorted", sorted), field("routes", routes), field("counts", counts);
     field("item_bytes", item_bytes), field("first_expert", first_expert), field("local_experts", local_experts);
     field("shared_gate", shared_gate), field("num_experts", num_experts), field("top_k", top_k);
     field("scoring", scoring), field("renormalize", renormalize), field("scale", scale);
     field("correction", correction), field("num_groups", num_groups), field("top_groups", top_groups);
-    field("group_score", group_score);
+    field("group_score", group_score), field("weighs_input", weighs_input), field("cols", cols);
+    field("group", group);
   }
 };
 

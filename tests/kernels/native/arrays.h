@@ -21,7 +21,7 @@ void bind_amx(nanobind::module_& ops);
 // Adds rope_store and attention.
 void bind_attention(nanobind::module_& ops);
 
-// Adds route and combine.
+// Adds route, weigh_row and combine.
 void bind_moe(nanobind::module_& ops);
 void bind_recurrent(nanobind::module_& ops);
 

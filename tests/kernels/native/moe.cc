@@ -74,6 +74,11 @@ void combine(const std::string& isa, Array<const float, 2> y, Array<const int32_
   play_threads(threads, [&](int thread) { table.combine(args, thread, threads); });
 }
 
+void weigh_row(const std::string& isa, Array<const bf16, 1> x, float weight, Array<bf16, 1> out) {
+  require(size(x, 0) == size(out, 0) && size(x, 0) % 16 == 0, "the rows differ in length, or end within a register");
+  table_by_name(isa)->weigh_row(x.data(), weight, size(x, 0), out.data());
+}
+
 }  // namespace
 
 void bind_moe(nb::module_& ops) {
@@ -81,6 +86,7 @@ void bind_moe(nb::module_& ops) {
           "correction"_a.none(), "num_groups"_a, "top_groups"_a, "group_score"_a, "experts"_a, "weights"_a);
   ops.def("combine", &combine, "isa"_a, "y"_a, "rows"_a, "weights"_a, "shared"_a.none(), "accumulate"_a, "out"_a,
           "threads"_a);
+  ops.def("weigh_row", &weigh_row, "isa"_a, "x"_a, "weight"_a, "out"_a);
 }
 
 }  // namespace numaserve

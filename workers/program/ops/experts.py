@@ -25,6 +25,7 @@ class Routing:
     num_groups: int = 1  # of experts that follow each other
     top_groups: int = 1  # experts are chosen from these best groups only
     group_score: Literal["max", "top2"] = "max"  # of a group: its best score, or the sum of its two best
+    weighs_input: bool = False  # the weights multiply the rows that experts get, not the experts' results
     shared_gate: bool = False  # the shared expert's result is multiplied by the sigmoid of one more logit
 
 

@@ -1,7 +1,7 @@
 """Mixtures of experts."""
 
 import torch
-from numaserve.workers.program.buffers import padded
+from numaserve.workers.program.buffers import Operand, padded
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts, Routing
 from numaserve.workers.program.reference.operations.products import gated
 from numaserve.workers.program.reference.run import Run
@@ -13,16 +13,23 @@ def route_experts(run: Run, op: RouteExperts) -> None:
     correction = run.optional(op.correction)
     chosen, weights = chosen_experts(logits[:, : routing.num_experts], routing, correction)
     rows = torch.full_like(chosen, -1)
-    counts, taken = [0], []
+    counts, taken, weighed = [0], [], []
     for expert in op.held:
         tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
         rows[tokens, places] = counts[-1] + torch.arange(len(tokens))
         counts.append(counts[-1] + len(tokens))
         taken.append(tokens)
+        weighed.append(weights[tokens, places, None])
     gate = torch.ones(len(x), 1, dtype=x.dtype)
     if routing.shared_gate:
         gate = torch.sigmoid(logits[:, routing.num_experts :])
-    run.put(op.sorted, x[torch.cat(taken)] if taken else x[:0])
+    copied = x[torch.cat(taken)] if taken else x[:0]
+    if routing.weighs_input and taken:
+        copied = copied * torch.cat(weighed)
+        if isinstance(op.sorted, Operand):
+            copied = run.numbers.bf16(copied)
+        weights = torch.ones_like(weights)
+    run.put(op.sorted, copied)
     run.put(op.routes, torch.cat([rows.to(x.dtype), weights, gate], dim=1))
     run.put(op.counts, torch.tensor([counts]))
 

@@ -17,6 +17,13 @@ SCALINGS: dict[str, dict[str, object]] = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     },
+    "llama3 of Llama 4": {
+        "rope_type": "llama3",
+        "factor": 16.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 32768},
     "yarn with mscale": {
         "rope_type": "yarn",

@@ -92,10 +92,11 @@ def frequencies(rope: RopeConfig, positions: int) -> tuple[Floats, float]:
 
 
 def _llama3(rope: RopeConfig, inverse: Floats) -> Floats:
-    """Long wavelengths are divided by the factor, short ones kept, those between interpolated."""
+    """Long wavelengths are divided by the factor, short ones kept, those between interpolated. Llama 4's two bounds
+    are equal: nothing is between them."""
     turns = rope.original_max_position * inverse / (2 * math.pi)
-    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    smooth = np.clip(smooth, 0.0, 1.0)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0) if low < high else (turns >= low).astype(np.float64)
     return (1 - smooth) * inverse / rope.factor + smooth * inverse
 
 

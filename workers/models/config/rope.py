@@ -126,8 +126,8 @@ def query_scale(beta: float, length: int, shift: int = 0) -> QueryScale:
 def _llama3(rope: Fields, theta: float, rotary_dim: int, original: int) -> RopeConfig:
     low = rope.number("low_freq_factor", 1e-3, 1e3)
     high = rope.number("high_freq_factor", 1e-3, 1e3)
-    if low >= high:
-        raise rope.error(f"low_freq_factor={low:g} must be below high_freq_factor={high:g}")
+    if low > high:
+        raise rope.error(f"low_freq_factor={low:g} must not be above high_freq_factor={high:g}")
     return RopeConfig(
         "llama3",
         theta,

@@ -37,6 +37,7 @@ OF_ARCHITECTURE = {
     "qwen3moe": EXPERTS,
     "gpt-oss": EXPERTS,
     "minimax-m2": EXPERTS,
+    "llama4": EXPERTS | {"interleave_moe_layer_step": 1},
     "glm4moe": EXPERTS | {"expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek2": LATENT,
     "mistral4": LATENT,

@@ -36,7 +36,8 @@ def expected_layers(config: hf.PreTrainedConfig) -> tuple[int, ...]:
     """Of the model that transformers makes."""
     with torch.device("meta"):
         model = hf.AutoModelForCausalLM.from_config(config)
-    return tuple(index for index, layer in enumerate(model.model.layers) if hasattr(layer.mlp, "experts"))
+    mlp = "feed_forward" if config.model_type == "llama4_text" else "mlp"
+    return tuple(index for index, layer in enumerate(model.model.layers) if hasattr(getattr(layer, mlp), "experts"))
 
 
 @pytest.mark.parametrize("case", checkpoints.MOE_CASES)
@@ -48,14 +49,17 @@ def test_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     experts = the_only(config, Experts)
     routing, is_glm = experts.routing, case == "glm4_moe"
     assert layers_with_experts(config) == expected_layers(expected)
-    count = expected.n_routed_experts if is_glm else expected.num_experts
+    is_llama4 = case == "llama4"
+    count = expected.n_routed_experts if is_glm else expected.num_local_experts if is_llama4 else expected.num_experts
     assert (routing.num_experts, routing.top_k) == (count, expected.num_experts_per_tok)
     assert experts.intermediate == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
-    assert routing.renormalize == getattr(expected, "norm_topk_prob", True)
-    assert experts.shared == (72 if is_glm else getattr(expected, "shared_expert_intermediate_size", 0))
+    assert routing.renormalize == getattr(expected, "norm_topk_prob", not is_llama4)
+    assert routing.weighs_input == is_llama4
+    assert experts.shared == (72 if is_glm or is_llama4 else getattr(expected, "shared_expert_intermediate_size", 0))
     assert routing.shared_gate == (case == "qwen2_moe")
-    is_sigmoid = is_glm or case == "minimax_m2"
-    assert (routing.scoring, experts.correction_bias) == (("sigmoid", True) if is_sigmoid else ("softmax", False))
+    has_correction = is_glm or case == "minimax_m2"
+    assert experts.correction_bias == has_correction
+    assert routing.scoring == ("sigmoid" if has_correction or is_llama4 else "softmax")
     assert routing.scale == (expected.routed_scaling_factor if is_glm else 1.0)
     assert routing.num_groups == (expected.n_group if is_glm else 1)
 

@@ -10,7 +10,7 @@ from numaserve.workers.models.registry import families, family_of
     [
         ("Qwen3NextForCausalLM", ["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"]),
         ("GemmaForCausalLM", ["Gemma3For", "Gemma2ForCausalLM"]),
-        ("Llama4ForConditionalGeneration", ["LlamaForCausalLM"]),
+        ("Llama5ForCausalLM", ["LlamaForCausalLM", "Llama4ForConditionalGeneration"]),
         ("BertModel", []),
         ("FalconForCausalLM", []),
         ("x" * 1000, []),

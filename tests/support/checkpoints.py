@@ -69,6 +69,7 @@ OLMO3_ROPE = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
     }
 }
+LLAMA4 = {"attention_chunk_size": 40, "floor_scale": 24, "attn_scale": 0.3}
 GRANITE = {"attention_multiplier": 0.15, "logits_scaling": 1.7}
 _MINISTRAL = {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
@@ -155,6 +156,13 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     ),
     "minimax_m2": lambda: hf.MiniMaxM2Config(
         **sizes(96, 6, 2, 104, head_dim=32, num_local_experts=7, num_experts_per_tok=3, rotary_dim=16)
+    ),
+    # Dense layers between mixtures, a layer without rope; chunks and steps of the scale of queries end within tests.
+    "llama4": lambda: hf.Llama4TextConfig(
+        **sizes(120, 5, 1, 72, layers=4, head_dim=24, intermediate_size_mlp=160, num_local_experts=5),
+        **rope("llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64),
+        **LLAMA4,
+        interleave_moe_layer_step=2,
     ),
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
@@ -253,6 +261,7 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         )
     ),
 }
+TURNED = ("gpt_oss", "llama4_text")  # types of models whose experts have in features first
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4")
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
@@ -297,7 +306,7 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 # More, and a tied head would predict the token it was given. Gemma multiplies by sqrt(hidden size).
                 value = (0.03 if model.config.model_type.startswith("gemma") else 0.08) * noise
             else:
-                is_turned = model.config.model_type == "gpt_oss" and parameter.ndim == 3
+                is_turned = model.config.model_type in TURNED and parameter.ndim == 3
                 value = noise * 1.5 * parameter.shape[1 if is_turned else -1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
@@ -324,6 +333,7 @@ _GGUF_NAMES = {
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
     "minimax_m2": "minimax-m2",
+    "llama4_text": "llama4",
     "olmo3": "olmo2",
     "hunyuan_v1_dense": "hunyuan-dense",
     "ministral3": "mistral3",
@@ -373,7 +383,7 @@ def save_gguf(
             halves = array.reshape(heads[part], 2, head_dim // 2, -1)
             permuted = halves.swapaxes(1, 2).reshape(array.shape)
         of_matrix = embedding or kind if "embed_tokens" in name else kind
-        is_plain = array.ndim == 1 or name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
+        is_plain = array.ndim == 1 or name.endswith(("mlp.gate.weight", "shared_expert_gate.weight", "router.weight"))
         qtype = fitting(gguf.GGMLQuantizationType["F32" if is_plain else of_matrix], array.shape[-1])
         data = quantize(permuted.reshape(-1, array.shape[-1]), qtype)
         shaped = data.reshape(*array.shape[:-1], -1)
@@ -394,7 +404,7 @@ def save_gguf(
 def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
     writer.add_context_length(config.max_position_embeddings)
     writer.add_head_count(config.num_attention_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -432,6 +442,11 @@ def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, hea
     elif hasattr(config, "num_experts"):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
+    if config.model_type == "llama4_text":
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
     if config.model_type == "minimax_m2":
         writer.add_expert_feed_forward_length(config.intermediate_size)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -442,13 +457,15 @@ def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, hea
 
 
 def _gguf_tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Gate and up of experts are one parameter of the model and two tensors of a file."""
+    """Gate and up of experts are one parameter of the model and two tensors of a file, with out features first."""
     for name, parameter in model.named_parameters():
+        is_turned = model.config.model_type in TURNED and parameter.ndim == 3
+        value = parameter.data.mT if is_turned else parameter.data
         if name.endswith(".gate_up_proj"):
-            for part, half in zip(("gate_proj", "up_proj"), parameter.data.chunk(2, dim=1), strict=True):
+            for part, half in zip(("gate_proj", "up_proj"), value.chunk(2, dim=1), strict=True):
                 yield f"{name.removesuffix('gate_up_proj')}{part}.weight", half
         else:
-            yield name if name.endswith((".weight", ".bias")) else f"{name}.weight", parameter.data
+            yield name if name.endswith((".weight", ".bias")) else f"{name}.weight", value
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), buffer

@@ -108,14 +108,19 @@ def _is_gpt_oss(experts: torch.nn.Module) -> bool:
     return hasattr(experts, "gate_up_proj_bias")
 
 
+def _is_llama4(experts: torch.nn.Module) -> bool:
+    """Whose weights lie like gpt-oss's, and which get a copy of each token's row for every expert, times its weight."""
+    return type(experts).__name__ == "Llama4TextExperts"
+
+
 def _upright(experts: torch.nn.Module, weights: torch.Tensor) -> torch.Tensor:
     """[..., out features, in features], or what was that as the module has it."""
-    return weights.transpose(-2, -1) if _is_gpt_oss(experts) else weights
+    return weights.transpose(-2, -1) if _is_gpt_oss(experts) or _is_llama4(experts) else weights
 
 
 def _is_linear(name: str, layer: torch.nn.Module) -> bool:
     """Routers are modules of another kind, but for the shared expert's gate. What expands latents is absorbed."""
-    return isinstance(layer, torch.nn.Linear) and not name.endswith(("shared_expert_gate", "kv_b_proj"))
+    return isinstance(layer, torch.nn.Linear) and not name.endswith(("shared_expert_gate", "kv_b_proj", ".router"))
 
 
 def _round_absorbed(layer: torch.nn.Linear, nope: int, value: int) -> None:
@@ -146,6 +151,10 @@ def _round_inputs_of_experts(experts: torch.nn.Module, rounding: Rounding) -> No
         gate, up = product(x, gate_up).chunk(2, -1)
         return product(experts.act_fn(gate) * up, down)
 
+    def forward_all(rows: torch.Tensor) -> torch.Tensor:
+        by_expert = rows.unflatten(0, (len(experts.gate_up_proj), -1))
+        return torch.cat([expert(x, index) for index, x in enumerate(by_expert)])
+
     def forward(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(x)
         for index in range(len(experts.down_proj)):
@@ -153,4 +162,4 @@ def _round_inputs_of_experts(experts: torch.nn.Module, rounding: Rounding) -> No
             out.index_add_(0, token, expert(x[token], index) * shares[token, place, None])
         return out
 
-    experts.forward = forward  # type: ignore[assignment]
+    experts.forward = forward_all if _is_llama4(experts) else forward  # type: ignore[assignment]

@@ -46,14 +46,15 @@ def small_kimi(**changes: int) -> hf.PreTrainedModel:
 
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be quantized: names of modules as checkpoints have them, and weights [out features, in features] that
-    are the model's own. Experts are Qwen's or MiniMax's."""
-    is_minimax = model.config.model_type == "minimax_m2"
+    are the model's own. Experts are Qwen's, MiniMax's or Llama 4's."""
+    is_minimax, is_turned = model.config.model_type == "minimax_m2", model.config.model_type in checkpoints.TURNED
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "shared_expert_gate")):
             yield name, module.weight.data
         if name.endswith(".experts"):
-            for index, gate_up in enumerate(module.gate_up_proj.data):
-                weights = *gate_up.chunk(2), module.down_proj.data[index]
+            stacks = [each.mT if is_turned else each for each in (module.gate_up_proj.data, module.down_proj.data)]
+            for index, (gate_up, down) in enumerate(zip(*stacks, strict=True)):
+                weights = *gate_up.chunk(2), down
                 parts = ("w1", "w3", "w2") if is_minimax else ("gate_proj", "up_proj", "down_proj")
                 at = name.replace(".mlp.", ".block_sparse_moe.") if is_minimax else name
                 yield from zip((f"{at}.{index}.{part}" for part in parts), weights, strict=True)
@@ -73,11 +74,13 @@ def save_published(
     published = LAYOUTS[layout]
     checkpoints.save(model, folder)
     tensors = load_file(folder / "model.safetensors")
+    if model.config.model_type in checkpoints.TURNED:  # quantized checkpoints have a tensor for each expert
+        tensors = {name: each for name, each in tensors.items() if each.ndim < 3}
     for name, weight in matrices(model):
         if skip(name):
             continue
         written = published.write(weight.numpy())
-        del tensors[f"{named(name)}.weight"]
+        tensors.pop(f"{named(name)}.weight", None)
         tensors |= {f"{named(name)}.{suffix}": tensor for suffix, tensor in written.tensors.items()}
         weight.copy_(torch.from_numpy(written.values if published.exact else rounded_anew(written.values)))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -88,11 +88,11 @@ def _as_config_json(
     if isinstance(slides, list):  # by layer
         del values["sliding_window_pattern"]
         values["layer_types"] = ["sliding_attention" if each else "full_attention" for each in slides]
+    values["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensors
     values |= form.values(metadata, values)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors
     values["attention_bias"] = "blk.0.attn_q.bias" in tensors
-    values["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensors
     values["eos_token_id"] = _end_ids(file)
     values["bos_token_id"] = file.scalar("tokenizer.ggml.bos_token_id")
     fields = Fields(values, metadata.where)

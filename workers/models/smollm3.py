@@ -26,7 +26,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields = fields.with_defaults(**_DEFAULTS)
     common = read_common(fields)
     rope = read_rope(fields, common.head_dim, default_theta=2e6)
-    rotated = _read_rotated(fields, common.layers)
+    rotated = read_rotated(fields, common.layers)
     window = read_sliding_window(fields) if fields.flag("use_sliding_window", False) else None
     windows = windows_of(read_layer_kinds(fields, [not each for each in rotated]), window)
     biases = read_biases(fields)
@@ -39,7 +39,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     return common.model("smollm3", architecture, block)
 
 
-def _read_rotated(fields: Fields, layers: int) -> list[bool]:
+def read_rotated(fields: Fields, layers: int) -> list[bool]:
     """Return whether each layer is rotated: despite its name, `no_rope_layers` has a 1 for layers that are."""
     if fields.has("no_rope_layers"):
         listed = fields.integers("no_rope_layers", 0, 1)

@@ -47,7 +47,6 @@ MULTIMODAL: dict[str, Any] = {
         "model.multi_modal_projector.",
     ),
 }
-_SLIDES = {"full_attention": False, "sliding_attention": True}  # by the name of a kind of layer
 
 
 @dataclass(frozen=True)
@@ -219,17 +218,19 @@ def read_sliding_window(fields: Fields, default: int | None = None) -> int | Non
     return None if window is None or window >= longest else window
 
 
-def read_layer_kinds(fields: Fields, default: Sequence[bool]) -> list[bool]:
-    """Return whether each layer slides: `layer_types`, or `default` where it is missing."""
+def read_layer_kinds(fields: Fields, default: Sequence[bool], *, name: str = "sliding_attention") -> list[bool]:
+    """Return whether each layer slides: `layer_types`, in which such a layer has the `name`, or `default` where it is
+    missing."""
     if not fields.has("layer_types"):
         return list(default)
     kinds = fields.texts("layer_types", len(default))
-    unknown = sorted(set(kinds) - set(_SLIDES))
+    known = ("full_attention", name)
+    unknown = sorted(set(kinds) - set(known))
     if unknown:
         raise fields.error(
-            f"layer_types holds {unknown[0]!r}, which is not supported; supported values: {', '.join(_SLIDES)}"
+            f"layer_types holds {unknown[0]!r}, which is not supported; supported values: {', '.join(known)}"
         )
-    return [_SLIDES[kind] for kind in kinds]
+    return [kind == name for kind in kinds]
 
 
 def windows_of(slides: Sequence[bool], window: int | None) -> list[int | None]:

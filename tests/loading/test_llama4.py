@@ -10,9 +10,9 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.query_key_norms import NoNorms, QueryKeyNorms, UnitNorms
+from numaserve.workers.layers.mixers.attention import Attention
+from numaserve.workers.layers.mixers.query_key_norms import NoNorms, QueryKeyNorms, UnitNorms
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.program.rope import QueryScale
 from test_gguf_source import Metadata

@@ -10,10 +10,10 @@ from typing import Any
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
 from numaserve.workers.layers.layer import FeedForward
-from numaserve.workers.layers.mask import Mask
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.query_key_norms import NoNorms, UnitNorms
+from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
-from numaserve.workers.layers.query_key_norms import NoNorms, UnitNorms
-from numaserve.workers.layers.rotation import Rotation
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_deepseek import SIGMOID

@@ -53,7 +53,8 @@ def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) ->
     assert {each.mask.softcap for each in attention} == {getattr(expected, "attn_logit_softcapping", None)}
     dense = layers_of(config, Mlp)
     assert dense or case in checkpoints.MOE_CASES
-    intermediate = getattr(expected, "shared_intermediate_size", expected.intermediate_size)
+    names = ("shared_intermediate_size", "intermediate_size_mlp", "intermediate_size")  # of the dense MLPs
+    intermediate = next(getattr(expected, name) for name in names if hasattr(expected, name))
     assert {mlp.intermediate for mlp in dense} <= {intermediate}
     assert config.vocab_size == expected.vocab_size
     # Granite's residual stream is kept divided by its factor.
@@ -63,7 +64,9 @@ def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) ->
     assert config.bos_token_id == 1
     kinds = getattr(expected, "layer_types", None)
     if kinds is not None:
-        assert windows(config) == [expected.sliding_window if kind == "sliding_attention" else None for kind in kinds]
+        lengths = {name: getattr(expected, name, None) for name in ("sliding_window", "attention_chunk_size")}
+        of_kind = dict(zip(("sliding_attention", "chunked_attention"), lengths.values(), strict=True))
+        assert windows(config) == [of_kind.get(kind) for kind in kinds]
     assert config.decoder.head.softcap == getattr(expected, "final_logit_softcapping", None)
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads, StateKind
-from numaserve.workers.program.cost import kv_bytes_per_token
+from numaserve.workers.program.cost import BF16, FP32, kv_bytes_per_token
+from numaserve.workers.program.handles import round_up
 
 if TYPE_CHECKING:
     from numaserve.workers.interface.settings import KvCacheDtype
@@ -47,47 +48,15 @@ class Cache(ABC):
 
 
 @dataclass(frozen=True)
-class Paged(Cache):
-    """Keys and values of heads, in pages.
-
-    `window` is the number of tokens that a token looks back at, itself included; None: all. With `chunked` a token sees
-    the tokens of its chunk of that many.
-    """
-
-    queries: Axis
-    keys: Axis
-    head_dim: int
-    window: int | None = None
-    chunked: bool = False
-
-    def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
-        """See `Cache`."""
-        return PAGE_SIZE * kv_bytes_per_token(self._heads(part), dtype)
-
-    def kind(self, part: RankPart, layers: int) -> CacheKind:
-        """See `Cache`."""
-        return CacheKind(self._heads(part), self.window or 0, self.chunked, layers)
-
-    def _heads(self, part: RankPart) -> Heads:
-        bounds = tuple(part.partition.bounds(self.queries))
-        return Heads(len(part.along(self.queries)), len(part.along(self.keys)), self.head_dim, bounds=bounds)
-
-
-@dataclass(frozen=True)
-class Latent(Cache):
-    """Latents of all heads, in pages: a key of `dim` dimensions, of which the first `value_dim` are the value."""
+class HeadCache(Cache):
+    """Keys of heads in pages, with their values: `dim` dimensions of each key."""
 
     queries: Axis
     keys: Axis
     dim: int
-    value_dim: int
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
-        """A latent is key and value at once."""
-        if dtype != "bf16":
-            raise OperatorError(
-                f"--kv-cache-dtype {dtype}: this model caches latents, which must be bf16; leave the option out"
-            )
+        """See `Cache`."""
         return PAGE_SIZE * kv_bytes_per_token(self._heads(part), dtype)
 
     def kind(self, part: RankPart, layers: int) -> CacheKind:
@@ -95,12 +64,55 @@ class Latent(Cache):
         return CacheKind(self._heads(part), layers=layers)
 
     def _heads(self, part: RankPart) -> Heads:
-        bounds = tuple(part.partition.bounds(self.queries))
-        return Heads(len(part.along(self.queries)), len(part.along(self.keys)), self.dim, self.value_dim, bounds)
+        bounds = part.partition.bounds(self.queries)
+        return Heads(len(part.along(self.queries)), len(part.along(self.keys)), self.dim, bounds=bounds)
 
 
 @dataclass(frozen=True)
-class State(Cache):
+class Paged(HeadCache):
+    """Keys and values of heads, in pages.
+
+    `window` is the number of tokens that a token looks back at, itself included; None: all. With `chunked` a token sees
+    the tokens of its chunk of that many.
+    """
+
+    window: int | None = None
+    chunked: bool = False
+
+    def kind(self, part: RankPart, layers: int) -> CacheKind:
+        """See `Cache`."""
+        return CacheKind(self._heads(part), self.window or 0, self.chunked, layers)
+
+
+@dataclass(frozen=True)
+class Latent(HeadCache):
+    """Latents of all heads, in pages: the first `value_dim` dimensions of a key are its value too."""
+
+    value_dim: int
+
+    def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
+        """See `Cache`."""
+        if dtype != "bf16":
+            raise OperatorError(
+                f"--kv-cache-dtype {dtype}: this model caches latents, which must be bf16; leave the option out"
+            )
+        return super().page_bytes(part, dtype)
+
+    def _heads(self, part: RankPart) -> Heads:
+        return replace(super()._heads(part), value_dim=self.value_dim)
+
+
+@dataclass(frozen=True)
+class StateCache(Cache, ABC):
+    """Memory besides keys and values, whatever the data type of these."""
+
+    def kind(self, part: RankPart, layers: int) -> StateKind:
+        """See `Cache`."""
+        return StateKind(self.slot_bytes(part), self.page_bytes(part, "bf16"), layers)
+
+
+@dataclass(frozen=True)
+class State(StateCache):
     """A state of constant size for each slot: `rows` rows of a rank's part of `columns`, in fp32.
 
     Pages alone do not continue a sequence: without the state of its last token it begins again at position 0.
@@ -116,16 +128,11 @@ class State(Cache):
 
     def slot_bytes(self, part: RankPart) -> int:
         """See `Cache`."""
-        nbytes = 4 * self.rows * len(part.along(self.columns))
-        return -(-nbytes // _LINE_BYTES) * _LINE_BYTES
-
-    def kind(self, part: RankPart, layers: int) -> StateKind:
-        """See `Cache`."""
-        return StateKind(self.slot_bytes(part), layers=layers)
+        return round_up(FP32 * self.rows * len(part.along(self.columns)), _LINE_BYTES)
 
 
 @dataclass(frozen=True)
-class HiddenStates(Cache):
+class HiddenStates(StateCache):
     """Rows of bf16 for each slot's last `recent` tokens, and for each page's last token, whole on every rank."""
 
     columns: int
@@ -133,19 +140,11 @@ class HiddenStates(Cache):
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """See `Cache`."""
-        return self._row_bytes
+        return round_up(BF16 * self.columns, _LINE_BYTES)
 
     def slot_bytes(self, part: RankPart) -> int:
         """See `Cache`."""
-        return self.recent * self._row_bytes
-
-    def kind(self, part: RankPart, layers: int) -> StateKind:
-        """See `Cache`."""
-        return StateKind(self.recent * self._row_bytes, self._row_bytes, layers)
-
-    @property
-    def _row_bytes(self) -> int:
-        return -(-2 * self.columns // _LINE_BYTES) * _LINE_BYTES
+        return self.recent * self.page_bytes(part, "bf16")
 
 
 @dataclass(frozen=True)
@@ -160,16 +159,12 @@ class NumberedCaches:
 def numbered(declared: Sequence[Cache], part: RankPart) -> NumberedCaches:
     """Number layers within their kinds. Kinds are in the order of their first layers."""
     kinds = {cache: cache.kind(part, layers) for cache, layers in Counter(declared).items()}
-    caches = [cache for cache, kind in kinds.items() if isinstance(kind, CacheKind)]
-    states = [cache for cache, kind in kinds.items() if isinstance(kind, StateKind)]
+    caches = {cache: kind for cache, kind in kinds.items() if isinstance(kind, CacheKind)}
+    states = {cache: kind for cache, kind in kinds.items() if isinstance(kind, StateKind)}
+    number = {cache: index for group in (caches, states) for index, cache in enumerate(group)}
     seen: Counter[Cache] = Counter()
     places = []
     for cache in declared:
-        of = caches if cache in caches else states
-        places.append(CacheIndex(of.index(cache), seen[cache]))
+        places.append(CacheIndex(number[cache], seen[cache]))
         seen[cache] += 1
-    return NumberedCaches(
-        tuple(kind for kind in kinds.values() if isinstance(kind, CacheKind)),
-        tuple(kind for kind in kinds.values() if isinstance(kind, StateKind)),
-        tuple(places),
-    )
+    return NumberedCaches(tuple(caches.values()), tuple(states.values()), tuple(places))

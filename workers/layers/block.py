@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from numaserve.workers.layers.caches import NumberedCaches
 from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.layers.layer import FeedForward, Layer, Mixer
-from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.norm import NoNorm, Norm
 from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 class Block(Layer):
     """A layer of attention, then one of an MLP, each with a norm before it and maybe one after it."""
 
-    input_norm: Norm
+    input_norm: Norm | NoNorm
     attention: Mixer
-    mlp_norm: Norm
+    mlp_norm: Norm | NoNorm
     mlp: FeedForward
     post_attention_norm: Norm | None = None
     post_mlp_norm: Norm | None = None
 
     def forward(self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex) -> None:
         """Add its result to the residual stream, fp32 [tokens, hidden]; `place` is that of its cache."""
-        eps = self.input_norm.eps
         x = self.input_norm.forward(b, part, residual)
         partial = self.attention.forward(b, part, x, place)
-        bias = self.attention.bias(part)
-        b.add_all_reduce(residual, partial, eps=eps, post_norm=_weight(self.post_attention_norm, part), bias=bias)
+        after = self.post_attention_norm
+        b.add_all_reduce(
+            residual, partial, eps=_eps(after), post_norm=_weight(after, part), bias=self.attention.bias(part)
+        )
         x = self.mlp_norm.forward(b, part, residual)
-        partial = self.mlp.forward(b, part, x)
-        b.add_all_reduce(residual, partial, eps=eps, post_norm=_weight(self.post_mlp_norm, part))
+        partial, after = self.mlp.forward(b, part, x), self.post_mlp_norm
+        b.add_all_reduce(residual, partial, eps=_eps(after), post_norm=_weight(after, part))
 
 
 def rank_shape(part: RankPart, embedding: Embedding, layers: NumberedCaches, *, extra_tokens: int = 0) -> RankShape:
@@ -55,3 +56,7 @@ def rank_shape(part: RankPart, embedding: Embedding, layers: NumberedCaches, *, 
 
 def _weight(norm: Norm | None, part: RankPart) -> Vector | None:
     return None if norm is None else norm.weight(part)
+
+
+def _eps(norm: Norm | None) -> float:
+    return 0.0 if norm is None else norm.eps

@@ -53,12 +53,8 @@ class Norm(Layer):
 
 
 @dataclass(frozen=True)
-class NoNorm(Norm):
-    """The input of a sub-layer without a norm: the residual stream itself. `eps` is of norms after the sub-layer."""
-
-    def own_parameters(self) -> Iterator[Parameter | None]:
-        """See `Layer`."""
-        return iter(())
+class NoNorm(Layer):
+    """The input of a sub-layer without a norm: the residual stream itself."""
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Residual | Tensor) -> Operand:
         """`x` in bf16, of its shape."""

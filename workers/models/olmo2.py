@@ -34,7 +34,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         attention = common.attention(
             layer, norms=common.all_heads_norms(layer), rotation=rotation, mask=mask, biases=biases
         )
-        before = NoNorm("", common.hidden, common.eps)
+        before = NoNorm()
         return common.block(
             layer,
             attention,

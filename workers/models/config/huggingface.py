@@ -15,7 +15,7 @@ from numaserve.workers.layers.mixers.mask import Sinks
 from numaserve.workers.layers.mixers.query_key_norms import AllHeadsNorms, HeadNorms
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import Mlp
-from numaserve.workers.layers.norm import DividedNorm, Norm
+from numaserve.workers.layers.norm import DividedNorm, NoNorm, Norm
 from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
@@ -130,10 +130,10 @@ class Common:
         values: dict[str, Any] = {"intermediate": self.intermediate} | changes
         return Mlp(f"layers.{layer}.", self.hidden, **values)
 
-    def block(self, layer: int, mixer: Mixer, mlp: FeedForward | None = None, **norms: Norm) -> Block:
+    def block(self, layer: int, mixer: Mixer, mlp: FeedForward | None = None, **norms: Norm | NoNorm) -> Block:
         """A layer with norms before attention and before the MLP."""
         at = f"layers.{layer}."
-        values = {
+        values: dict[str, Any] = {
             "input_norm": self.norm(f"{at}input_layernorm", f"{at}attn_norm"),
             "mlp_norm": self.norm(f"{at}post_attention_layernorm", f"{at}ffn_norm"),
         }
@@ -216,6 +216,17 @@ def read_sliding_window(fields: Fields, default: int | None = None) -> int | Non
     # transformers allows a difference q - k < window: a window as long as the context hides nothing.
     longest = fields.integer("max_position_embeddings", 1, MAX_POSITION)
     return None if window is None or window >= longest else window
+
+
+def read_rotated(fields: Fields, layers: int) -> list[bool]:
+    """Return whether each layer is rotated: despite its name, `no_rope_layers` has a 1 for layers that are."""
+    if fields.has("no_rope_layers"):
+        listed = fields.integers("no_rope_layers", 0, 1)
+        if len(listed) < layers:
+            raise fields.error(f"no_rope_layers has {len(listed)} entries for {layers} layers")
+        return [bool(each) for each in listed[:layers]]
+    interval = fields.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
+    return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
 def read_layer_kinds(fields: Fields, default: Sequence[bool], *, name: str = "sliding_attention") -> list[bool]:

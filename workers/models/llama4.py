@@ -25,12 +25,12 @@ from numaserve.workers.models.config.huggingface import (
     read_biases,
     read_common,
     read_layer_kinds,
+    read_rotated,
     read_text,
     windows_of,
 )
 from numaserve.workers.models.config.rope import MAX_POSITION, query_scale, read_rope
 from numaserve.workers.models.family import Family, GgufForm, Values
-from numaserve.workers.models.smollm3 import read_rotated
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.rope import UNROTATED, RopeConfig

@@ -5,10 +5,10 @@ from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
-    MAX_LAYERS,
     read_biases,
     read_common,
     read_layer_kinds,
+    read_rotated,
     read_sliding_window,
     windows_of,
 )
@@ -37,17 +37,6 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         return common.block(layer, attention)
 
     return common.model("smollm3", architecture, block)
-
-
-def read_rotated(fields: Fields, layers: int) -> list[bool]:
-    """Return whether each layer is rotated: despite its name, `no_rope_layers` has a 1 for layers that are."""
-    if fields.has("no_rope_layers"):
-        listed = fields.integers("no_rope_layers", 0, 1)
-        if len(listed) < layers:
-            raise fields.error(f"no_rope_layers has {len(listed)} entries for {layers} layers")
-        return [bool(each) for each in listed[:layers]]
-    interval = fields.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
-    return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
 FAMILY = Family(

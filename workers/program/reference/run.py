@@ -25,19 +25,24 @@ class Weights:
     def __init__(self, numbers: Numbers, native: Callable[[Handle], Any] | None) -> None:
         self._numbers, self._native = numbers, native
         self._expanded: dict[Any, torch.Tensor] = {}
+        self._query_scales: dict[Any, torch.Tensor | None] = {}
 
     def values(self, weight: Matrix | Vector | Rope) -> torch.Tensor:
         """A matrix [n, k], a vector [size], or cosines and sines [2, positions, rotated dimensions / 2]."""
         if weight not in self._expanded:
-            held: Any = weight if self._native is None or not isinstance(weight, Handle) else self._native(weight)
-            self._expanded[weight] = torch.from_numpy(held.to_numpy()).to(self._numbers.dtype)
+            self._expanded[weight] = torch.from_numpy(self._held(weight).to_numpy()).to(self._numbers.dtype)
         return self._expanded[weight]
 
     def query_scale(self, rope: Rope) -> torch.Tensor | None:
         """The factors of queries, [positions]; None where all are 1."""
-        held: Any = rope if self._native is None or not isinstance(rope, Handle) else self._native(rope)
-        factors = held.query_scale_to_numpy()
-        return torch.from_numpy(factors).to(self._numbers.dtype) if len(factors) else None
+        if rope not in self._query_scales:
+            factors = self._held(rope).query_scale_to_numpy()
+            scale = torch.from_numpy(factors).to(self._numbers.dtype) if len(factors) else None
+            self._query_scales[rope] = scale
+        return self._query_scales[rope]
+
+    def _held(self, weight: Matrix | Vector | Rope) -> Any:
+        return weight if self._native is None or not isinstance(weight, Handle) else self._native(weight)
 
 
 class Sampled(NamedTuple):

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import cast
 
 from numaserve.server.scheduler.cache.keys import PageKey
 
@@ -54,9 +55,12 @@ class KVEventLog:
 
         `tokens` are the page's token ids, where the key has other content among them.
         """
-        tokens = tokens or tuple(each for each in key if isinstance(each, int))
-        other = ((index, each) for index, each in enumerate(key) if isinstance(each, bytes))
-        content = b"".join(index.to_bytes(4, "little") + each for index, each in other)
+        content = b""
+        if tokens is None:
+            tokens = cast("tuple[int, ...]", key)  # of text
+        else:
+            other = ((index, each) for index, each in enumerate(key) if isinstance(each, bytes))
+            content = b"".join(index.to_bytes(4, "little") + each for index, each in other)
         digest = _digest(parent.to_bytes(8, "little") + array("I", tokens).tobytes() + content)
         last = self._events[-1] if self._events else None
         if isinstance(last, PagesStored) and last.digests[-1] == parent:

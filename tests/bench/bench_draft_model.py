@@ -1,4 +1,4 @@
-"""What draft tokens of the workers cost and gain, by how many there are, beside what the models of costs predict.
+"""Cost and gain of the workers' draft tokens, by their number, compared with the predictions of the cost models.
 
 python tests/bench/bench_draft_model.py [--mtp] [--tokens 96] [--rounds 2] [--json FILE]
 

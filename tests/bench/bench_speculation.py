@@ -130,7 +130,7 @@ def _fill(server: Server) -> None:
 
 
 def _verified(server: Server) -> Speculation:
-    """What was drafted so far."""
+    """The counts of draft tokens so far."""
     found = speculation_of(httpx.get(f"{server.url}/metrics").text.splitlines())
     assert found is not None
     return found

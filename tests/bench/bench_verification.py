@@ -1,4 +1,4 @@
-"""What it costs to verify draft tokens, and what they gain when a given part of them is right.
+"""Cost of verifying draft tokens, and their gain when a given part of them is right.
 
 python tests/bench/bench_verification.py [--model demo | --shape llama-1b] [--quantization int8] [--json FILE]
 

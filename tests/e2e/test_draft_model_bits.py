@@ -29,7 +29,7 @@ def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
 
 
 def plans_behind_drafts(traffic: Traffic) -> int:
-    """Plans with draft tokens behind tokens that only the workers knew."""
+    """The number of plans with draft tokens after tokens that only the workers knew."""
     return sum(any(seq.from_previous and seq.tokens for seq in plan.seqs) for plan in traffic.plans)
 
 

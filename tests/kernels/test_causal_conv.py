@@ -24,7 +24,7 @@ class Conv:
         self.silu = silu
 
     def state(self) -> Floats:
-        """What an earlier sequence left: the rule for position 0 must hide it."""
+        """The state that an earlier sequence left: the rule for position 0 must hide it."""
         return np.full((len(self.weight) - 1, self.weight.shape[1]), GARBAGE)
 
     def run(self, isa: str, x: Floats, state: Floats, *, begins: bool, threads: int = 1) -> Floats:

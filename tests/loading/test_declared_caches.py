@@ -1,4 +1,4 @@
-"""What layers declare that they keep: memory, kinds, places, and results as the reference has them."""
+"""The caches that layers declare: memory, kinds, places, and the results of the reference."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

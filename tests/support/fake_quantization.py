@@ -109,7 +109,10 @@ def _is_gpt_oss(experts: torch.nn.Module) -> bool:
 
 
 def _is_llama4(experts: torch.nn.Module) -> bool:
-    """Whose weights lie like gpt-oss's, and which get a copy of each token's row for every expert, times its weight."""
+    """Whether these are Llama 4's experts. Their weights lie like gpt-oss's.
+
+    Each expert gets a copy of each token's row, times its weight.
+    """
     return type(experts).__name__ == "Llama4TextExperts"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-# Of transformers' modules, and of what transformers 5.24 writes, which no version of it reads.
+# The names that transformers 5.24 writes, which no version of it reads, and the published names.
 _NAMES = (
     ("model.language_model.", "language_model.model."),
     ("language_model.model.blocks.", "language_model.model.layers."),

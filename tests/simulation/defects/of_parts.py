@@ -119,7 +119,7 @@ def what_rests_on_wrong_draft_tokens_counts_as_computed(
 def the_draft_model_counts_as_having_read_wrong_draft_tokens(
     right: Callable[..., list[SequenceUpdate]], answers: Answers, entry: Entry, answer: SeqResult
 ) -> list[SequenceUpdate]:
-    """What it drafts after them is worth nothing."""
+    """Let the workers' drafter skip tokens, so that its draft tokens after them are wrong."""
     updates = right(answers, entry, answer)
     if entry.by_workers and entry.seq.state is SequenceState.RUNNING:
         entry.seq.position.drafter_read = len(entry.seq.tokens) - 1

@@ -1,4 +1,4 @@
-"""Masks of what is sampled behind draft tokens: of the draft tokens' own way, and never of another step."""
+"""Masks of samples after draft tokens: they follow the draft tokens, and never belong to another step."""
 
 import ctypes
 from collections.abc import Callable
@@ -184,7 +184,7 @@ async def test_a_look_ahead_that_comes_after_the_answer_says_nothing() -> None:
     run.planned(1, 11)
     late = run.later.work.copy()
     run.later.work.clear()
-    run.sampled(12)  # rank 0 has lost its patience with the row behind the draft token
+    run.sampled(12)  # rank 0 no longer waits for the row after the draft token
     run.planned(2, 13)
     for work in late:
         work()
@@ -243,7 +243,7 @@ async def test_a_sequence_is_told_which_of_its_draft_tokens_its_constraint_forbi
     run.later.do()
     assert run.forbidden == (3, [11, 13, 20])
     run.sampled(13)
-    run.drafted(4, [15])  # behind tokens that are not the last ones any more
+    run.drafted(4, [15])  # after tokens that are no longer the last ones
     run.later.do()
     assert run.forbidden == (3, [11, 13, 20])
 

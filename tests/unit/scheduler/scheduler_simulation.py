@@ -261,7 +261,7 @@ class Service:
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
 
     def drafters(self, drafts: bool) -> Drafters | None:
-        """Those of the front end; none of them where only the workers' draft model drafts."""
+        """The drafters of the front end; none of them if only the workers' draft model drafts."""
         if drafts:
             return Each(partial(HalfRight, self.requests))
         return NoDrafters() if self.config.worker_drafter else None

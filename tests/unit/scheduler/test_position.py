@@ -5,7 +5,7 @@ from numaserve.server.scheduler.position import Position
 
 
 def decoding(*generated: int) -> Position:
-    """Three prompt tokens, of which everything was computed, and the generated tokens, of which the last was not."""
+    """A sequence of three prompt tokens and the generated tokens. All tokens but the last were computed."""
     subject = Position([1, 2, 3], generated)
     subject.max_tokens = 20
     subject.suspended(len(subject.tokens) - 1)

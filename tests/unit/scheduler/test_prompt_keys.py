@@ -1,4 +1,4 @@
-"""Prompts whose positions have keys of their own: the same tokens, and other content behind them."""
+"""Prompts whose positions have keys of their own: equal tokens that stand for other content."""
 
 import pytest
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesStored

@@ -8,7 +8,7 @@ PROMPT = [1, 2]
 
 
 def drafts(prediction: list[int], answer: list[int], most: int = 3) -> list[list[int]]:
-    """What is drafted before each token of the answer, and behind the last one."""
+    """The draft tokens before each token of the answer, and after the last one."""
     drafter = PredictionDrafter(prediction, len(PROMPT))
     return [drafter.draft(PROMPT + answer[:end], most) for end in range(len(answer) + 1)]
 

@@ -1,4 +1,4 @@
-"""What is drafted of a sequence, and how often that is right."""
+"""Draft tokens of a sequence, and how often they are right."""
 
 import pytest
 from numaserve.server.speculation.acceptance import AcceptanceRates
@@ -21,7 +21,7 @@ def drafts(
 
 
 def answer(made: SequenceDrafts, *tokens: int, matched: int) -> None:
-    """The answer to draft tokens that are made anew behind so many tokens that matched."""
+    """Answer new draft tokens that follow `matched` matching tokens."""
     made.drafters = [Played(lambda *_: [1, 2, 3, 4], matched=matched)]
     made.search([5], VOCABULARY)
     made.answered(list(tokens))

@@ -203,7 +203,7 @@ def test_draft_tokens_end_before_the_first_that_a_constraint_is_known_to_forbid(
     subject = scheduler(7, 8, 9)
     seq = added(subject, sampling=MASKED)
     begun(subject, seq)
-    subject.constraints_reported([DraftForbidden(seq, 3, [4, 7, 8, 9])])  # it was told so before the first token came
+    subject.constraints_reported([DraftForbidden(seq, 3, [4, 7, 8, 9])])  # reported before the first token came
     assert planned(subject).drafts == [2]
     answered(subject, [7, 8, 9])
     # After another token than the one that is drafted next.
@@ -285,14 +285,14 @@ COMPUTED = [OperationTerms("linear", weight_bytes=10**3, row_flops=10**9)]  # ea
 def settled(
     operations: list[OperationTerms], drafted: list[int], said: list[int], sampling: SamplingParams = GREEDY
 ) -> Speculation:
-    """After an answer whose times are as the operations tell, and twenty more tokens that were drafted so."""
+    """The speculation after an answer that took the time of `operations`, and after the tokens `said`."""
     subject = scheduler(*drafted, operations=operations)
     seq = added(subject, tokens=60, sampling=sampling)
     return told(subject, [seq], said)
 
 
 def told(subject: Scheduler, sequences: list[Sequence], said: list[int]) -> Speculation:
-    """After the first answers and so many more tokens of each sequence, at each of which one draft token was wanted."""
+    """The speculation after the first answers and the tokens `said` of each sequence, with one draft token at each."""
     begun(subject, *sequences)
     drafting = subject._speculation
     assert drafting is not None
@@ -312,7 +312,7 @@ def test_draft_tokens_that_were_right_are_chosen_where_a_row_more_costs_little()
 
 
 def counted(drafts: list[int], said: list[int], operations: list[OperationTerms]) -> int:
-    """How often draft tokens are asked for, while so much is said."""
+    """The number of times that draft tokens are asked for while the tokens `said` come."""
     asked = 0
 
     class Counting(Fixed):

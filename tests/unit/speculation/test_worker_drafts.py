@@ -58,7 +58,7 @@ def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> 
 
 
 def when_tried(subject: Speculation, seq: Sequence, steps: int, most: int = 20) -> list[int]:
-    """The steps, of so many, in which the draft model is to draft."""
+    """The ones of `steps` steps in which the draft model is to draft."""
     drafts = [choose(subject, [seq], most).get(seq) for _ in range(steps)]
     return [step for step, draft in enumerate(drafts) if draft is not None and draft.drafter == "draft_model"]
 

@@ -1,1 +1,1 @@
-"""Mixers, in which tokens of a sequence meet, and the parts that they are composed of."""
+"""Mixers, which combine the tokens of a sequence, and their parts."""

@@ -1,4 +1,4 @@
-"""Operations in which the ranks meet: the sum of their parts, norms of divided vectors, and sampling."""
+"""Operations that exchange data between ranks: the sum of their parts, norms of divided vectors, and sampling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

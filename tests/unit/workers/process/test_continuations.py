@@ -9,7 +9,7 @@ SLOT = 3
 
 
 def behind(said: list[int], drafts: int, *, reads_drafts: bool = True) -> Continuations:
-    """What is remembered after a step that sampled `said` at the positions behind 9, with so many draft tokens."""
+    """The continuations after a step with `drafts` draft tokens that sampled `said` at the positions after 9."""
     subject = Continuations(reads_drafts=reads_drafts)
     tokens = [1, *[TO_BE_DRAFTED] * drafts]
     subject.ran(StepPlan(0, [SeqPlan(SLOT, 9, tokens, sample=True)], drafts=[drafts]), [said])
@@ -17,7 +17,7 @@ def behind(said: list[int], drafts: int, *, reads_drafts: bool = True) -> Contin
 
 
 def going_on(drafts: int, *lacking: int) -> StepPlan:
-    """A plan behind that step, made as if no draft token had been right."""
+    """A plan after that step, made as if no draft token had been right."""
     seq = SeqPlan(SLOT, 10, [TO_BE_DRAFTED] * drafts, from_previous=True, sample=True)
     if not drafts:
         return StepPlan(1, [seq])

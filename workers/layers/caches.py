@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.axes import Axis
-from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads, StateKind
+from numaserve.workers.program.caches import CacheIndex, CacheKind, DeltaHeads, Heads, StateKind
 from numaserve.workers.program.cost import BF16, FP32, kv_bytes_per_token
 from numaserve.workers.program.handles import round_up
 
@@ -129,6 +129,37 @@ class State(StateCache):
     def slot_bytes(self, part: RankPart) -> int:
         """See `Cache`."""
         return round_up(FP32 * self.rows * len(part.along(self.columns)), _LINE_BYTES)
+
+
+@dataclass(frozen=True)
+class DeltaState(StateCache):
+    """The state of a layer with the gated delta rule, in fp32: the last `behind` inputs of its convolution, then a
+    matrix of key_dim * value_dim for each value head."""
+
+    keys: Axis
+    values: Axis
+    key_dim: int
+    value_dim: int
+    behind: int
+
+    @property
+    def is_paged(self) -> bool:
+        """See `Cache`."""
+        return False
+
+    def heads(self, part: RankPart) -> DeltaHeads:
+        """The heads of a rank."""
+        return DeltaHeads(len(part.along(self.keys)), len(part.along(self.values)), self.key_dim, self.value_dim)
+
+    def matrices_at(self, part: RankPart) -> int:
+        """Bytes of a slot before its matrices."""
+        return round_up(FP32 * self.behind * self.heads(part).convolved, _LINE_BYTES)
+
+    def slot_bytes(self, part: RankPart) -> int:
+        """See `Cache`."""
+        heads = self.heads(part)
+        matrices = heads.values * heads.key_dim * heads.value_dim
+        return self.matrices_at(part) + round_up(FP32 * matrices, _LINE_BYTES)
 
 
 @dataclass(frozen=True)

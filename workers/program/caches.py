@@ -29,6 +29,21 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class DeltaHeads:
+    """The heads of a rank in layers with the gated delta rule. Consecutive value heads share a key head."""
+
+    keys: int
+    values: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def convolved(self) -> int:
+        """Columns of queries, keys and values."""
+        return 2 * self.keys * self.key_dim + self.values * self.value_dim
+
+
+@dataclass(frozen=True)
 class CacheKind:
     """Layers with equal heads and an equal window."""
 

@@ -18,6 +18,7 @@ class ProgramLimits:
     max_slots: int
     pages_per_slot: int
     num_pages: int
+    num_snapshots: int = 0  # of the states of a slot
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     backend: Backend = "native"  # the interpreter of operations
     draft: DraftModel | None = None
     drafter: str = ""  # the drafter in the workers; empty: none
+    num_snapshots: int = 0  # of the states of a sequence; 0 for a model without recurrent layers
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

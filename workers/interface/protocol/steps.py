@@ -100,6 +100,19 @@ class DraftWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     lacking: list[int] = []
 
 
+class StateWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The snapshots of a sequence in a step of a model with recurrent states.
+
+    Its states begin as those of snapshot `begin`, or with -1 as those of the slot, or as zeros at position 0. Each mark
+    (position, snapshot) stores the states after that many tokens of the sequence; its position is after `start` of the
+    plan, at most the end of the plan's known tokens, and above that of the mark before.
+    """
+
+    index: int  # of the sequence in the plan
+    begin: int = -1
+    marks: list[tuple[int, int]] = []
+
+
 class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
     """The work of one step, for every rank."""
 
@@ -111,6 +124,8 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     drafts: list[int] | msgspec.UnsetType = msgspec.UNSET
     # The draft model's work before the step, one entry for each sequence that it reads. Left out without a draft model.
     draft_work: list[DraftWork] | msgspec.UnsetType = msgspec.UNSET
+    # One entry for each sequence that begins with a snapshot or stores some. Left out where none does.
+    states: list[StateWork] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def drafts_of_each(self) -> list[int]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from numaserve.workers.program.buffers import Tensor
-from numaserve.workers.program.caches import CacheIndex
-from numaserve.workers.program.cost import FP32, OperationCost, of_columns
-from numaserve.workers.program.ops.base import Operation, Reads, Vector, Writes
+from numaserve.workers.program.buffers import Operand, Tensor
+from numaserve.workers.program.caches import CacheIndex, DeltaHeads
+from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_columns
+from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
 ConvActivation = Literal["none", "silu"]
@@ -15,10 +15,11 @@ ConvActivation = Literal["none", "silu"]
 
 @dataclass(frozen=True, kw_only=True)
 class CausalConv(Operation):
-    """A convolution of each column over the last `taps` tokens of its sequence: out, fp32 [tokens, columns].
+    """A convolution of the first columns of `x` over the last `taps` tokens of their sequence: out, fp32 [tokens,
+    columns].
 
-    `weight` is [columns, taps], the oldest tap first; `bias` is [columns]. `state` has the inputs of the last taps - 1
-    tokens of each slot, fp32. Zeros precede a sequence.
+    `weight` is [columns, taps], the oldest tap first; `bias` is [columns]. `state` begins with the inputs of the last
+    taps - 1 tokens of each slot, fp32. Zeros precede a sequence.
     """
 
     x: Reads[Tensor]
@@ -31,4 +32,57 @@ class CausalConv(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Rows are read and written, and the state of each sequence too."""
-        return [of_columns("causal_conv", self.x.cols, 2 * self.x.cols * FP32)]
+        return [of_columns("causal_conv", self.out.cols, 2 * self.out.cols * FP32)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDelta(Operation):
+    """The gated delta rule (Yang et al., 2024) of each value head: out, fp32 [tokens, value heads * value_dim].
+
+    `x` has the columns of queries and of keys of all key heads, then those of values. Queries and keys are divided by
+    sqrt(sum(x²) + 1e-6), and queries by sqrt(key_dim) too. `gates` has a column b and then a column a of each value
+    head: a state decays by exp(decay * softplus(a + decay_bias)) and learns at the rate sigmoid(b). Consecutive value
+    heads share a key head. `state` has the fp32 states of a slot from byte `offset` on, [value heads, key_dim,
+    value_dim] in an order of the interpreter's own; zeros at position 0.
+    """
+
+    x: Reads[Tensor]
+    gates: Reads[Tensor]
+    out: Writes[Tensor]
+    decay: Vector
+    decay_bias: Vector
+    heads: DeltaHeads
+    state: CacheIndex
+    offset: int
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Each sequence's states are read and written once, and each token multiplies with them three times."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedHeadNorm(Operation):
+    """out, bf16 = the norm of each head of `x`, fp32 [tokens, heads * dim], times silu(gate); `weight` is [dim]."""
+
+    x: Reads[Tensor]
+    gate: Reads[Tensor]
+    out: Writes[Operand]
+    weight: Vector
+    eps: float
+    heads: int
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read twice, bf16 written."""
+        return [of_columns("gated_head_norm", self.x.cols, self.x.cols * (2 * FP32 + BF16))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidGate(Operation):
+    """Multiplies `x`, bf16 [tokens, columns], by sigmoid(gate), fp32 of the same shape."""
+
+    x: Updates[Operand]
+    gate: Reads[Tensor]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """bf16 is read and written, fp32 read."""
+        return [of_columns("sigmoid_gate", self.x.cols, self.x.cols * (2 * BF16 + FP32))]

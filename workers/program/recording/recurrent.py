@@ -1,9 +1,9 @@
 """Layers with a state of each sequence, in the vocabulary of the Program builder."""
 
-from numaserve.workers.program.buffers import Tensor
-from numaserve.workers.program.caches import CacheIndex
+from numaserve.workers.program.buffers import Operand, Tensor
+from numaserve.workers.program.caches import CacheIndex, DeltaHeads
 from numaserve.workers.program.ops.base import Vector
-from numaserve.workers.program.ops.recurrent import CausalConv, ConvActivation
+from numaserve.workers.program.ops.recurrent import CausalConv, ConvActivation, GatedDelta, GatedHeadNorm, SigmoidGate
 from numaserve.workers.program.recording.recorder import Recorder
 
 
@@ -20,13 +20,51 @@ class RecurrentRecorder(Recorder):
         bias: Vector | None = None,
         activation: ConvActivation = "none",
     ) -> Tensor:
-        """A convolution of each column over the last `taps` tokens of its sequence: fp32 [tokens, columns].
+        """A convolution of the first columns of `x` over the last `taps` tokens of their sequence: fp32 [tokens,
+        columns].
 
-        `weight` is [columns, taps], the oldest tap first. `state` has room for the last taps - 1 inputs of a slot, fp32
-        [taps - 1, columns].
+        `weight` is [columns, taps], the oldest tap first. `state` begins with room for the last taps - 1 inputs of a
+        slot, fp32 [taps - 1, columns].
         """
-        out = Tensor(x.rows, x.cols, 4)
+        out = Tensor(x.rows, weight.size // taps, 4)
         self.operations.append(
             CausalConv(x=x, out=out, weight=weight, bias=bias, taps=taps, activation=activation, state=state)
         )
         return out
+
+    def gated_delta(
+        self,
+        x: Tensor,
+        gates: Tensor,
+        *,
+        decay: Vector,
+        decay_bias: Vector,
+        heads: DeltaHeads,
+        state: CacheIndex,
+        offset: int,
+    ) -> Tensor:
+        """The gated delta rule; see `GatedDelta`: fp32 [tokens, value heads * value_dim]."""
+        out = Tensor(x.rows, heads.values * heads.value_dim, 4)
+        self.operations.append(
+            GatedDelta(
+                x=x,
+                gates=gates,
+                out=out,
+                decay=decay,
+                decay_bias=decay_bias,
+                heads=heads,
+                state=state,
+                offset=offset,
+            )
+        )
+        return out
+
+    def gated_head_norm(self, x: Tensor, gate: Tensor, weight: Vector, *, eps: float, heads: int) -> Operand:
+        """The norm of each head of `x` times silu(gate): bf16 [tokens, columns of x]."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(GatedHeadNorm(x=x, gate=gate, out=out, weight=weight, eps=eps, heads=heads))
+        return out
+
+    def sigmoid_gate(self, x: Operand, gate: Tensor) -> None:
+        """Multiply `x`, bf16, by sigmoid(gate), fp32 of the same shape, in place."""
+        self.operations.append(SigmoidGate(x=x, gate=gate))

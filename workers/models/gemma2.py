@@ -8,6 +8,7 @@ from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.query_key_norms import NoNorms, QueryKeyNorms
 from numaserve.workers.layers.mixers.rotation import Rotation
+from numaserve.workers.layers.norm import Norm
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     Common,
@@ -36,7 +37,7 @@ _SIZE_27B = {"gemma2": 46, "gemma3": 62}  # layers of the models of 27B paramete
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
     fields = fields.with_defaults(**_DEFAULTS)
-    common = read_common(fields)
+    common = read_common(fields, plus_one=True)
     slides = read_layer_kinds(fields, [layer % 2 == 0 for layer in range(read_layer_count(fields))])
     return gemma(
         common, "gemma2", architecture, slides, ropes=(common.rope, common.rope), norms_of=lambda layer: NoNorms()
@@ -65,8 +66,8 @@ def gemma(
     def block(layer: int) -> Block:
         at = f"layers.{layer}."
 
-        def norm(module: str, gguf: str) -> Any:
-            return common.norm(at + module, at + gguf, plus_one=True)
+        def norm(module: str, gguf: str) -> Norm:
+            return common.norm(at + module, at + gguf)
 
         attention = common.attention(
             layer,
@@ -92,7 +93,6 @@ def gemma(
         architecture,
         block,
         embedding=Embedding(common.vocabulary, common.hidden, common.hidden**0.5),
-        norm=common.norm("norm", "output_norm", plus_one=True),
         softcap=fields.optional_number("final_logit_softcapping", 1e-3, 1e6),
         **changes,
     )

@@ -3,8 +3,6 @@
 The text part of the multimodal checkpoints is served too; their vision tower is left out.
 """
 
-from functools import partial
-
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MULTIMODAL,
@@ -36,14 +34,13 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     if architecture == "Gemma3ForConditionalGeneration":
         fields = read_text(fields)
     fields = fields.with_defaults(**_DEFAULTS)
-    common = read_common(fields)
+    common = read_common(fields, plus_one=True)
     pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
     slides = read_layer_kinds(fields, [bool((layer + 1) % pattern) for layer in range(common.layers)])
     full_theta = fields.number("rope_theta", 1.0, 1e12, 1e6)
     sliding_theta = fields.number("rope_local_base_freq", 1.0, 1e12, 1e4)
     ropes = read_ropes(fields, common.head_dim, full_theta=full_theta, sliding_theta=sliding_theta)
-    norms_of = partial(common.head_norms, plus_one=True)
-    return gemma(common, "gemma3", architecture, slides, ropes=ropes, norms_of=norms_of, **MULTIMODAL)
+    return gemma(common, "gemma3", architecture, slides, ropes=ropes, norms_of=common.head_norms, **MULTIMODAL)
 
 
 FAMILY = Family(

@@ -67,6 +67,7 @@ class Common:
     eps: float
     max_position: int
     tied: bool
+    plus_one: bool = False  # the checkpoint has the weights of norms minus one
 
     @cached_property
     def rope(self) -> RopeConfig:
@@ -76,10 +77,10 @@ class Common:
 
     def norm(self, module: str, gguf: str, **changes: Any) -> Norm:
         """A norm over the hidden size."""
-        return Norm(module, self.hidden, self.eps, gguf, **changes)
+        return Norm(module, self.hidden, self.eps, gguf, **{"plus_one": self.plus_one} | changes)
 
-    def attention(self, layer: int, **changes: Any) -> Attention:
-        """Attention without biases, windows or norms of queries and keys."""
+    def attention(self, layer: int, made: type[Attention] = Attention, **changes: Any) -> Attention:
+        """Attention, of the class `made`, without biases, windows or norms of queries and keys."""
         if "rotation" not in changes:
             changes["rotation"] = Rotation(self.rope)
         values: dict[str, Any] = {
@@ -90,7 +91,7 @@ class Common:
             "head_dim": self.head_dim,
             "scale": self.head_dim**-0.5,
         }
-        return Attention(**values | changes)
+        return made(**values | changes)
 
     def head_norms(
         self,
@@ -98,13 +99,12 @@ class Common:
         q: str = "self_attn.q_norm",
         k: str = "self_attn.k_norm",
         *,
-        plus_one: bool = False,
         after_rotation: bool = False,
     ) -> HeadNorms:
         """Norms of each query head and of each key head, by the modules `q` and `k`."""
         at = f"layers.{layer}."
-        q_norm = Norm(at + q, self.head_dim, self.eps, f"{at}attn_q_norm", plus_one)
-        k_norm = Norm(at + k, self.head_dim, self.eps, f"{at}attn_k_norm", plus_one)
+        q_norm = Norm(at + q, self.head_dim, self.eps, f"{at}attn_q_norm", self.plus_one)
+        k_norm = Norm(at + k, self.head_dim, self.eps, f"{at}attn_k_norm", self.plus_one)
         return HeadNorms(q_norm, k_norm, after_rotation)
 
     def all_heads_norms(self, layer: int) -> AllHeadsNorms:
@@ -164,7 +164,9 @@ class Common:
         return Predictor(at, embedding, token, hidden, block, last, head)
 
 
-def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | None = None) -> Common:
+def read_common(
+    fields: Fields, *, kv_heads: int | None = None, head_dim: int | None = None, plus_one: bool = False
+) -> Common:
     """Return the common fields; `kv_heads` and `head_dim` replace the usual fields for families with other fields.
 
     Raises `OperatorError` for a missing field, a value out of range and for features that no family has.
@@ -187,6 +189,7 @@ def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | 
         eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
         max_position=fields.integer("max_position_embeddings", 1, MAX_POSITION),
         tied=fields.flag("tie_word_embeddings", False),
+        plus_one=plus_one,
     )
 
 

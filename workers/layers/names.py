@@ -7,6 +7,9 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.embedding import EMBEDDING, HEAD
 from numaserve.workers.layers.parameters import Source
 
+# Beginnings of declared names, and what checkpoints have in place of each, without a prefix.
+Aliases = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True)
 class TensorNames:
@@ -14,18 +17,29 @@ class TensorNames:
 
     prefix: str
     head: str
+    aliases: Aliases = ()
 
     def of(self, source: Source, unit: int) -> str:
         """The name of a tensor, or the module of a matrix, for one unit of its parameter."""
-        return self.head if source.name == HEAD else self.prefix + source.named(unit)
+        return self.head if source.name == HEAD else self.named(source.named(unit))
+
+    def named(self, declared: str) -> str:
+        """The name in the checkpoint of what is not the output head."""
+        return aliased(declared, self.aliases) or self.prefix + declared
 
 
-def find_names(names: Collection[str], prefixes: tuple[str, ...]) -> TensorNames:
+def aliased(declared: str, aliases: Aliases) -> str | None:
+    """Return the name that a checkpoint has in place of a declared one; None if it has that name below its prefix."""
+    found = (saved + declared.removeprefix(begin) for begin, saved in aliases if declared.startswith(begin))
+    return next(found, None)
+
+
+def find_names(names: Collection[str], prefixes: tuple[str, ...], aliases: Aliases = ()) -> TensorNames:
     """Return the naming of a checkpoint with tensors of these `names`. Raises `OperatorError` without embeddings."""
     for prefix in prefixes:
         if f"{prefix}{EMBEDDING}.weight" in names:
             # Multimodal checkpoints nest it next to the language model.
             nested = f"{prefix.removesuffix('model.')}{HEAD}"
             has_nested = any(name.startswith(f"{nested}.") for name in names)
-            return TensorNames(prefix, nested if has_nested else HEAD)
+            return TensorNames(prefix, nested if has_nested else HEAD, aliases)
     raise OperatorError(f"the checkpoint has no tensor {prefixes[0]}{EMBEDDING}.weight; fetch the checkpoint again")

@@ -60,7 +60,8 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     # For some models, conversion leaves out the layers that predict.
     decoder = (config if any(".nextn.eh_proj." in name for name in present) else config.unpredicted()).decoder
     decoder = decoder.in_gguf(family.gguf.pairs, present)
-    return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(tensors, decoder, config.skipped_layers))
+    stored = _stored(tensors, decoder, config.skipped_layers)
+    return replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), stored=stored)
 
 
 def _stored(tensors: Sequence[ReaderTensor], decoder: Decoder, skipped: int) -> dict[str, Stored]:

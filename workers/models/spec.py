@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.caches import Latent
 from numaserve.workers.layers.decoder import Decoder
+from numaserve.workers.layers.names import Aliases
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
 
@@ -28,6 +29,7 @@ class ModelConfig:
     bos_token_id: int | None = None
     prefixes: tuple[str, ...] = ("model.",)
     ignored_prefixes: tuple[str, ...] = ()
+    aliases: Aliases = ()
     # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.
     skipped_layers: int = 0
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own

@@ -2,6 +2,7 @@
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.layers.names import find_names
 from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
@@ -19,7 +20,9 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
 
         return GGUFSource(files.gguf, GgufNames(config.decoder, config.skipped_layers))
     source, stacks = SafetensorsSource(files.path), stacks_of(config.decoder)
-    return StackedSource(source, stacks, config.prefixes) if stacks else source
+    if not stacks:
+        return source
+    return StackedSource(source, stacks, find_names(source.names(), config.prefixes, config.aliases))
 
 
 def check_checkpoint(files: ModelFiles, config: ModelConfig) -> None:

@@ -34,7 +34,7 @@ def load_weights(
     Raises `OperatorError` when the checkpoint does not fit the configuration.
     """
     check_tensors(source, config)
-    names = find_names(source.names(), config.prefixes)
+    names = find_names(source.names(), config.prefixes, config.aliases)
     packer = None if stored else Packer(source, team)
     return _Loader(source, config, part, names, packer, report).load(positions)
 

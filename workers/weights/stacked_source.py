@@ -1,11 +1,12 @@
 """Checkpoints with one tensor for the matrices of all units (such as experts) of a layer, presented as a tensor per
 unit."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.parameters import EACH, MatrixParameter
 from numaserve.workers.weights.source import RawTensor, TensorSource
 
@@ -21,14 +22,13 @@ class StackedSource:
     order.
     """
 
-    def __init__(self, source: TensorSource, stacks: _Stacks, prefixes: Iterable[str]) -> None:
+    def __init__(self, source: TensorSource, stacks: _Stacks, names: TensorNames) -> None:
         self._source = source
         self._names = {name: name for name in source.names()}
         self._parts: dict[str, tuple[int, int, bool]] = {}  # the unit, the number of units, and if it is turned
-        for prefix in prefixes:
-            for module, (count, turned) in stacks.items():
-                for ending, suffix in _SUFFIXES.items():
-                    self._divide(f"{prefix}{module}", ending, suffix, count, turned=turned and not ending)
+        for module, (count, turned) in stacks.items():
+            for ending, suffix in _SUFFIXES.items():
+                self._divide(names.named(module), ending, suffix, count, turned=turned and not ending)
 
     def names(self) -> Collection[str]:
         """The names of all tensors."""

@@ -26,7 +26,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
     tensor left out silently would give wrong answers.
     """
     found = source.names()
-    names = find_names(found, config.prefixes)
+    names = find_names(found, config.prefixes, config.aliases)
     plain, parts = expected_tensors(config, names)
     missing = [name for name in plain if name not in found]
     missing += [name for name, part in parts.items() if part.required and name not in found]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from numaserve.workers.layers.embedding import HEAD
 from numaserve.workers.layers.formats import units_of
 from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.names import aliased
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
@@ -43,7 +44,7 @@ def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
     rule = found.choice("quant_method", _METHODS)(found)
     modules = {}
     for module in matrix_modules(config.decoder):
-        stored = rule(_names(module, config.prefixes))
+        stored = rule(_names(module, config))
         if stored is not None:
             modules[module] = stored
     return modules
@@ -92,8 +93,9 @@ def _find(fields: Fields) -> Fields | None:
     return None
 
 
-def _names(module: str, prefixes: Sequence[str]) -> Sequence[str]:
+def _names(module: str, config: ModelConfig) -> Sequence[str]:
     """Return the names that a configuration may give a module: checkpoints of a family nest it differently."""
     if module == HEAD:
-        return [HEAD, *(f"{prefix.removesuffix('model.')}{HEAD}" for prefix in prefixes)]
-    return [f"{prefix}{module}" for prefix in prefixes]
+        return [HEAD, *(f"{prefix.removesuffix('model.')}{HEAD}" for prefix in config.prefixes)]
+    alias = aliased(module, config.aliases)
+    return [f"{prefix}{module}" for prefix in config.prefixes] if alias is None else [alias]

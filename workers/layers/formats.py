@@ -30,7 +30,8 @@ _ABSORBED = MatrixFormat("int8_group", GROUPS[0])
 def format_of(
     parameter: MatrixParameter, found: StoredKinds, formats: WeightFormats, first_col: int, *, is_quantized: bool
 ) -> MatrixFormat:
-    """The format of a matrix whose columns begin at `first_col` of its sources, which the checkpoint has as `found`.
+    """The format of a matrix whose groups begin at column `first_col` of its sources. The checkpoint has these as
+    `found`.
 
     Those of all units of its `each` are of one format: they are one product of one operand. Raises `OperatorError`
     where a checkpoint that `is_quantized` is wanted in another format than it has.

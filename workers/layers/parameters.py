@@ -61,7 +61,7 @@ class Order:
 
     The source has, from row `first` on, `units` units of `height` rows each. Each unit gives `count` rows, by default
     all, from its row `start` on. The last `pairs` rows lie in pairs in the file, and are taken in halves: the first
-    rows of all pairs, then the second rows.
+    rows of all pairs, then the second rows. `rounds` is as for `in_groups`.
     """
 
     units: int
@@ -70,6 +70,7 @@ class Order:
     start: int = 0
     count: int | None = None
     pairs: int = 0
+    rounds: int = 1
 
     @property
     def taken(self) -> int:
@@ -82,7 +83,7 @@ class Order:
         if self.pairs:
             plain, paired = within[: -self.pairs], within[-self.pairs :]
             within = np.concatenate([plain, paired.reshape(-1, 2).T.reshape(-1)])
-        starts = np.arange(self.units, dtype=np.int32) * np.int32(self.height) + np.int32(self.first)
+        starts = in_groups(self.units, self.rounds) * np.int32(self.height) + np.int32(self.first)
         return (starts[:, None] + within).reshape(-1)
 
 
@@ -102,10 +103,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """The columns of a matrix that go to each rank: `width` of them to a unit of the axis."""
+    """The columns of a matrix that go to each rank: `width` of them to a unit of the axis. `rounds` is as for
+    `in_groups`."""
 
     axis: Axis
     width: int = 1
+    rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -133,15 +136,17 @@ class MatrixParameter:
 class VectorParameter:
     """A vector, fp32: the parts after each other, or in panels as the rows of a matrix.
 
-    `added` is added to every value, and the sum multiplied by `factor`. With `each` it has one piece for each unit,
-    padded as the rows of a packed matrix are. With `only_first_of` the rank that has the first unit of that axis has
-    it, the others do not.
+    With `is_log` the checkpoint has the logarithm of every value. `added` is added to the value, and the sum multiplied
+    by `factor`. With `each` it has one piece for each unit, padded as the rows of a packed matrix are. With
+    `only_first_of` the rank that has the first unit of that axis has it, the others do not. A row of a source with more
+    dimensions is as many values.
     """
 
     parts: tuple[Part, ...]
     layout: Literal["below", "panels"] = "below"
     added: float = 0.0
     factor: float = 1.0
+    is_log: bool = False
     each: Axis | None = None
     only_first_of: Axis | None = None
 
@@ -159,6 +164,12 @@ class Declaring(Protocol):
 
     def parameters(self) -> Sequence[Parameter]:
         """All of its parameters, in the order in which they are loaded."""
+
+
+def in_groups(units: int, rounds: int) -> Rows:
+    """The place of each unit in a file where units of a group lie round-robin: the first unit of every group, then the
+    second of every group, and so on, `rounds` of them."""
+    return np.arange(units, dtype=np.int32).reshape(rounds, -1).T.reshape(-1)
 
 
 def whole(source: Source) -> Part:

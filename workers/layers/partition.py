@@ -7,11 +7,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from math import prod
 
 from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.formats import StoredKinds, cut_of, format_of, kinds_of
-from numaserve.workers.layers.parameters import Declaring, MatrixParameter, Parameter, Part, Rows, VectorParameter
+from numaserve.workers.layers.parameters import (
+    Declaring,
+    MatrixParameter,
+    Parameter,
+    Part,
+    Rows,
+    Split,
+    VectorParameter,
+    in_groups,
+)
 from numaserve.workers.layers.stored import StoredMatrices
 from numaserve.workers.program.handles import (
     INTEGER_GROUPS,
@@ -133,12 +143,19 @@ class RankPart:
         return rows if chosen is None else rows[chosen.start * part.width : chosen.stop * part.width]
 
     def columns(self, parameter: MatrixParameter) -> range:
-        """The columns of the sources that it has."""
+        """The columns of the sources that it has; where they lie round-robin, those of the same units in order."""
         split = parameter.columns
         if split is None:
             return range(parameter.parts[0].source.shape[1])
         chosen = self.along(split.axis)
         return range(chosen.start * split.width, chosen.stop * split.width)
+
+    def gathered(self, split: Split | None) -> Rows | None:
+        """The units of columns to gather, in the kernels' order; None where they are one range."""
+        if split is None or split.rounds == 1:
+            return None
+        chosen = self.along(split.axis)
+        return in_groups(split.axis.count, split.rounds)[chosen.start : chosen.stop]
 
     def shape(self, parameter: MatrixParameter) -> tuple[int, int]:
         """[out features, in features] of each of its matrices."""
@@ -154,8 +171,8 @@ class RankPart:
         """The format of its matrices."""
         found = self._formats.get(parameter)
         if found is None:
-            first = 0 if parameter.columns is None else self.columns(parameter).start
             kinds, formats = self.partition.stored_kinds(parameter), self.partition.settings.formats
+            first = self._first_column(parameter)
             found = format_of(parameter, kinds, formats, first, is_quantized=bool(self.partition.stored))
             self._formats[parameter] = found
         return found
@@ -220,8 +237,15 @@ class RankPart:
         only = parameter.only_first_of
         return (only is None or 0 in self.along(only)) and len(self.units(parameter)) > 0
 
+    def _first_column(self, parameter: MatrixParameter) -> int:
+        """A column at which groups must begin: the rank's first one, or the second unit's where units are gathered."""
+        split = parameter.columns
+        if split is None:
+            return 0
+        return self.columns(parameter).start if split.rounds == 1 else split.width
+
     def _vector_size(self, parameter: VectorParameter) -> int:
-        heights = [self._height(part) for part in parameter.parts]
+        heights = [self._height(part) * prod(part.source.shape[1:]) for part in parameter.parts]
         size = 2 * round_up(heights[0], TILE_COLUMNS) if parameter.layout == "panels" else sum(heights)
         return size if parameter.each is None else len(self.units(parameter)) * round_up(size, MATRIX_PAD)
 

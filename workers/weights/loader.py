@@ -7,11 +7,11 @@ from itertools import groupby
 import numpy as np
 from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.layers.names import TensorNames, find_names
-from numaserve.workers.layers.parameters import MatrixParameter, Part, VectorParameter
+from numaserve.workers.layers.parameters import MatrixParameter, Part, Split, VectorParameter
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.handles import MATRIX_PAD, TILE_COLUMNS, TILE_ROWS, Matrix, round_up
-from numaserve.workers.weights.packing import Packer, Place
+from numaserve.workers.weights.packing import Gather, Packer, Place
 from numaserve.workers.weights.source import Floats, TensorSource, as_float32
 from numaserve.workers.weights.tensors import check_tensors
 from numaserve.workers.weights.weights import Weights
@@ -78,15 +78,21 @@ class _Loader:
         return packed
 
     def _pack_rows(self, packer: Packer, parameter: MatrixParameter, unit: int, packed: PackedMatrix) -> None:
-        first_col, row = self.part.columns(parameter).start, 0
+        gather = self._gather(parameter.columns)
+        first_col, row = 0 if gather else self.part.columns(parameter).start, 0
         in_panels = parameter.layout == "panels"
         for index, part in enumerate(parameter.parts):
             rows = self.part.rows(part)
             place = Place(0, first_col, len(parameter.parts), index) if in_panels else Place(row, first_col)
             source = part.source
             stored = self.config.stored.get(source.named(unit))
-            packer.pack(packed, self.names.of(source, unit), rows, place, stored=stored, shape=_matrix_shape(part))
+            name, shape = self.names.of(source, unit), _matrix_shape(part)
+            packer.pack(packed, name, rows, place, stored=stored, shape=shape, gather=gather)
             row += len(rows)
+
+    def _gather(self, split: Split | None) -> Gather | None:
+        units = self.part.gathered(split)
+        return None if split is None or units is None else Gather(units, split.width)
 
     def _pack_turned(self, packer: Packer, parameter: MatrixParameter, unit: int, packed: PackedMatrix) -> None:
         (part,) = parameter.parts
@@ -109,13 +115,15 @@ class _Loader:
             values = np.concatenate(panels, axis=1).reshape(-1)
         else:
             values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if parameter.is_log:
+            values = np.exp(values)
         if parameter.added:
             values = values + np.float32(parameter.added)
         return values * np.float32(parameter.factor) if parameter.factor != 1.0 else values
 
     def _part_values(self, part: Part, unit: int) -> Floats:
         values = as_float32(self.source.tensor(self.names.of(part.source, unit)))
-        return values[self.part.rows(part)]
+        return values.reshape(part.source.shape[0], -1)[self.part.rows(part)].reshape(-1)
 
 
 def _matrix_shape(part: Part) -> tuple[int, int]:

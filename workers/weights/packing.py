@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,30 @@ class Place:
     panel_offset: int = 0
 
 
+@dataclass(frozen=True)
+class Gather:
+    """Columns of a tensor in another order: units of `width` columns."""
+
+    units: Rows
+    width: int
+
+    def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the chosen columns of [rows, columns]."""
+        chosen = values.reshape(len(values), -1, self.width)[:, self.units]
+        return np.ascontiguousarray(chosen.reshape(len(values), -1))
+
+    def of_codes(self, coded: CodedTensor) -> CodedTensor:
+        """Return the chosen columns of a quantized tensor. Groups become so narrow that a unit consists of some."""
+        group = gcd(coded.group, self.width)
+        times, each = coded.group // group, self.width // group
+
+        def scales(values: Floats) -> Floats:
+            return Gather(self.units, each).of(np.repeat(values, times, axis=1)[:, : coded.codes.shape[1] // group])
+
+        offsets = None if coded.offsets is None else scales(coded.offsets)
+        return replace(coded, codes=self.of(coded.codes), scales=scales(coded.scales), offsets=offsets, group=group)
+
+
 class Packer:
     """Packs on the threads of `team`. Raises `OperatorError` for tensors that are damaged."""
 
@@ -47,13 +73,16 @@ class Packer:
         *,
         stored: Stored | None,
         shape: tuple[int, int],
+        gather: Gather | None = None,
     ) -> None:
         """Pack `rows` of the weight of `module`, which has `shape` and is in the file as `stored` says."""
         if matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
             return
-        if stored is None or _reads_blocks(matrix, stored, place):
+        if stored is None or (gather is None and _reads_blocks(matrix, stored, place)):
             tensor = self._source.tensor(f"{module}.weight")
-            if tensor.turned:
+            if gather is not None:
+                self._pack_values(matrix, _gathered(tensor, gather), rows, place)
+            elif tensor.turned:
                 self._pack_values(matrix, *_upright(tensor, rows, place, matrix.k))
             else:
                 self._pack_values(matrix, tensor, rows, place)
@@ -63,9 +92,11 @@ class Packer:
         for part, chosen, where in _portions(rows, shape[1], place, apart=stored.layout == "gpt_oss"):
             decoded = quantized.decode(part)
             if matrix.format == "bf16":
-                self._pack_values(matrix, _raw(decoded.name, decoded.dequantized()), chosen, where)
+                values = decoded.dequantized()
+                values = values if gather is None else gather.of(values)
+                self._pack_values(matrix, _raw(decoded.name, values), chosen, where)
             else:
-                self._pack_codes(matrix, decoded, chosen, where)
+                self._pack_codes(matrix, decoded if gather is None else gather.of_codes(decoded), chosen, where)
         quantized.release()
 
     def pack_turned(
@@ -140,6 +171,13 @@ class Packer:
 def _rows_of(tensor: RawTensor, rows: range) -> RawTensor:
     width = len(tensor.data) // tensor.shape[0]
     return replace(tensor, data=tensor.data[rows.start * width : rows.stop * width], shape=(len(rows), tensor.shape[1]))
+
+
+def _gathered(tensor: RawTensor, gather: Gather) -> RawTensor:
+    """Return the chosen columns of an ordinary tensor of numbers."""
+    height, width = tensor.shape
+    values = gather.of(tensor.data.view(f"u{len(tensor.data) // (height * width)}").reshape(height, width))
+    return RawTensor(tensor.name, values.reshape(-1).view(np.uint8), tensor.dtype, values.shape)
 
 
 def _upright(tensor: RawTensor, rows: Rows, place: Place, columns: int) -> tuple[RawTensor, Rows, Place]:

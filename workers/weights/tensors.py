@@ -79,7 +79,7 @@ def _check_plain(tensor: RawTensor, shape: Shape) -> None:
             f"{tensor.label} has shape {list(tensor.shape)}, but the configuration asks for {list(shape)}; "
             "fetch the checkpoint again"
         )
-    if len(shape) == 1 and tensor.dtype not in FLOAT_DTYPES:
+    if len(shape) != 2 and tensor.dtype not in FLOAT_DTYPES:
         raise OperatorError(
             f"{tensor.label} is {tensor.dtype}, but norms and biases must be {' or '.join(FLOAT_DTYPES)}; "
             "fetch the checkpoint again"

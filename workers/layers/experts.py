@@ -147,9 +147,17 @@ class Experts(FeedForward):
 
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """llama.cpp's converters take gate and up apart."""
-        if not self.names.stacked:
-            return self
+        return self.apart() if self.names.stacked else self
+
+    def apart(self) -> Self:
+        """The same experts with a tensor for each matrix."""
         return replace(self, names=replace(self.names, each=ExpertNames().each, stacked=None))
+
+    @property
+    def stacks(self) -> set[str]:
+        """The tensors that have the matrices of all experts."""
+        sources = (*self.gate_up.sources, *self.down.sources) if self.names.stacked else ()
+        return {source.name.replace(f".{EACH}", "") for source in sources}
 
     def scratch_columns(self, part: RankPart) -> int:
         """A token's rows for each of its experts, all of which may be on this rank, and their scores."""

@@ -16,6 +16,7 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.own_head import has_own_head
 from numaserve.workers.models.config.quantization import left_out, read_quantization
+from numaserve.workers.models.config.saved import as_saved
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of
 from numaserve.workers.models.spec import ModelConfig
@@ -84,6 +85,8 @@ def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
     # A model saved without a head has the name of the class without one.
     architecture = re.sub("Model$", "ForCausalLM", architectures[0]) if pooled else architectures[0]
     config = family_of(architecture, str(path)).configure(fields, architecture)
+    if config.aliases:
+        config = as_saved(config, folder)
     head = config.decoder.head
     if head is not None and head.tied and has_own_head(folder):
         config = config.with_own_head()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.experts import ExpertNames, Experts
 from numaserve.workers.layers.layer import FeedForward
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, MAX_LAYERS, Common, read_layer_count
@@ -11,6 +11,7 @@ from numaserve.workers.program.ops.experts import Routing
 _MAX_EXPERTS = 2**10  # of a layer
 _MAX_TOP_K = 64  # experts of a token
 _MAX_ALL_EXPERTS = 2**16  # of all layers: each has modules by name
+_APART = ExpertNames()
 
 
 def read_experts(fields: Fields, key: str) -> tuple[int, int]:
@@ -27,7 +28,7 @@ def read_experts(fields: Fields, key: str) -> tuple[int, int]:
     return experts, fields.integer("num_experts_per_tok", 1, min(experts, _MAX_TOP_K))
 
 
-def read_qwen_experts(common: Common, *, shared: int = 0) -> Callable[[int], FeedForward]:
+def read_qwen_experts(common: Common, *, shared: int = 0, names: ExpertNames = _APART) -> Callable[[int], FeedForward]:
     """Return the function that makes the MLP of a layer of Qwen's models; a layer has experts or, in some layers, none.
 
     Tokens also go to a gated shared expert of `shared` columns. Missing fields have transformers' defaults.
@@ -45,6 +46,6 @@ def read_qwen_experts(common: Common, *, shared: int = 0) -> Callable[[int], Fee
     def mlp(layer: int) -> FeedForward:
         if layer in dense or (layer + 1) % step:
             return common.mlp(layer)
-        return Experts(f"layers.{layer}.", common.hidden, routing, width, shared)
+        return Experts(f"layers.{layer}.", common.hidden, routing, width, shared, names=names)
 
     return mlp

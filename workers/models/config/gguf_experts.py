@@ -28,12 +28,13 @@ def expert_values(
     metadata.refuse(f"{name}.expert_gating_func", _SOFTMAX, *gating)
     metadata.refuse(f"{name}.expert_weights_scale", 0.0, 1.0)
     used = metadata.integer(f"{name}.expert_used_count", 1, 2**10)
-    width = metadata.integer(f"{name}.feed_forward_length", 1, 2**20)
+    width = metadata.optional_integer(f"{name}.feed_forward_length", 1, 2**20)  # without it the others are there
+    of_each = None if width is None else width // used
     return {
         "num_local_experts": metadata.values.get(f"{name}.expert_count"),
         "num_experts_per_tok": used,
         "norm_topk_prob": renormalized,
-        "moe_intermediate_size": metadata.integer(f"{name}.expert_feed_forward_length", 1, 2**20, width // used),
+        "moe_intermediate_size": metadata.integer(f"{name}.expert_feed_forward_length", 1, 2**20, of_each),
         "shared_expert_intermediate_size": metadata.integer(
             f"{name}.expert_shared_feed_forward_length", 1, 2**20, width
         ),

@@ -1,0 +1,34 @@
+"""Qwen3.5, 3.6 and 3.8, dense, text: gated delta networks in three of four layers, gated attention in the fourth.
+
+The text part of the multimodal checkpoints is served too; their vision tower is left out.
+"""
+
+from numaserve.workers.layers.mixers.gated_delta import GatedDeltaNames
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gated_delta import (
+    hybrid_values,
+    multimodal,
+    read_hybrid,
+    read_hybrid_common,
+    read_multimodal,
+)
+from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
+from numaserve.workers.models.spec import ModelConfig
+
+
+def configure(fields: Fields, architecture: str) -> ModelConfig:
+    """Map config.json, of the text model or of the multimodal one that holds it as `text_config`."""
+    common = read_hybrid_common(read_multimodal(fields, architecture).with_defaults(num_key_value_heads=4))
+    return read_hybrid(common, "qwen3_5", architecture, common.mlp, names=GatedDeltaNames(), **multimodal())
+
+
+def _gguf_values(metadata: Fields, values: Values) -> Values:
+    return {**without_experts(metadata, values), **hybrid_values(metadata)}
+
+
+FAMILY = Family(
+    name="qwen3_5",
+    architectures=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    configure=configure,
+    gguf=GgufForm("qwen35", values=_gguf_values),
+)

@@ -6,6 +6,7 @@ import torch
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.program.caches import CacheIndex, CacheKind
 from numaserve.workers.program.reference.numbers import Numbers
+from numaserve.workers.program.reference.segments import Segment
 from numaserve.workers.program.reference.step import Step
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -62,13 +63,26 @@ class KvCache:
 
 
 class States:
-    """The states of layers, zero at first: for each kind of state [layers, slots, bytes] and [layers, pages, bytes]."""
+    """The states of layers, zero at first: for each kind of state [layers, slots and snapshots, bytes] and [layers,
+    pages, bytes]. A kind with states of pages goes on from these, and has no snapshots."""
 
     def __init__(self, setup: ProgramSetup) -> None:
-        slots, pages = setup.limits.max_slots, setup.limits.num_pages
-        self._of_slots = [np.zeros((kind.layers, slots, kind.slot_bytes), np.uint8) for kind in setup.shape.states]
-        self._of_pages = [np.zeros((kind.layers, pages, kind.page_bytes), np.uint8) for kind in setup.shape.states]
+        kinds, limits = setup.shape.states, setup.limits
+        kept = [limits.max_slots + (0 if kind.page_bytes else limits.num_snapshots) for kind in kinds]
+        self._kept = [
+            np.zeros((kind.layers, n, kind.slot_bytes), np.uint8) for kind, n in zip(kinds, kept, strict=True)
+        ]
+        self._of_pages = [np.zeros((kind.layers, limits.num_pages, kind.page_bytes), np.uint8) for kind in kinds]
 
     def memory(self, index: CacheIndex) -> tuple[Bytes, Bytes]:
-        """The states of a layer: [slots, bytes] and [pages, bytes]."""
-        return self._of_slots[index.kind][index.layer], self._of_pages[index.kind][index.layer]
+        """The states of a layer: [slots and snapshots, bytes] and [pages, bytes]."""
+        return self._kept[index.kind][index.layer], self._of_pages[index.kind][index.layer]
+
+    def before(self, index: CacheIndex, segment: Segment) -> Bytes:
+        """The states of a layer before a segment, a copy."""
+        kept = self._kept[index.kind][index.layer]
+        return np.zeros_like(kept[0]) if segment.load is None else kept[segment.load].copy()
+
+    def after(self, index: CacheIndex, segment: Segment) -> Bytes:
+        """The memory for the states of a layer after a segment. Each operation fills its part."""
+        return self._kept[index.kind][index.layer][segment.store]

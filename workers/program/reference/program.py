@@ -21,6 +21,7 @@ from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
 from numaserve.workers.program.reference.ranks import Member, alone
 from numaserve.workers.program.reference.run import Run, Weights
+from numaserve.workers.program.reference.segments import SequenceStates
 from numaserve.workers.program.reference.slots import SlotTable
 from numaserve.workers.program.reference.step import Ints, make_step
 from numaserve.workers.program.setup import ProgramSetup
@@ -81,11 +82,18 @@ class ReferenceProgram:
         self._slots.revert()
 
     def step(
-        self, sequences: Ints, tokens: Ints, targets: Ints, step_id: int = 0, drafts: Sequence[int] = ()
+        self,
+        sequences: Ints,
+        tokens: Ints,
+        targets: Ints,
+        step_id: int = 0,
+        drafts: Sequence[int] = (),
+        *,
+        states: Sequence[SequenceStates] = (),
     ) -> tuple[list[Row], int, int, int]:
         """Run a batch. Raises `ValueError` for one that cannot be run."""
         begin = time.monotonic_ns()
-        step = make_step(self._setup, self._slots, sequences, tokens, targets, drafts=drafts)
+        step = make_step(self._setup, self._slots, sequences, tokens, targets, drafts=drafts, states=states)
         if step.pooled and not self._pools:
             raise ValueError("a step asks for an embedding, but the model was loaded without support for embeddings")
         self._slots.commit()
@@ -130,7 +138,7 @@ class ReferenceProgram:
         return self._caches[0].layers
 
     def state_memory(self, index: CacheIndex) -> tuple[Bytes, Bytes]:
-        """The states of a layer: [slots, bytes] and [pages, bytes]."""
+        """The states of a layer: [slots and snapshots, bytes] and [pages, bytes]."""
         return self._caches[1].memory(index)
 
     def _run(self, run: Run) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, PAGE_SIZE
 from numaserve.workers.program.cost import StepWork
+from numaserve.workers.program.reference.segments import Segment, SequenceStates, check_states, segments
 from numaserve.workers.program.reference.slots import Slot, SlotTable
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE
@@ -24,6 +25,7 @@ class SequenceRows:
     row: int
     start: int
     count: int
+    segments: list[Segment]  # of its states, in order
 
     @property
     def end(self) -> int:
@@ -87,20 +89,31 @@ class Step:
 
 
 def make_step(
-    setup: ProgramSetup, slots: SlotTable, sequences: Ints, tokens: Ints, targets: Ints, *, drafts: Sequence[int] = ()
+    setup: ProgramSetup,
+    slots: SlotTable,
+    sequences: Ints,
+    tokens: Ints,
+    targets: Ints,
+    *,
+    drafts: Sequence[int] = (),
+    states: Sequence[SequenceStates] = (),
 ) -> Step:
-    """The step of a plan: rows of (slot, start, count, from previous, end, targets), token ids, wanted next tokens, and
-    how many of each sequence's tokens are drafts.
+    """The step of a plan: rows of (slot, start, count, from previous, end, targets), token ids, wanted next tokens, how
+    many of each sequence's tokens are drafts, and the snapshots of sequences.
 
     Raises `ValueError` for a plan that cannot be run.
     """
     literal, wanted = iter(tokens.tolist()), iter(targets.tolist())
     given = list(drafts) or [0] * len(sequences)
     _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=given)
+    check_states(setup.limits, sequences.tolist(), given, states)
+    works = {work[0]: work for work in states}
     step, parallel = Step([], [], [], [], []), setup.context_parallel
     for index, (number, start, count, from_previous, end, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
-        sequence = SequenceRows(index, number, slot, len(step.tokens), start, count)
+        row = len(step.tokens)
+        cuts = segments(number, row, start, count, limits=setup.limits, work=works.get(index))
+        sequence = SequenceRows(index, number, slot, row, start, count, cuts)
         step.sequences.append(sequence)
         if parallel is not None and parallel.divides(start, count, sum(each.count for each in step.divided)):
             step.divided.append(sequence)

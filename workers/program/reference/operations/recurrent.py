@@ -7,18 +7,19 @@ from numaserve.workers.program.reference.run import Run
 
 
 def causal_conv(run: Run, op: CausalConv) -> None:
-    """Each sequence's new inputs after those that its slot keeps, or after zeros at position 0."""
-    x, behind = run.get(op.x), op.taps - 1
+    """Each segment's inputs after those of the state that it begins with."""
+    columns, behind = op.out.cols, op.taps - 1
+    x, kept = run.get(op.x)[:, :columns], behind * columns
     weight = run.weights.values(op.weight).reshape(-1, op.taps)
-    memory = run.states.memory(op.state)[0].view(np.float32)[:, : behind * x.shape[1]]
-    states = torch.from_numpy(memory).unflatten(1, (behind, x.shape[1]))
     out = torch.zeros_like(x)
-    for each in run.step.sequences:
-        state = states[each.number].to(x.dtype) if each.start > 0 else x.new_zeros(behind, x.shape[1])
+    for each in (segment for sequence in run.step.sequences for segment in sequence.segments):
+        state = run.states.before(op.state, each).view(np.float32)[:kept]
         rows = slice(each.row, each.row + each.count)
-        inputs = torch.cat([state, x[rows]])
-        out[rows] = torch.einsum("tcj,cj->tc", inputs.unfold(0, op.taps, 1), weight)
-        states[each.number] = inputs[each.count :].to(torch.float32)
+        inputs = torch.cat([torch.from_numpy(state).view(behind, columns).to(x.dtype), x[rows]])
+        if each.count:
+            out[rows] = torch.einsum("tcj,cj->tc", inputs.unfold(0, op.taps, 1), weight)
+        after = inputs[each.count :].to(torch.float32).numpy()
+        run.states.after(op.state, each).view(np.float32)[:kept] = after.reshape(-1)
     bias = run.optional(op.bias)
     out = out if bias is None else out + bias
     run.put(op.out, torch.nn.functional.silu(out) if op.activation == "silu" else out)

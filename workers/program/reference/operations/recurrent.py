@@ -2,8 +2,12 @@
 
 import numpy as np
 import torch
-from numaserve.workers.program.ops.recurrent import CausalConv
+from numaserve.workers.program.caches import DeltaHeads
+from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate
+from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
+
+_NORM_EPS = 1e-6  # of queries and keys
 
 
 def causal_conv(run: Run, op: CausalConv) -> None:
@@ -23,3 +27,55 @@ def causal_conv(run: Run, op: CausalConv) -> None:
     bias = run.optional(op.bias)
     out = out if bias is None else out + bias
     run.put(op.out, torch.nn.functional.silu(out) if op.activation == "silu" else out)
+
+
+def gated_delta(run: Run, op: GatedDelta) -> None:
+    """The rule token by token; between segments states are fp32."""
+    heads = op.heads
+    q, k, v = _parts(run.get(op.x), heads)
+    b, a = run.get(op.gates).chunk(2, dim=1)
+    steps = torch.nn.functional.softplus(a + run.weights.values(op.decay_bias))
+    decays, rates = torch.exp(run.weights.values(op.decay) * steps), torch.sigmoid(b)
+    first = op.offset // 4
+    kept = slice(first, first + heads.values * heads.key_dim * heads.value_dim)
+    out = torch.zeros_like(v)
+    for each in (segment for sequence in run.step.sequences for segment in sequence.segments):
+        before = torch.from_numpy(run.states.before(op.state, each).view(np.float32)[kept])
+        state = before.view(heads.values, heads.key_dim, heads.value_dim).to(v.dtype)
+        for row in range(each.row, each.row + each.count):
+            state = state * decays[row, :, None, None]
+            learned = rates[row, :, None] * (v[row] - _recalled(state, k[row]))
+            state = state + k[row, :, :, None] * learned[:, None]
+            out[row] = _recalled(state, q[row])
+        run.states.after(op.state, each).view(np.float32)[kept] = state.to(torch.float32).numpy().reshape(-1)
+    run.put(op.out, out.flatten(1))
+
+
+def gated_head_norm(run: Run, op: GatedHeadNorm) -> None:
+    """The norm of each head, times silu of the gate."""
+    x, weight = run.get(op.x), run.weights.values(op.weight)
+    gated = normed(x.reshape(len(x), op.heads, len(weight)), weight, op.eps).reshape(x.shape)
+    run.put(op.out, run.numbers.bf16(gated * torch.nn.functional.silu(run.get(op.gate))))
+
+
+def sigmoid_gate(run: Run, op: SigmoidGate) -> None:
+    """The rows times the sigmoid of the gate."""
+    run.put(op.x, run.numbers.bf16(run.get(op.x) * torch.sigmoid(run.get(op.gate))))
+
+
+def _parts(x: torch.Tensor, heads: DeltaHeads) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values of each value head, [tokens, value heads, dimensions]."""
+    keys = heads.keys * heads.key_dim
+    q, k, v = x.split([keys, keys, heads.values * heads.value_dim], dim=1)
+    of_value = torch.arange(heads.values) * heads.keys // max(heads.values, 1)
+    q, k = (_unit(each.reshape(len(x), heads.keys, heads.key_dim))[:, of_value] for each in (q, k))
+    return q * heads.key_dim**-0.5, k, v.reshape(len(x), heads.values, heads.value_dim)
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _NORM_EPS)
+
+
+def _recalled(state: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The values that states [heads, key_dim, value_dim] have for a key of each head."""
+    return (state * key[:, :, None]).sum(1)

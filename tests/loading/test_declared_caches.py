@@ -53,10 +53,11 @@ def test_pages_and_slots_take_what_each_layer_declares(tmp_path: Path) -> None:
 def test_states_are_planned_memory(tmp_path: Path) -> None:
     model = load_model_config(save_echo(tmp_path / "model"))
     partition = model.partition([1])
-    few, many = (
-        rank_needs(replace(OPTIONS, max_running_requests=count), model, partition).scratch[0] for count in (2, 60)
-    )
-    assert many - few == 58 * model.decoder.slot_bytes(partition.ranks[0])
+    few, many = (rank_needs(replace(OPTIONS, max_running_requests=count), model, partition) for count in (2, 60))
+    each = model.decoder.slot_bytes(partition.ranks[0])
+    assert (few.states, many.states) == ([2 * each], [60 * each])
+    assert (few.per_snapshot, many.state_bytes(0, 5)) == ([each], 65 * each)
+    assert few.scratch == many.scratch
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3])

@@ -1,12 +1,19 @@
 """Models that are only described."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from numaserve.workers.layers.axes import KvHeads, QueryHeads
+from numaserve.workers.layers.caches import DeltaState
+from numaserve.workers.layers.layer import Mixer
+from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.registry import family_of
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.buffers import Operand, Partial
+from numaserve.workers.program.caches import CacheIndex
+from numaserve.workers.program.recording.builder import ProgramBuilder
 
 # The shape of SmolLM2-135M: 9 query heads and 3 KV heads do not divide by 2.
 SMOL: dict[str, Any] = {
@@ -45,3 +52,29 @@ def with_experts(
         mlp_only_layers=list(dense),
         **more,
     )
+
+
+@dataclass(frozen=True)
+class _DeltaNet(Mixer):
+    """A gated delta net without weights, for plans of memory."""
+
+    keys: int
+    values: int
+
+    @property
+    def cache(self) -> DeltaState:
+        keys, values = KvHeads("keys", self.keys, self.values), QueryHeads("values", self.values, self.keys)
+        return DeltaState(keys, values, key_dim=128, value_dim=128, behind=3)
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
+        raise NotImplementedError
+
+
+def recurrent(layers: int = 32, *, keys: int = 16, values: int = 32, **changes: object) -> ModelConfig:
+    """A model with a gated delta net in three of four layers, and the memory of its states."""
+    model = configured(num_hidden_layers=layers, **changes)
+    blocks = tuple(
+        block if layer % 4 == 3 else replace(block, attention=_DeltaNet(keys, values))
+        for layer, block in enumerate(model.decoder.blocks)
+    )
+    return replace(model, decoder=replace(model.decoder, blocks=blocks))

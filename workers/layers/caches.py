@@ -42,6 +42,14 @@ class Cache(ABC):
         """Bytes of a slot, whatever the length of its sequence."""
         return 0
 
+    def state_bytes(self, part: RankPart) -> int:
+        """Bytes of a slot that a sequence needs besides its pages to continue."""
+        return 0 if self.is_paged else self.slot_bytes(part)
+
+    def snapshot_bytes(self, part: RankPart) -> int:
+        """Bytes of a copy of a slot's state from which another sequence can continue."""
+        return self.state_bytes(part)
+
     @abstractmethod
     def kind(self, part: RankPart, layers: int) -> CacheKind | StateKind:
         """The kind of `layers` layers with this declaration."""

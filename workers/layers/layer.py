@@ -87,6 +87,14 @@ class Layer:
         """Memory of a slot on one rank, besides its pages."""
         return sum(cache.slot_bytes(part) for cache in self.keeps)
 
+    def state_bytes(self, part: RankPart) -> int:
+        """Memory of a slot's recurrent states on one rank, which is part of `slot_bytes`."""
+        return sum(cache.state_bytes(part) for cache in self.keeps)
+
+    def snapshot_bytes(self, part: RankPart) -> int:
+        """Memory of a snapshot of these states on one rank."""
+        return sum(cache.snapshot_bytes(part) for cache in self.keeps)
+
 
 @dataclass(frozen=True)
 class Mixer(Layer, ABC):

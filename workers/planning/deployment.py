@@ -15,6 +15,7 @@ from numaserve.workers.planning.fitting import fit
 from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
+from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
 
 
@@ -27,7 +28,13 @@ class RankResources:
     cpus: tuple[int, ...]
     weight_bytes: int
     kv_bytes: int
+    state_bytes: int  # of recurrent states: of slots and of snapshots
     scratch_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """The rank's memory in total."""
+        return self.weight_bytes + self.kv_bytes + self.state_bytes + self.scratch_bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Deployment:
     ring_slot_bytes: int
     ranks: list[RankResources]
     num_pages: int
+    num_snapshots: int  # of the recurrent states of a sequence; 0 without any, or without a cache of them
+    max_running_requests: int
     context_length: int
     max_step_tokens: int
     max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
@@ -62,7 +71,9 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         check_experts(model, len(ranks))
     if options.drafts:
         check_drafts(options, model)
+    check_state_cache(options, model)
     memory = fit(options, model, topology, ranks)
+    options = replace(options, max_running_requests=memory.max_running_requests)
     partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
     tokens = step_tokens(options)
     launches = [
@@ -86,12 +97,19 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             backend=options.backend,
             draft=None if options.draft is None else DraftModel(options.draft.model, options.draft.settings),
             drafter=options.drafter,
+            num_snapshots=memory.num_snapshots,
         )
         for rank in range(len(ranks))
     ]
     resources = [
         RankResources(
-            rank, each.node, each.cpus, needs.weights[rank], needs.per_page[rank] * num_pages, needs.scratch[rank]
+            rank,
+            each.node,
+            each.cpus,
+            weight_bytes=needs.weights[rank],
+            kv_bytes=needs.per_page[rank] * num_pages,
+            state_bytes=needs.state_bytes(rank, memory.num_snapshots),
+            scratch_bytes=needs.scratch[rank],
         )
         for rank, each in enumerate(ranks)
     ]
@@ -101,6 +119,8 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         ring_slot_bytes=ring_slot_bytes(options, model, partition),
         ranks=resources,
         num_pages=num_pages,
+        num_snapshots=memory.num_snapshots,
+        max_running_requests=options.max_running_requests,
         context_length=context,
         max_step_tokens=tokens,
         max_logit_rows=max_logit_rows(options),

@@ -20,16 +20,33 @@ MEMORY_PAGE = 4096
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """Bytes that each rank needs, by rank: for weights, for scratch, and for a page of KV cache."""
+    """Bytes that each rank needs, by rank: for weights, for scratch, for the recurrent states of all slots, for a
+    snapshot of those of one slot, and for a page of KV cache."""
 
     weights: list[int]
     scratch: list[int]
+    states: list[int]
+    per_snapshot: list[int]
     per_page: list[int]
 
     @property
     def parts(self) -> tuple[list[int], ...]:
-        """The lists of weights, scratch and pages."""
-        return self.weights, self.scratch, self.per_page
+        """The lists of all kinds of memory."""
+        return self.weights, self.scratch, self.states, self.per_snapshot, self.per_page
+
+    @property
+    def fixed(self) -> list[int]:
+        """The memory of each rank besides caches."""
+        return [sum(each) for each in zip(self.weights, self.scratch, self.states, strict=True)]
+
+    def state_bytes(self, rank: int, num_snapshots: int) -> int:
+        """Return the memory of a rank for the states of slots and snapshots."""
+        return self.states[rank] + num_snapshots * self.per_snapshot[rank]
+
+    def snapshots_in(self, gib: float) -> int:
+        """Return the number of snapshots that all ranks together store in memory of that size."""
+        total = sum(self.per_snapshot)
+        return int(gib * GIB) // total if total else 0
 
 
 def max_logit_rows(options: DeploymentOptions) -> int:
@@ -85,6 +102,8 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     return RankNeeds(
         weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
         scratch=[fixed + _slot_bytes(options, model, part) + _activation_bytes(options, model, part) for part in ranks],
+        states=[options.max_running_requests * model.decoder.state_bytes(part) for part in ranks],
+        per_snapshot=[model.decoder.snapshot_bytes(part) for part in ranks],
         per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
     )
 
@@ -99,7 +118,9 @@ def _of_draft(
 
 
 def _slot_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
-    return model.decoder.slot_bytes(part) * options.max_running_requests
+    """Return the memory of all slots besides pages and recurrent states."""
+    decoder = model.decoder
+    return (decoder.slot_bytes(part) - decoder.state_bytes(part)) * options.max_running_requests
 
 
 def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:

@@ -21,7 +21,7 @@ class DeploymentOptions:
     """The operator's options. None leaves the choice to `make_deployment`."""
 
     model: str  # the folder or .gguf file that the workers open
-    max_running_requests: int
+    max_running_requests: int  # slots
     max_step_tokens: int  # prompt and output tokens in one step
     mem_fraction_static: float
     step_deadline_s: float
@@ -29,8 +29,10 @@ class DeploymentOptions:
     threads_per_worker: int | None = None
     reserve_core: bool = False
     context_length: int | None = None
+    may_run_fewer: bool = False  # whether `max_running_requests` is a default, lowered where states take much memory
     kv_cache_gib: float | None = None  # of all ranks together
-    memory_bytes: int | None = None  # for weights, scratch and KV cache of all ranks together
+    state_cache_gib: float | None = None  # for snapshots of recurrent states, of all ranks together
+    memory_bytes: int | None = None  # for weights, scratch, states and KV cache of all ranks together
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"

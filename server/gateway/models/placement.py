@@ -45,7 +45,7 @@ class Placed:
         """Bytes of memory of the model, by node."""
         taken: dict[int, int] = {}
         for rank in self.deployment.ranks:
-            taken[rank.node] = taken.get(rank.node, 0) + rank.weight_bytes + rank.kv_bytes + rank.scratch_bytes
+            taken[rank.node] = taken.get(rank.node, 0) + rank.nbytes
         return taken
 
     @property

@@ -14,6 +14,7 @@ from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
 from numaserve.workers.planning.roofline.phases import PhaseEstimate, RankMachine, Roofline, decode_step, prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
+from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
 
 # Overhead of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
@@ -103,6 +104,7 @@ def make_estimate(
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
         check_experts(config, len(ranks))
+    check_state_cache(options, config)
     partition = config.partition(shares, options.settings)
     memory = node_memory(options, config, topology, ranks, partition=partition, context=context)
     fits = all(node.fits for node in memory)

@@ -12,6 +12,7 @@ from numaserve.workers.planning.narrower import narrower_settings
 from numaserve.workers.planning.needs import format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
+from numaserve.workers.planning.states import least_snapshots
 from numaserve.workers.planning.topology import Topology
 
 
@@ -23,13 +24,14 @@ class NodeMemory:
     ranks: int
     weights: int
     kv_cache: int
+    states: int
     scratch: int
     usable: int
 
     @property
     def needed(self) -> int:
         """The bytes needed in total."""
-        return self.weights + self.kv_cache + self.scratch
+        return self.weights + self.kv_cache + self.states + self.scratch
 
     @property
     def fits(self) -> bool:
@@ -48,10 +50,13 @@ def node_memory(
 ) -> list[NodeMemory]:
     """Return the memory of each node when the KV cache holds `max_running_requests` sequences of `context` tokens.
 
+    Recurrent states have the snapshots of `state_cache_gib`, or the fewest that a server has by default.
     Raises `OperatorError` if the checkpoint does not support the formats asked for.
     """
     needs = rank_needs(options, model, partition)
-    pages = options.max_running_requests * pages_of(context) + 1
+    slots, cached = options.max_running_requests, options.state_cache_gib
+    pages = slots * pages_of(context) + 1
+    snapshots = least_snapshots(slots) if cached is None else needs.snapshots_in(cached)
     found = []
     for node in topology.nodes:
         own = [rank for rank, each in enumerate(ranks) if each.node == node.id]
@@ -61,6 +66,7 @@ def node_memory(
                 len(own),
                 sum(needs.weights[rank] for rank in own),
                 sum(needs.per_page[rank] for rank in own) * pages,
+                sum(needs.state_bytes(rank, snapshots) for rank in own),
                 sum(needs.scratch[rank] for rank in own),
                 int(node.free_bytes * options.mem_fraction_static),
             )
@@ -97,6 +103,8 @@ def remedies(
     ]
     if fewer:
         yield f"--max-running-requests {fewer[0]}"
+    if not model.reuses_prefixes and fits(replace(options, state_cache_gib=0.0)):
+        yield "a smaller --state-cache-gib"
     shorter = [tokens for tokens in _halves(context) if fits(options, tokens)]
     if shorter:
         yield f"a context of {shorter[0]} tokens"

@@ -30,7 +30,7 @@ def bench_load(
     model: Model = None, *, shape: Shape = None, tp: Tp = None, options: dict[str, Any], json: Json = None
 ) -> None:
     """Load a model from its files and from packed weights, compared with reading them from the page cache."""
-    options |= {"max_running_requests": 1, "context_length": 32}
+    options |= {"max_running_requests": 1, "context_length": 32, "state_cache_gib": 0}
     with MachineReport("load", json) as report, checkpoint(model, shape, report.say) as (name, path):
         for deployment in deployments(name, path, tp, options):
             report.add(_load_rows(about(name, deployment), path, deployment, report.say))

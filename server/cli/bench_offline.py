@@ -44,7 +44,8 @@ def bench_offline(
     from numaserve.server.cli.bench_estimate import RunEstimate  # noqa: PLC0415
 
     batches = batch_size or [1]
-    options |= {"max_running_requests": max(batches), "context_length": max(32, input_len + output_len)}
+    limits = {"max_running_requests": max(batches), "context_length": max(32, input_len + output_len)}
+    options |= limits | {"state_cache_gib": 0}
     with MachineReport("offline", json) as report, checkpoint(model, shape, report.say) as (name, path):
         isa = instruction_set()
         report.console.print(f"{isa}: {name}", highlight=False)

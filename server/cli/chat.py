@@ -21,7 +21,7 @@ _HELP = "Ctrl-C stops an answer. /reset starts a new conversation. Ctrl-D or /qu
 _CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
 
-@takes_settings("tp", "context_length", "kv_cache_gib", "threads_per_worker")
+@takes_settings("tp", "context_length", "kv_cache_gib", "state_cache_gib", "threads_per_worker")
 def chat(
     target: Annotated[
         str,

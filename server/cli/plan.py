@@ -30,7 +30,7 @@ _WIDTH = 120  # columns without a terminal
 
 @takes_settings(
     *("tp", "backend", "task", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static"),
-    *("draft_model", "draft_quantization", "speculative"),
+    *("draft_model", "draft_quantization", "speculative", "state_cache_gib"),
 )
 def plan(
     model: Annotated[

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 Task = Literal["generate", "embed", "score"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
+DEFAULT_RUNNING_REQUESTS = 64
 
 
 class ServeConfig(BaseModel):
@@ -67,7 +68,13 @@ class ServeConfig(BaseModel):
         description="Maximum tokens of a sequence, prompt and output together. Default: the model's context "
         "length, or the size of the KV cache if that is smaller.",
     )
-    max_running_requests: int = Field(64, ge=1, le=4096, description="Maximum number of sequences in a batch.")
+    max_running_requests: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="Maximum number of sequences in a batch. Default: 64, or fewer for a model whose recurrent states "
+        "would take too much memory.",
+    )
     max_queued_requests: int = Field(
         512, ge=0, le=1 << 20, description="Maximum number of requests in the queue. Further requests get status 429."
     )
@@ -95,14 +102,22 @@ class ServeConfig(BaseModel):
         le=1 << 14,
         description="Size of the KV cache of all ranks together, in GiB. Default: all that fits in memory.",
     )
+    state_cache_gib: float | None = Field(
+        None,
+        ge=0,
+        le=1 << 14,
+        description="Size of the cached states of a model with recurrent layers, of all ranks together, in GiB. A "
+        "shared prompt prefix is reused up to a cached state. 0 caches none. Default: a quarter of the memory that "
+        "weights, scratch and running sequences leave, at most 8 states for each running sequence.",
+    )
     mem_fraction_static: float = Field(
-        0.85, gt=0, le=0.98, description="Fraction of a node's free memory for weights, scratch and KV cache."
+        0.85, gt=0, le=0.98, description="Fraction of a node's free memory for weights, scratch and caches."
     )
     memory_gib: float | None = Field(
         None,
         gt=0,
         le=1 << 16,
-        description="Maximum memory for weights, scratch and KV cache of all ranks together, in GiB. Default: the "
+        description="Maximum memory for weights, scratch and caches of all ranks together, in GiB. Default: the "
         "free memory.",
     )
     weights_cache_gib: float = Field(
@@ -263,6 +278,11 @@ class ServeConfig(BaseModel):
         False, description="Reject requests with unknown fields instead of ignoring the fields."
     )
     log_prompts: bool = Field(False, description="Write prompts to the log.")
+
+    @property
+    def running_limit(self) -> int:
+        """The most sequences in a batch; a deployment may lower the default."""
+        return self.max_running_requests or DEFAULT_RUNNING_REQUESTS
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:

@@ -203,7 +203,7 @@ def _example_of(placed: Placed) -> Example:
 
 def _connections(models: ModelsFile) -> int:
     """Return the number of connections that clients may have. Raises `OperatorError` if there are too few."""
-    running = sum(each.config.max_running_requests for each in models.models.values())
+    running = sum(each.config.running_limit for each in models.models.values())
     count = len(models.models)
     # A request to all models takes one connection to each model process, in addition to the client's.
     return check_descriptors(running, 1 + count, count * (IDLE_CONNECTIONS + DESCRIPTORS))

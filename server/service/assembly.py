@@ -99,7 +99,7 @@ def make_engine(
         SchedulerConfig(
             num_pages=deployment.num_pages,
             context_length=deployment.context_length,
-            max_running_requests=config.max_running_requests,
+            max_running_requests=deployment.max_running_requests,
             max_step_tokens=deployment.max_step_tokens,
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
@@ -112,7 +112,7 @@ def make_engine(
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
-    board_factory = partial(create_mask_board, mask_rows(config.max_running_requests), checked.vocab_size)
+    board_factory = partial(create_mask_board, mask_rows(deployment.max_running_requests), checked.vocab_size)
     spec = GroupSpec(
         deployment.launches,
         ring_factory if world_size > 1 else None,
@@ -184,7 +184,7 @@ def make_http_server(
         limits=ApiLimits(
             context_length=checked.deployment.context_length,
             vocab_size=checked.vocab_size,
-            max_sequences=config.max_running_requests + config.max_queued_requests,
+            max_sequences=checked.deployment.max_running_requests + config.max_queued_requests,
             request_timeout=config.request_timeout,
         ),
         api_keys=checked.key_sources.keys,

@@ -107,7 +107,7 @@ def _check(started: Started) -> Checked:
         check_vocabulary(tokenizer, Path(options.draft.model))
     parser = config.tool_call_parser
     calls = tool_format(parser, tokenizer.chat_template)
-    answers = config.max_running_requests + config.max_queued_requests
+    answers = deployment.max_running_requests + config.max_queued_requests
     responses = None if embeds else response_template(parser, calls, path, tokenizer, max_answers=answers)
     judge = find_judge(path, tokenizer) if config.task == "score" else None
     tokenizer_check.finish()

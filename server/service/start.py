@@ -38,7 +38,7 @@ def run_service(
     )
     set_up_logging(config.log_level, config.log_format, None if link is None else link.name)
     key_sources.log_sharing()
-    check_descriptors(config.max_running_requests)
+    check_descriptors(config.running_limit)
     with contextlib.ExitStack() as closing:
         bound = bind_listeners(config) if link is None else [link.listener]
         listeners = [closing.enter_context(each) for each in bound]

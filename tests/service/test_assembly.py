@@ -15,7 +15,7 @@ from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.workers.planning.deployment import make_deployment
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
-from tests.support.configured import configured
+from tests.support.configured import configured, recurrent
 from tests.support.machines import machine
 
 
@@ -25,6 +25,21 @@ def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
+
+
+@pytest.mark.parametrize(("given", "runs"), [({}, 16), ({"max_running_requests": 40}, 40)])
+def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(given: dict[str, int], runs: int) -> None:
+    config = load_config({"model": "demo", **given})
+    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4, free_gib=10))
+    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
+    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == runs
+
+
+def test_no_states_are_cached_without_a_prefix_cache() -> None:
+    config = load_config({"model": "demo", "prefix_cache": False, "state_cache_gib": 1})
+    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4))
+    assert deployment.num_snapshots == 0
 
 
 def test_the_gateway_s_reader_is_the_one_that_may_be_too_slow() -> None:

@@ -25,7 +25,8 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
     mtp = _predicts(config, model, weights=weights)
     return DeploymentOptions(
         model=str(model),
-        max_running_requests=config.max_running_requests,
+        max_running_requests=config.running_limit,
+        may_run_fewer=config.max_running_requests is None,
         max_step_tokens=config.chunked_prefill_size,
         mem_fraction_static=config.mem_fraction_static,
         step_deadline_s=config.step_deadline_seconds,
@@ -34,6 +35,7 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         reserve_core=config.reserve_core,
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
+        state_cache_gib=config.state_cache_gib if config.prefix_cache else 0.0,
         memory_bytes=None if config.memory_gib is None else int(config.memory_gib * GIB),
         settings=structs.replace(config.settings, pooled=config.task == "embed", mtp=mtp),
         weights_cache=_weights_cache(config),

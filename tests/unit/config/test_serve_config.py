@@ -41,6 +41,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "port": 70000}, "port must be between 0 and 65535, not '70000'"),
         ({"model": "demo", "mem_fraction_static": 1.5}, "mem_fraction_static must be above 0 and at most 0.98"),
         ({"model": "demo", "kv_cache_gib": float("nan")}, "kv_cache_gib must be above 0"),
+        ({"model": "demo", "state_cache_gib": -1}, "state_cache_gib must be between 0 and 16384"),
         ({"model": "demo", "log_level": "loud"}, "log_level must be 'debug', 'info', 'warning' or 'error'"),
         ({"model": "demo", "log_format": "xml"}, "log_format must be 'auto', 'text' or 'json', not 'xml'"),
         (

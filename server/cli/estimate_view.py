@@ -88,9 +88,12 @@ def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
 
 
 def _memory_table(nodes: list[NodeMemory]) -> Table:
-    table = _table("Memory", "node", "ranks", "weights", "KV cache", "scratch (about)", "needed", "available", "fits")
+    has_states = any(node.states for node in nodes)
+    caches = ("KV cache", "states") if has_states else ("KV cache",)
+    table = _table("Memory", "node", "ranks", "weights", *caches, "scratch (about)", "needed", "available", "fits")
     for node in nodes:
-        sizes = (node.weights, node.kv_cache, node.scratch, node.needed, node.usable)
+        cached = (node.kv_cache, node.states) if has_states else (node.kv_cache,)
+        sizes = (node.weights, *cached, node.scratch, node.needed, node.usable)
         table.add_row(str(node.node), str(node.ranks), *map(format_bytes, sizes), "yes" if node.fits else "no")
     return table
 

@@ -14,13 +14,15 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
     """Print the placement of each model. Raises `OperatorError` for models that cannot be loaded together."""
     models = read_models_file(path, max_loaded)
     plan = place_models(models, machine)
+    has_states = any(rank.state_bytes for each in plan.placed.values() for rank in each.deployment.ranks)
+    caches = ("KV cache", "states") if has_states else ("KV cache",)
     table = Table(
-        *("model", "node", "cores", "ranks", "weights", "KV cache", "scratch", "context", "loaded"),
+        *("model", "node", "cores", "ranks", "weights", *caches, "scratch", "context", "loaded"),
         title="Models",
         title_justify="left",
     )
     for name, placed in plan.placed.items():
-        for row in _rows(name, placed):
+        for row in _rows(name, placed, has_states=has_states):
             table.add_row(*row)
     console.print(table)
     for name, placed in plan.placed.items():
@@ -34,7 +36,7 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
     check_together(plan, models.max_loaded)
 
 
-def _rows(name: str, placed: Placed) -> list[tuple[str, ...]]:
+def _rows(name: str, placed: Placed, *, has_states: bool) -> list[tuple[str, ...]]:
     """Return a row for each node; the first row also has the figures of the model."""
     place, rows = placed.spec.place, list[tuple[str, ...]]()
     when = "pinned" if place.pinned else place.load
@@ -43,6 +45,7 @@ def _rows(name: str, placed: Placed) -> list[tuple[str, ...]]:
         sizes = (
             sum(each.weight_bytes for each in ranks),
             sum(each.kv_bytes for each in ranks),
+            *([sum(each.state_bytes for each in ranks)] if has_states else []),
             sum(each.scratch_bytes for each in ranks),
         )
         cores = format_cpu_list(cpu for each in ranks for cpu in each.cpus)

@@ -94,9 +94,15 @@ def _print_facts(console: Console, machine: Topology) -> None:
 def _ranks_table(deployment: Deployment, name: str) -> Table:
     dtype = deployment.launches[0].settings.kv_cache_dtype
     title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages in {dtype}"
-    table = Table("rank", "node", "cores", "weights", "KV cache", "scratch (about)", title=title, title_justify="left")
+    has_states = any(rank.state_bytes for rank in deployment.ranks)
+    if has_states:
+        running, cached = deployment.max_running_requests, deployment.num_snapshots
+        title += f", states of {running} running and {cached} cached sequences"
+    caches = ("KV cache", "states") if has_states else ("KV cache",)
+    table = Table("rank", "node", "cores", "weights", *caches, "scratch (about)", title=title, title_justify="left")
     for rank in deployment.ranks:
-        sizes = (rank.weight_bytes, rank.kv_bytes, rank.scratch_bytes)
+        of_caches = (rank.kv_bytes, rank.state_bytes) if has_states else (rank.kv_bytes,)
+        sizes = (rank.weight_bytes, *of_caches, rank.scratch_bytes)
         table.add_row(
             str(rank.rank), str(rank.node), format_cpu_list(rank.cpus), *(format_bytes(size) for size in sizes)
         )

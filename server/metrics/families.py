@@ -238,6 +238,13 @@ class WorkerFamilies:
             "rank",
         )
         self.rss = series.by(Gauge, "numaserve_worker_rss_bytes", "Resident memory of the worker in bytes.", "rank")
+        self.states = series.by(
+            Gauge,
+            "numaserve_worker_state_bytes",
+            "Memory of the worker's recurrent states in bytes, of running and of cached sequences. 0 for a model "
+            "without recurrent layers.",
+            "rank",
+        )
 
 
 class CommonFamilies:

@@ -163,7 +163,15 @@ class Metrics:
         for stage, duration in stages.items():
             self._workers.stage[stage].observe(duration)
 
-    def worker(self, rank: int, *, up: bool, rss_bytes: int | None = None, misplaced_pages: int | None = None) -> None:
+    def worker(
+        self,
+        rank: int,
+        *,
+        up: bool,
+        rss_bytes: int | None = None,
+        misplaced_pages: int | None = None,
+        state_bytes: int | None = None,
+    ) -> None:
         """Set the state of a worker; an unknown figure keeps its last value."""
         label = str(rank)
         self._workers.up(label).set(1 if up else 0)
@@ -171,6 +179,8 @@ class Metrics:
             self._workers.rss(label).set(rss_bytes)
         if misplaced_pages is not None:
             self._workers.misplaced(label).set(misplaced_pages)
+        if state_bytes is not None:
+            self._workers.states(label).set(state_bytes)
 
     def memory_bound(self, rank: int, bound: bool) -> None:
         """Set whether the memory of a worker is bound to its node."""

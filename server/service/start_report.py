@@ -9,7 +9,7 @@ from numaserve.server.common.version import installed_version
 from numaserve.server.service.assembly import Checked
 from numaserve.server.service.process.logs import block
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.planning.deployment import RankResources
+from numaserve.workers.planning.deployment import Deployment, RankResources
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.products import products_text
 from numaserve.workers.planning.topology import format_cpu_list
@@ -29,9 +29,13 @@ def _by_node(checked: Checked) -> dict[int, list[RankResources]]:
     return nodes
 
 
-def _sizes(ranks: list[RankResources]) -> tuple[int, int]:
-    """Return the bytes of the weights and of the KV cache."""
-    return sum(each.weight_bytes for each in ranks), sum(each.kv_bytes for each in ranks)
+def _sizes(ranks: list[RankResources]) -> tuple[int, int, int]:
+    """Return the bytes of the weights, of the KV cache and of recurrent states."""
+    return (
+        sum(each.weight_bytes for each in ranks),
+        sum(each.kv_bytes for each in ranks),
+        sum(each.state_bytes for each in ranks),
+    )
 
 
 def _cpus(ranks: list[RankResources]) -> list[int]:
@@ -42,7 +46,8 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
     """Return the report as labels and texts."""
     config, deployment, nodes = checked.config, checked.deployment, _by_node(checked)
     ranks, cores = len(deployment.ranks), len(_cpus(deployment.ranks))
-    weights, kv_cache = _sizes(deployment.ranks)
+    running = deployment.max_running_requests
+    weights, kv_cache, states = _sizes(deployment.ranks)
     products = products_text(deployment.multiplied_by)
     machine = (
         f"{len(nodes)} of {_count(len(checked.machine.nodes), 'node')}, {_count(ranks, 'rank')} on {cores} of"
@@ -56,17 +61,24 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
         ("machine", machine),
         *((f"node {node}", _on_node(own)) for node, own in sorted(nodes.items())),
         ("weights", formats),
-        ("context", f"{deployment.context_length} tokens, at most {config.max_running_requests} sequences at a time"),
+        ("context", f"{deployment.context_length} tokens, at most {running} sequences at a time"),
         ("KV cache", f"{deployment.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
+        *_state_rows(deployment, states),
         ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
     ]
 
 
+def _state_rows(deployment: Deployment, nbytes: int) -> list[tuple[str, str]]:
+    running, cached = deployment.max_running_requests, deployment.num_snapshots
+    return [("states", f"{running} running and {cached} cached, {format_bytes(nbytes)}")] if nbytes else []
+
+
 def _on_node(ranks: list[RankResources]) -> str:
-    weights, kv_cache = map(format_bytes, _sizes(ranks))
+    weights, kv_cache, states = _sizes(ranks)
     numbers, cpus = format_cpu_list(each.rank for each in ranks), format_cpu_list(_cpus(ranks))
     name = "rank" if len(ranks) == 1 else "ranks"
-    return f"{name} {numbers} on cores {cpus}: weights {weights}, KV cache {kv_cache}"
+    sizes = f"weights {format_bytes(weights)}, KV cache {format_bytes(kv_cache)}"
+    return f"{name} {numbers} on cores {cpus}: {sizes}{f', states {format_bytes(states)}' if states else ''}"
 
 
 def _count(number: int, name: str) -> str:
@@ -76,7 +88,7 @@ def _count(number: int, name: str) -> str:
 def _fields(checked: Checked) -> dict[str, object]:
     """Return the report as data; sizes are in bytes."""
     config, deployment = checked.config, checked.deployment
-    weights, kv_cache = _sizes(deployment.ranks)
+    weights, kv_cache, states = _sizes(deployment.ranks)
     return {
         "model": checked.name,
         "version": installed_version(),
@@ -93,6 +105,7 @@ def _fields(checked: Checked) -> dict[str, object]:
                 "cores": format_cpu_list(each.cpus),
                 "weight_bytes": each.weight_bytes,
                 "kv_bytes": each.kv_bytes,
+                "state_bytes": each.state_bytes,
             }
             for each in deployment.ranks
         ],
@@ -100,10 +113,12 @@ def _fields(checked: Checked) -> dict[str, object]:
         "weight_formats": list(deployment.weight_formats),
         "multiplied_by": deployment.multiplied_by,
         "context_length": deployment.context_length,
-        "max_running_requests": config.max_running_requests,
+        "max_running_requests": deployment.max_running_requests,
         "kv_cache_tokens": deployment.num_pages * PAGE_SIZE,
         "kv_cache_bytes": kv_cache,
         "kv_cache_dtype": deployment.launches[0].settings.kv_cache_dtype,
+        "cached_states": deployment.num_snapshots,
+        "state_bytes": states,
         "speculative": list(checked.drafters) or "off",
         "draft_model": config.draft_model if "draft_model" in checked.drafters else None,
     }

@@ -18,7 +18,7 @@ _SUFFIX = {"counter": "_total", "info": "_info"}
 def metrics() -> str:
     """Each metric with its labels, and their values where they are words."""
     shown = Metrics("m")
-    shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0)
+    shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     shown.request_over_limit("alice")
     shown.describe(version="", model="", isa="", tp=0)
     shown.describe_cache(page_size=0, num_pages=0, dtype="", prefix_cache=True)

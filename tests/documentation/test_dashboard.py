@@ -20,7 +20,7 @@ SHOWN = {title: panel for title, panel in PANELS.items() if panel["type"] != "ro
 @pytest.fixture(scope="module")
 def families() -> set[str]:
     metrics = Metrics("m")
-    metrics.worker(0, up=True, rss_bytes=0, misplaced_pages=0)
+    metrics.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     metrics.request_over_limit("a key")
     return {sample.name for metric in metrics.registry.collect() for sample in metric.samples} | {
         metric.name for metric in metrics.registry.collect()

@@ -19,7 +19,7 @@ ENTRIES = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", (ROOT / "docs" / "oper
 def samples() -> dict[str, list[dict[str, str]]]:
     """The labels of each series that /metrics shows."""
     metrics = Metrics("m")
-    metrics.worker(0, up=True, rss_bytes=0, misplaced_pages=0)
+    metrics.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     found: dict[str, list[dict[str, str]]] = {}
     for metric in metrics.registry.collect():
         for sample in metric.samples:

@@ -17,7 +17,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import Topology
 
-from tests.support.configured import configured
+from tests.support.configured import configured, recurrent
 from tests.support.machines import machine
 
 GIB = 1 << 30
@@ -77,6 +77,17 @@ def test_a_json_log_has_one_record_with_a_field_for_each_figure(caplog: pytest.L
     # 30 layers, 3 heads, keys and values of 64 codes and a scale.
     assert 0.9 * GIB < fields["kv_cache_tokens"] * 30 * 3 * 2 * 64 <= GIB
     assert (fields["kv_cache_dtype"], fields["context_length"], fields["speculative"]) == ("int8", 8192, "off")
+
+
+def test_recurrent_states_have_a_line_and_fields_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    record = record_of(caplog, machine(4, free_gib=10), recurrent(), state_cache_gib=1.0)
+    rows = {line[2:13].strip(): line[15:] for line in TextFormatter().format(record).splitlines()}
+    assert rows["states"] == "16 running and 20 cached, 1.8 GiB"
+    assert rows["context"] == "8192 tokens, at most 16 sequences at a time"
+    assert rows["node 0"].endswith(", states 1.8 GiB")
+    fields = json.loads(JsonFormatter().format(record))
+    assert (fields["max_running_requests"], fields["cached_states"]) == (16, 20)
+    assert fields["state_bytes"] == fields["ranks"][0]["state_bytes"] == 36 * (50.25 * 2**20)
 
 
 def test_the_backend_without_kernels_has_no_instruction_set(caplog: pytest.LogCaptureFixture) -> None:

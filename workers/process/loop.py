@@ -131,6 +131,7 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             weight_bytes=model.weight_bytes,
             kv_bytes=model.kv_bytes,
             misplaced_pages=model.misplaced_pages(),
+            state_bytes=model.state_bytes,
             memory_bound=node.memory_bound,
             weights_from=model.origin,
             weights_ns=round(model.load_seconds * 1e9),

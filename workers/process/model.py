@@ -67,6 +67,7 @@ class RankModel:
             self._loaded.append(RankWeights(of_draft))
         self.weight_bytes = sum(each.weight_bytes for each in self._loaded)
         self.kv_bytes = sum(each.kv_bytes for each in self._loaded)
+        self.state_bytes = sum(each.state_bytes for each in self._loaded)
         self._launch = launch
         self._node = node
         before = 0

@@ -51,6 +51,9 @@ class RankWeights:
         self.weight_bytes = self.part.weight_bytes()
         kept = launch.backend, launch.settings.kv_cache_dtype
         self.kv_bytes = page_bytes(self.config, self.part, *kept) * launch.num_pages  # of all Programs of the model
+        decoder, part = self.config.decoder, self.part
+        states = launch.max_running_requests * decoder.state_bytes(part)
+        self.state_bytes = states + launch.num_snapshots * decoder.snapshot_bytes(part)
 
     def load(self, node: NodeContext, report: Callable[[int], None]) -> None:
         """Load the weights; `report` gets the bytes of packed weights that are done."""

@@ -71,5 +71,7 @@ def workers_info(
                 "weights_seconds": told.weights_ns / 1e9,
                 "kv_bytes": told.kv_bytes,
             }
+            if told.state_bytes:
+                worker["state_bytes"] = told.state_bytes
         workers.append(worker)
     return workers

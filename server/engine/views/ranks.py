@@ -28,7 +28,11 @@ class Ranks:
             self._ready[message.rank] = message
             self._metrics.memory_bound(message.rank, message.memory_bound)
         self._metrics.worker(
-            message.rank, up=True, rss_bytes=message.rss_bytes, misplaced_pages=message.misplaced_pages
+            message.rank,
+            up=True,
+            rss_bytes=message.rss_bytes,
+            misplaced_pages=message.misplaced_pages,
+            state_bytes=message.state_bytes if isinstance(message, Ready) else None,
         )
 
     def up(self, config: EngineConfig) -> None:

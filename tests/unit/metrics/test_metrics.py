@@ -61,7 +61,7 @@ def test_every_name_of_the_contract_is_there(metrics: Metrics) -> None:
 
 
 def test_every_series_but_the_process_s_names_the_model(metrics: Metrics) -> None:
-    metrics.worker(0, up=True, rss_bytes=1, misplaced_pages=0)
+    metrics.worker(0, up=True, rss_bytes=1, misplaced_pages=0, state_bytes=0)
     for family in rendered(metrics).values():
         for sample in family.samples:
             expected = None if family.name.startswith("process_") else NAME
@@ -126,7 +126,7 @@ def test_a_step_counts_its_phase_its_tokens_and_the_stages_that_are_known(metric
 def test_gauges_hold_the_last_value(metrics: Metrics) -> None:
     metrics.pages(free=1, cached=2, active=3)
     metrics.requests(waiting=4, running=5)
-    metrics.worker(1, up=True, rss_bytes=6, misplaced_pages=7)
+    metrics.worker(1, up=True, rss_bytes=6, misplaced_pages=7, state_bytes=8)
     metrics.worker(1, up=False)
     assert [value(metrics, "numaserve_kv_pages", state=s) for s in ("free", "cached", "active")] == [1, 2, 3]
     assert value(metrics, "numaserve_kv_usage_ratio") == 0.5
@@ -134,6 +134,7 @@ def test_gauges_hold_the_last_value(metrics: Metrics) -> None:
     assert value(metrics, "numaserve_worker_up", rank="1") == 0
     assert value(metrics, "numaserve_worker_rss_bytes", rank="1") == 6
     assert value(metrics, "numaserve_worker_misplaced_pages", rank="1") == 7
+    assert value(metrics, "numaserve_worker_state_bytes", rank="1") == 8
 
 
 def test_gateways_find_queue_and_cache_under_the_names_they_know(metrics: Metrics) -> None:

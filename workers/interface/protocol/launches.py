@@ -90,6 +90,7 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     weight_bytes: int
     kv_bytes: int
     misplaced_pages: int  # memory pages of weights and KV cache that are on another node than the rank's node
+    state_bytes: int = 0  # of recurrent states, of slots and snapshots
     memory_bound: bool = True  # whether the kernel keeps them there; if not, they stay where first touched
     weights_from: WeightsOrigin = "checkpoint"
     weights_ns: int = 0  # nanoseconds that loading the weights took

@@ -1,5 +1,6 @@
 """The memory of a host's nodes that a model takes, and changes that would make it fit."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.narrower import narrower_settings
-from numaserve.workers.planning.needs import format_bytes, pages_of, rank_needs
+from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.states import least_snapshots
@@ -54,9 +55,8 @@ def node_memory(
     Raises `OperatorError` if the checkpoint does not support the formats asked for.
     """
     needs = rank_needs(options, model, partition)
-    slots, cached = options.max_running_requests, options.state_cache_gib
-    pages = slots * pages_of(context) + 1
-    snapshots = least_snapshots(slots) if cached is None else needs.snapshots_in(cached)
+    pages = options.max_running_requests * pages_of(context) + 1
+    snapshots = _snapshots(options, needs)
     found = []
     for node in topology.nodes:
         own = [rank for rank, each in enumerate(ranks) if each.node == node.id]
@@ -72,6 +72,19 @@ def node_memory(
             )
         )
     return found
+
+
+def _snapshots(options: DeploymentOptions, needs: RankNeeds) -> int:
+    cached = options.state_cache_gib
+    return least_snapshots(options.max_running_requests) if cached is None else needs.snapshots_in(cached)
+
+
+def _smaller_state_caches(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> Iterator[float]:
+    """Yield smaller sizes of the cached states, the largest first."""
+    needs = rank_needs(options, model, partition)
+    each = sum(needs.per_snapshot)
+    for count in (*_halves(_snapshots(options, needs)), 0) if each else ():
+        yield math.ceil(100 * count * each / GIB) / 100
 
 
 def remedies(
@@ -103,8 +116,10 @@ def remedies(
     ]
     if fewer:
         yield f"--max-running-requests {fewer[0]}"
-    if not model.reuses_prefixes and fits(replace(options, state_cache_gib=0.0)):
-        yield "a smaller --state-cache-gib"
+    for gib in _smaller_state_caches(options, model, partition):
+        if fits(replace(options, state_cache_gib=gib)):
+            yield f"--state-cache-gib {gib:g}"
+            break
     shorter = [tokens for tokens in _halves(context) if fits(options, tokens)]
     if shorter:
         yield f"a context of {shorter[0]} tokens"

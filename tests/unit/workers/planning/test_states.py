@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.planning.deployment import Deployment, make_deployment
+from numaserve.workers.planning.deployment import Deployment, make_deployment, place
 from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.roofline.memory import node_memory, remedies
 from numaserve.workers.planning.topology import Topology
 
 from tests.support.configured import configured, recurrent
@@ -132,3 +133,23 @@ def test_a_state_cache_that_is_too_large_is_refused_with_the_largest_that_fits()
     said = complaint(replace(DEFAULT, state_cache_gib=largest, context_length=8192), machine(8))
     assert "the KV cache holds" in said
     assert "lower --state-cache-gib" in said
+
+
+@pytest.mark.parametrize("free_gib", [3.5, 5.0, 9.0])
+def test_a_plan_proposes_fewer_sequences_or_cached_states_where_these_would_fit(free_gib: float) -> None:
+    options, on = replace(OPTIONS, max_running_requests=48), machine(8, free_gib=free_gib)
+    ranks, divided = place(options, on).ranks, MODEL.partition([8])
+
+    def fits(changed: DeploymentOptions) -> bool:
+        return node_memory(changed, MODEL, on, ranks, partition=divided, context=2048)[0].fits
+
+    proposed = dict(
+        each.rsplit(" ", 1)
+        for each in remedies(options, MODEL, on, ranks, partition=divided, context=2048)
+        if each.startswith(("--max-running-requests ", "--state-cache-gib "))
+    )
+    assert not fits(options)
+    assert fits(replace(options, max_running_requests=int(proposed["--max-running-requests"])))
+    assert ("--state-cache-gib" in proposed) == fits(replace(options, state_cache_gib=0.0)) == (free_gib > 5)
+    if gib := float(proposed.get("--state-cache-gib", 0)):
+        assert fits(replace(options, state_cache_gib=gib))

@@ -10,7 +10,7 @@ import typer
 from numaserve.server.config.serve import load_config
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.model_argument import served_name
-from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
+from numaserve.workers.bench.shapes import MODEL_SHAPES, random_checkpoint
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
@@ -21,7 +21,7 @@ Model = Annotated[
     str | None, typer.Argument(metavar="[MODEL]", help="Model: Hugging Face folder, .gguf file, hub id, or 'demo'.")
 ]
 Shape = Annotated[
-    str | None, typer.Option(help=f"Use random weights of a shape instead of a model: {', '.join(SHAPES)}.")
+    str | None, typer.Option(help=f"Use random weights of a shape instead of a model: {', '.join(MODEL_SHAPES)}.")
 ]
 Tp = Annotated[
     list[int] | None,

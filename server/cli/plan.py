@@ -128,10 +128,10 @@ def _configuration(model: str | None, shape: str | None) -> Iterator[tuple[str, 
         path = resolve_model(model, weights=False)
         yield served_name(model, path), path
         return
-    from numaserve.workers.bench.shapes import SHAPES  # noqa: PLC0415
+    from numaserve.workers.bench.shapes import MODEL_SHAPES  # noqa: PLC0415
 
-    if shape not in SHAPES:
-        raise OperatorError(f"--shape {shape} is not a known shape: use one of {', '.join(SHAPES)}")
+    if shape not in MODEL_SHAPES:
+        raise OperatorError(f"--shape {shape} is not a known shape: use one of {', '.join(MODEL_SHAPES)}")
     with tempfile.TemporaryDirectory(prefix="numaserve-plan-") as folder:
-        (Path(folder) / "config.json").write_text(jsonlib.dumps(SHAPES[shape].config()))
+        (Path(folder) / "config.json").write_text(jsonlib.dumps(MODEL_SHAPES[shape].config()))
         yield shape, Path(folder)

@@ -24,7 +24,7 @@ from pathlib import Path
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.workers.bench.rows import Row, Rows
-from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
+from numaserve.workers.bench.shapes import MODEL_SHAPES, random_checkpoint
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SeqResult, SlotInit, StepPlan
 from numaserve.workers.interface.settings import AS_PUBLISHED, WeightFormats
 from numaserve.workers.weights.hub import resolve_model
@@ -125,7 +125,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--model", default="demo")
-    which.add_argument("--shape", choices=SHAPES)
+    which.add_argument("--shape", choices=MODEL_SHAPES)
     parser.add_argument("--quantization")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=2)

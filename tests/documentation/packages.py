@@ -9,7 +9,7 @@ import yaml
 from numaserve.configs import hosts, presets
 from numaserve.server.answers.reasoning.formats import reasoning_formats
 from numaserve.server.answers.tools.formats import tool_formats
-from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.bench.shapes import MODEL_SHAPES
 from numaserve.workers.interface.settings import KvCacheDtype, Quantization
 from numaserve.workers.models import registry
 from numaserve.workers.weights.gguf_source import DTYPES
@@ -56,7 +56,7 @@ def shipped_hosts() -> str:
 
 def shapes() -> str:
     """Their names."""
-    return code(*SHAPES) + "\n"
+    return code(*MODEL_SHAPES) + "\n"
 
 
 def tool_call_formats() -> str:

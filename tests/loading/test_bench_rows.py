@@ -4,16 +4,18 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import Team, peak_flops
+from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
 from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.latent import LatentCase
 from numaserve.workers.bench.programs import FORMATS, copies_beyond_caches
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
-from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
+from numaserve.workers.bench.shapes import MODEL_SHAPES, SHAPES, random_checkpoint, write_checkpoint
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Ceilings
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
+from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
 CEILINGS = Ceilings("amx", 4, read_bytes_s=1e9, flops_s={"bf16": 1e9, "int8": 2e9})
@@ -131,7 +133,7 @@ def test_a_random_checkpoint_is_a_model_and_is_gone_afterwards() -> None:
     with random_checkpoint("tiny") as folder:
         config, source = load_model_config(folder), SafetensorsSource(folder)
         assert (config.hidden_size, config.num_layers, config.vocab_size) == (64, 2, 320)
-        assert set(source.names()) == {f"{name}.weight" for name in SHAPES["tiny"].tensors()}
+        assert set(source.names()) == set(SHAPES["tiny"].tensors())
         assert all(seconds > 0 for seconds in read_seconds(checkpoint_files(folder), threads=2, repetitions=1))
     assert not folder.exists()
 
@@ -154,10 +156,32 @@ class _Usage:
 
 
 def test_the_config_of_a_shape_is_one_that_is_served(tmp_path: Path) -> None:
-    for name, shape in SHAPES.items():
+    for name, shape in MODEL_SHAPES.items():
         (tmp_path / "config.json").write_text(json.dumps(shape.config()))
         config = load_model_config(tmp_path)
         assert (config.num_layers, config.decoder.head.tied) == (shape.layers, shape.tied), name
+
+
+@pytest.mark.parametrize("mlp", [96, ExpertSizes(4, 2, 32)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_hybrid_shape_has_the_tensors_of_its_model(mlp: int | ExpertSizes, tied: bool, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, HybridShape(64, 4, 2, 1, 32, mlp, tied=tied, vocab=320, context=2048))
+    check_checkpoint(open_model(tmp_path), load_model_config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "kib"), [("qwen3.5-9b", 50.2, 32), ("qwen3.5-27b", 149.6, 64), ("qwen3.6-35b-a3b", 62.8, 20)]
+)
+def test_a_published_shape_has_the_states_and_pages_of_its_model(
+    name: str, mib: float, kib: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODEL_SHAPES[name].config()))
+    model = load_model_config(tmp_path)
+    for shares in ([1], [3, 2, 2]):
+        parts = model.partition(shares).ranks
+        assert sum(map(model.decoder.state_bytes, parts)) / 2**20 == pytest.approx(mib, abs=0.06)
+    (whole,) = model.partition([1]).ranks
+    assert model.decoder.page_bytes(whole, "bf16") == 32 * kib * 1024
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -8,10 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numaserve.workers.bench.hybrid_shapes import HYBRID_SHAPES
 from numaserve.workers.interface.errors import OperatorError
+
+
+class ModelShape(Protocol):
+    """Sizes of a model of some family."""
+
+    def config(self) -> dict[str, Any]:
+        """The fields of its config.json."""
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of its tensors."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class Shape:
         }
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of its tensors, without the suffix ``.weight``."""
+        """Names and shapes of its tensors."""
         layer = {
             "self_attn.q_proj": (self.heads * self.head_dim, self.hidden),
             "self_attn.k_proj": (self.kv_heads * self.head_dim, self.hidden),
@@ -63,11 +74,11 @@ class Shape:
             "input_layernorm": (self.hidden,),
             "post_attention_layernorm": (self.hidden,),
         }
-        whole: dict[str, tuple[int, ...]] = {"model.embed_tokens": (self.vocab, self.hidden)}
+        whole: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, self.hidden)}
         for index in range(self.layers):
-            whole |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
-        head = {} if self.tied else {"lm_head": (self.vocab, self.hidden)}
-        return whole | {"model.norm": (self.hidden,)} | head
+            whole |= {f"model.layers.{index}.{name}.weight": shape for name, shape in layer.items()}
+        head = {} if self.tied else {"lm_head.weight": (self.vocab, self.hidden)}
+        return whole | {"model.norm.weight": (self.hidden,)} | head
 
 
 SHAPES = {
@@ -77,30 +88,31 @@ SHAPES = {
     "llama-3b": Shape(3072, 28, 24, 8, 128, 8192, 128256, tied=True),
     "llama-8b": Shape(4096, 32, 32, 8, 128, 14336, 128256, tied=False),
 }
+MODEL_SHAPES: dict[str, ModelShape] = {**SHAPES, **HYBRID_SHAPES}
 
 
 @contextmanager
 def random_checkpoint(name: str) -> Iterator[Path]:
     """Yield a temporary folder with a model of that shape. Raises `OperatorError` for an unknown shape."""
-    if name not in SHAPES:
-        raise OperatorError(f"--shape {name}: unknown shape; expected one of {', '.join(SHAPES)}")
+    if name not in MODEL_SHAPES:
+        raise OperatorError(f"--shape {name}: unknown shape; expected one of {', '.join(MODEL_SHAPES)}")
     folder = Path(tempfile.mkdtemp(prefix="numaserve-bench-"))
     try:
-        needed, free = _nbytes(SHAPES[name]), shutil.disk_usage(folder).free
+        needed, free = _nbytes(MODEL_SHAPES[name]), shutil.disk_usage(folder).free
         if needed > free:
             raise OperatorError(
                 f"the checkpoint with random weights needs {needed / 1e9:.1f} GB, but {folder.parent} has only"
                 f" {free / 1e9:.1f} GB free: set TMPDIR to a folder with more space"
             )
-        write_checkpoint(folder, SHAPES[name])
+        write_checkpoint(folder, MODEL_SHAPES[name])
         yield folder
     finally:
         shutil.rmtree(folder)
 
 
-def write_checkpoint(folder: Path, shape: Shape) -> None:
+def write_checkpoint(folder: Path, shape: ModelShape) -> None:
     """Write small normal numbers in bf16, the same in all tensors of one shape."""
-    tensors = {f"{name}.weight": dimensions for name, dimensions in shape.tensors().items()}
+    tensors = shape.tensors()
     values = {dimensions: random_bf16(dimensions) for dimensions in set(tensors.values())}
     write_tensors(folder, shape.config(), tensors, lambda name: values[tensors[name]])
 
@@ -125,14 +137,14 @@ def write_tensors(
             file.write(values(name))
 
 
-def _nbytes(shape: Shape) -> int:
+def _nbytes(shape: ModelShape) -> int:
     return sum(2 * math.prod(dimensions) for dimensions in shape.tensors().values())
 
 
 def random_bf16(shape: tuple[int, ...]) -> bytes:
-    """Return small normal numbers, the same for a shape; ones for a norm."""
+    """Return small normal numbers, the same for a shape; ones for a vector."""
     if len(shape) == 1:
         return np.full(shape, 0x3F80, np.uint16).tobytes()
     numbers = np.random.default_rng(0).standard_normal(shape, np.float32)
-    numbers *= shape[1] ** -0.5
+    numbers *= shape[-1] ** -0.5
     return (numbers.view(np.uint32) >> 16).astype(np.uint16).tobytes()

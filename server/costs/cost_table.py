@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.interface.protocol import OperationTerms
 
 NUM_TERMS = 5
-Terms = tuple[float, float, float, float, float]  # 1, bytes and flops of weights, bytes and flops of attention
+# 1, bytes and flops of weights, bytes of KV cache and states, flops of attention.
+Terms = tuple[float, float, float, float, float]
 NO_TERMS: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -28,9 +29,10 @@ class CostTable:
     logit_flops: float = 0.0
     experts: tuple[tuple[int, int, int], ...] = ()  # how many there are and a token chooses, and bytes of all
     attention: tuple[tuple[int, int, int], ...] = ()  # window, bytes of a position, flops of a pair
+    sequence_bytes: int = 0  # of states
 
     @classmethod
-    def of(cls, operations: Iterable[OperationTerms]) -> CostTable:
+    def of(cls, operations: Collection[OperationTerms]) -> CostTable:
         """The table of those operations."""
         experts: dict[tuple[int, int], int] = {}
         attention: dict[int, tuple[int, int]] = {}
@@ -49,10 +51,11 @@ class CostTable:
             *sums[True],
             tuple((*choice, nbytes) for choice, nbytes in experts.items()),
             tuple((window, *each) for window, each in attention.items()),
+            sum(each.sequence_bytes for each in operations),
         )
 
     @classmethod
-    def of_slowest(cls, ranks: Sequence[Iterable[OperationTerms]]) -> CostTable:
+    def of_slowest(cls, ranks: Sequence[Collection[OperationTerms]]) -> CostTable:
         """The table of the rank that multiplies most for a token: the others wait for it."""
         return max(map(cls.of, ranks), key=lambda table: (table.token_flops, table.weight_bytes), default=cls())
 
@@ -86,7 +89,7 @@ class StepWork:
         sequences."""
         self._tokens += times * count
         self._rows += times * rows
-        nbytes, flops = self._attention(start, count)
+        nbytes, flops = self._of_sequence(start, count)
         self._kv_bytes += times * nbytes
         self._kv_flops += times * flops
 
@@ -103,15 +106,15 @@ class StepWork:
     def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
         """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""
         table, tokens, rows = self._table, self._tokens + count, self._rows + rows
-        nbytes, flops = self._attention(start, count) if count else (0, 0)
+        nbytes, flops = self._of_sequence(start, count) if count else (0, 0)
         weights = float(table.weight_bytes + (table.logit_bytes if rows else 0))
         for num_experts, top_k, of_all in table.experts:
             weights += of_all * (1.0 - (1.0 - top_k / num_experts) ** tokens)
         products = table.token_flops * tokens + table.logit_flops * rows
         return 1.0, weights, products, float(self._kv_bytes + nbytes), float(self._kv_flops + flops)
 
-    def _attention(self, start: int, count: int) -> tuple[int, int]:
-        nbytes = flops = 0
+    def _of_sequence(self, start: int, count: int) -> tuple[int, int]:
+        nbytes, flops = self._table.sequence_bytes, 0
         for window, position_bytes, pair_flops in self._table.attention:
             seen = window or start + count
             growing = min(max(seen - start, 0), count)  # tokens that see everything before them

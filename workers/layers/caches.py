@@ -165,9 +165,7 @@ class DeltaState(StateCache):
 
     def slot_bytes(self, part: RankPart) -> int:
         """See `Cache`."""
-        heads = self.heads(part)
-        matrices = heads.values * heads.key_dim * heads.value_dim
-        return self.matrices_at(part) + round_up(FP32 * matrices, _LINE_BYTES)
+        return self.matrices_at(part) + round_up(FP32 * self.heads(part).kept, _LINE_BYTES)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+SCALE_COLUMNS = 16  # of a native state of the gated delta rule that share a scale
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -41,6 +43,11 @@ class DeltaHeads:
     def convolved(self) -> int:
         """Columns of queries, keys and values."""
         return 2 * self.keys * self.key_dim + self.values * self.value_dim
+
+    @property
+    def kept(self) -> int:
+        """Numbers of a state: a matrix of each value head, and a scale for each `SCALE_COLUMNS` of its columns."""
+        return self.values * (self.key_dim * self.value_dim + -(-self.value_dim // SCALE_COLUMNS))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ FP32, BF16, INT8 = 4, 2, 1  # bytes
 _LANES = 16  # columns that a core works on at once
 
 # The key of an operation's efficiency. "rows": it does little with each token but read and write it.
-Kind = Literal["gemm", "experts", "attention", "latent", "rows", "sample", "exchange"]
+# "recurrent": it reads and writes the states of sequences, and multiplies with them in fp32.
+Kind = Literal["gemm", "experts", "attention", "latent", "recurrent", "rows", "sample", "exchange"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class StepWork:
 @dataclass(frozen=True)
 class Amount:
     """The amount of work of one operation, for one step on one rank. `nbytes` and `flops` are what the Program counts:
-    weights and KV cache that are read, and operations; with experts both are expected values."""
+    weights and KV cache that are read, states that are read and written, and operations; with experts both are expected
+    values."""
 
     nbytes: float = 0.0
     flops: float = 0.0
@@ -75,7 +77,7 @@ def merged_terms(costs: Iterable[OperationCost]) -> list[OperationTerms]:
 
 
 def _sum(one: OperationTerms, other: OperationTerms) -> OperationTerms:
-    summed = ("weight_bytes", "row_flops", "expert_bytes", "position_bytes", "pair_flops")
+    summed = ("weight_bytes", "row_flops", "expert_bytes", "position_bytes", "pair_flops", "sequence_bytes")
     return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in summed})
 
 

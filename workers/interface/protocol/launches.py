@@ -78,6 +78,7 @@ class OperationTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_k: int = 0
     position_bytes: int = 0  # of each position that a sequence attends to, read once for all its new tokens
     pair_flops: int = 0
+    sequence_bytes: int = 0  # of a sequence's states, read and written
     window: int = 0  # positions that a token attends to, including itself; 0: all
 
 

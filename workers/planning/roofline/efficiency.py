@@ -132,6 +132,8 @@ def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencie
 
 def peak_format(kind: Kind, weights: str) -> str:
     """Return the format whose peak was the measured ceiling: that of the weights, widened or not."""
+    if kind == "recurrent":
+        return "fp32"
     return weights if kind in ("gemm", "experts") else "bf16"
 
 
@@ -183,6 +185,8 @@ def _products(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Kind, str, fl
             yield "attention", row["kv"], row["new"], row
         elif table == "latent attention" and row["operation"] != "latent_store":
             yield "latent", "bf16", row["new"], row
+        elif table == "recurrent":
+            yield "recurrent", "bf16", row["new"], row
 
 
 def _row_times(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tuple[str, RowTime]]:

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 Positive = Annotated[float, Field(gt=0)]
 Isa = Literal["amx", "avx512"]  # instruction sets with shipped efficiencies
 INT8_FORMATS = INTEGER_GROUPS | {"int8"}  # multiplied in int8, unless widened to bf16
+# The peak of fp32, which registers multiply without tiles, as a fraction of that of bf16.
+_FP32_OF_BF16: dict[Isa, float] = {"amx": 1 / 16, "avx512": 1 / 2}
 # A meeting is a barrier over ranks: it passes a few more cache lines, which may lie on another node.
 _MEETING_BARRIERS = 4
 
@@ -48,6 +50,8 @@ class Machine(BaseModel):
 
     def peak(self, cores: int, computes: str) -> float:
         """Return the operations per second of some cores, on operands of that format."""
+        if computes == "fp32":
+            return self.core_gflop_s["bf16"] * _FP32_OF_BF16[self.isa] * cores * 1e9
         return self.core_gflop_s["int8" if computes in INT8_FORMATS else "bf16"] * cores * 1e9
 
     def topology(self) -> Topology:

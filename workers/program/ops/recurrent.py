@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.caches import CacheIndex, DeltaHeads
-from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_columns
+from numaserve.workers.program.cost import BF16, FP32, Amount, OperationCost, StepWork, of_columns
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -42,8 +43,8 @@ class GatedDelta(Operation):
     `x` has the columns of queries and of keys of all key heads, then those of values. Queries and keys are divided by
     sqrt(sum(x²) + 1e-6), and queries by sqrt(key_dim) too. `gates` has a column b and then a column a of each value
     head: a state decays by exp(decay * softplus(a + decay_bias)) and learns at the rate sigmoid(b). Consecutive value
-    heads share a key head. `state` has the fp32 states of a slot from byte `offset` on, [value heads, key_dim,
-    value_dim] in an order of the interpreter's own; zeros at position 0.
+    heads share a key head. `state` has the fp32 states of a slot from byte `offset` on, `heads.kept` numbers in
+    an order of the interpreter's own; zeros at position 0.
     """
 
     x: Reads[Tensor]
@@ -57,7 +58,15 @@ class GatedDelta(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Each sequence's states are read and written once, and each token multiplies with them three times."""
-        raise NotImplementedError
+        heads = self.heads
+        of_sequence, of_token = 2 * FP32 * heads.kept, 6 * heads.values * heads.key_dim * heads.value_dim
+        terms = OperationTerms("gated_delta", row_flops=of_token, sequence_bytes=of_sequence)
+
+        def amount(step: StepWork) -> Amount:
+            sequences = len(step.sequences)
+            return Amount(of_sequence * sequences, of_token * step.tokens, step.tokens / max(sequences, 1))
+
+        return [OperationCost("gated_delta", "recurrent", amount, computes="fp32", terms=terms)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ ATTENTION_BLOCK: int  # tokens whose softmax is computed at once
 ATTENTION_ROWS: int  # query rows that attention takes together at most
 PARTIAL_SEQUENCES: int  # the longest sequences, whose blocks can each be computed by itself
 PARTIAL_EXTRA: int  # floats after the values of a partial attention result
+SCALE_COLUMNS: int  # of a state of the gated delta rule that share a scale
 MAX_HEAD_DIM: int  # or values of a latent
 MAX_LATENT_DIM: int  # values and rotated part
 MAX_EXPERTS: int  # of a layer
@@ -55,7 +56,8 @@ def read_seconds(team: Team, ranges: Sequence[tuple[int, int]], fetch_ahead: boo
     """
 
 def peak_flops(team: Team, format: str = "bf16", passes: int = 7) -> float:
-    """Measure the operations per second of the tiles of the instruction set in use, on all threads of the team.
+    """Measure the operations per second of the tiles of the instruction set in use, or with "fp32" of its registers, on
+    all threads of the team.
 
     Returns the best of `passes`, each of which takes at most some hundredths of a second.
     """
@@ -184,11 +186,12 @@ class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
     def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any]) -> None:
-        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, vocabulary, extra_tokens,
-        context_parallel (None, or a tuple: boundaries of the ranks' heads, from how many tokens on, of at most how many
-        sequences), kv_dtype (bf16, int8 or fp8_e4m3) and arena_bytes. `caches` has a tuple for each kind of KV cache:
-        query heads, KV heads, dimensions, dimensions of a latent's values or 0, window or 0, whether the window begins
-        at its multiples, layers. `states` has one for each kind of state: bytes of a slot, bytes of a page, layers.
+        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, num_snapshots, vocabulary,
+        extra_tokens, context_parallel (None, or a tuple: boundaries of the ranks' heads, from how many tokens on, of at
+        most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and arena_bytes. `caches` has a tuple for each kind
+        of KV cache: query heads, KV heads, dimensions, dimensions of a latent's values or 0, window or 0, whether the
+        window begins at its multiples, layers. `states` has one for each kind of state: bytes of a slot, bytes of a
+        page, layers.
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
         cannot do.
@@ -245,6 +248,8 @@ class Program:
         targets: npt.NDArray[np.int32],
         step_id: int = 0,
         drafts: Sequence[int] = (),
+        *,
+        states: Sequence[tuple[int, int, Sequence[tuple[int, int]]]] = (),
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None, list[float]]], int, int, int]:
         """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
         last position is for: 0 nothing, 1 a sample, 2 pooling. Masks are those of step `step_id`.
@@ -252,6 +257,10 @@ class Program:
         `drafts` is empty or has, for each sequence, the number of its last tokens that are draft tokens. A token is
         sampled after the last known token and after each draft token. Only samples after accepted draft tokens are
         returned and stored.
+
+        `states` has, for each sequence that uses snapshots, its index in the batch, the snapshot that its states begin
+        with (-1: none), and marks (position, snapshot): the states after that many tokens are stored there. A snapshot
+        that a batch stores has no other use in it.
 
         Returns for each row of logits its sequence, sample, target, and at a sample the log-probabilities of its slot's
         `token_ids_logprob`, then nanoseconds in all, in collectives, and of waiting for masks.
@@ -279,8 +288,8 @@ class Program:
     def kv_memory(self) -> list[tuple[int, int]]:
         """Address and bytes of each layer's KV cache."""
     def state_memory(self, index: tuple[int, int]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """Return the states of the layer (kind, layer), [slots, bytes] and [pages, bytes], which live as long as these
-        arrays. Raises ValueError for a layer without a state."""
+        """Return the states of the layer (kind, layer), [slots and snapshots, bytes] and [pages, bytes], which live as
+        long as these arrays. A layer with states of pages has no snapshots. Raises ValueError for a layer without a state."""
     @property
     def arena(self) -> npt.NDArray[np.uint8]:
         """The memory of all buffers, at the offsets that their places name. It lives as long as this array."""

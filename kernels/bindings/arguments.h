@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/runtime/experts/moe_operations.h"
+#include "kernels/runtime/recurrent/delta_node.h"
 
 namespace numaserve {
 
@@ -133,6 +134,14 @@ struct FromPython<CacheIndex> {
   static std::string wanted() { return "a tuple (kind, layer)"; }
   static bool read(nanobind::handle from, CacheIndex& to, Kept& kept) {
     return read_tuple(from, kept, to.kind, to.layer);
+  }
+};
+
+template <>
+struct FromPython<DeltaHeads> {
+  static std::string wanted() { return "a tuple (key heads, value heads, dimensions of a key, dimensions of a value)"; }
+  static bool read(nanobind::handle from, DeltaHeads& to, Kept& kept) {
+    return read_tuple(from, kept, to.keys, to.values, to.key_dim, to.value_dim);
   }
 };
 

@@ -114,6 +114,7 @@ void bind_constants(nb::module_& m) {
   m.attr("ATTENTION_ROWS") = kAttentionRows;
   m.attr("PARTIAL_SEQUENCES") = kPartialSequences;
   m.attr("PARTIAL_EXTRA") = kPartialExtra;
+  m.attr("SCALE_COLUMNS") = kScaleColumns;
   m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
   m.attr("MAX_LATENT_DIM") = kMaxLatentDim;
   m.attr("MAX_EXPERTS") = kMaxExperts;
@@ -175,7 +176,8 @@ NB_MODULE(_native, m) {
   m.def(
       "peak_flops",
       [](Team& team, const std::string& format, int passes) {
-        return peak_flops(*default_table(), team, weight_format(format), passes);
+        const auto of = format == "fp32" ? std::nullopt : std::optional(weight_format(format));
+        return peak_flops(*default_table(), team, of, passes);
       },
       nb::arg("team"), nb::arg("format") = "bf16", nb::arg("passes") = 7, released,
       "Operations per second of the tiles of the instruction set in use, on all threads of the team.");

@@ -34,6 +34,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::MoeCombine>,    kBuilder<operation::LatentStore>,   kBuilder<operation::HeadLinear>,
     kBuilder<operation::QuantizeHeads>, kBuilder<operation::GatherQueries>, kBuilder<operation::DividedAttention>,
     kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,    kBuilder<operation::DividedNorm>,
+    kBuilder<operation::GatedDelta>,    kBuilder<operation::GatedHeadNorm>, kBuilder<operation::SigmoidGate>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

@@ -47,7 +47,8 @@ struct Settings {
     field("max_tokens", limits.max_tokens), field("max_logit_rows", limits.max_logit_rows);
     field("max_slots", limits.max_slots), field("pages_per_slot", limits.pages_per_slot);
     field("num_pages", limits.num_pages), field("vocabulary", limits.vocabulary);
-    field("extra_tokens", limits.extra_tokens), field("context_parallel", context_parallel);
+    field("num_snapshots", limits.num_snapshots), field("extra_tokens", limits.extra_tokens);
+    field("context_parallel", context_parallel);
     field("caches", shape.caches), field("states", shape.states);
     field("kv_dtype", shape.kv_dtype), field("arena_bytes", shape.arena_bytes);
   }
@@ -139,7 +140,7 @@ nb::ndarray<nb::numpy, uint8_t> arena(Program& program) {
   return {memory.data(), {memory.bytes()}, nb::find(program)};
 }
 
-// The states of a layer, [slots, bytes] and [pages, bytes], which live as long as the program.
+// The states of a layer, [slots and snapshots, bytes] and [pages, bytes], which live as long as the program.
 nb::tuple state_memory(Program& program, const nb::tuple& given) {
   Kept none;
   CacheIndex index;
@@ -149,7 +150,7 @@ nb::tuple state_memory(Program& program, const nb::tuple& given) {
     const size_t width = static_cast<size_t>(bytes), count = width == 0 ? 0 : memory.size() / width;
     return nb::ndarray<nb::numpy, uint8_t>(memory.data(), {count, width}, nb::find(program));
   };
-  return nb::make_tuple(rows(program.states().of_slots(index), kind.slot_bytes),
+  return nb::make_tuple(rows(program.states().of_sequences(index), kind.slot_bytes),
                         rows(program.states().of_pages(index), kind.page_bytes));
 }
 
@@ -162,11 +163,34 @@ nb::list named_logprobs(const StepOutcome& outcome, Range where) {
   return values;
 }
 
+// Index of a sequence in the plan, the snapshot that it begins with or -1, and marks (position, snapshot).
+using SequenceStates = std::tuple<int32_t, int32_t, std::vector<std::pair<int32_t, int32_t>>>;
+
+// Gives sequences of a plan their snapshots; `marks` is the memory of all marks.
+void use_states(std::vector<SequenceInput>& plan, const std::vector<SequenceStates>& states,
+                std::vector<StateMark>& marks) {
+  std::vector<bool> given(plan.size());
+  size_t total = 0;
+  for (const auto& [index, begin, own] : states) total += own.size();
+  marks.reserve(total);
+  for (const auto& [index, begin, own] : states) {
+    const auto at = static_cast<size_t>(index);
+    if (index < 0 || at >= plan.size())
+      throw std::invalid_argument("the step has states of a sequence that is not in it");
+    if (given[at]) throw std::invalid_argument("the step has states of a sequence twice");
+    given[at] = true;
+    const size_t first = marks.size();
+    for (const auto& [position, snapshot] : own) marks.push_back({position, snapshot});
+    plan[at].begin = begin;
+    plan[at].marks = std::span(marks).subspan(first);
+  }
+}
+
 // Returns a list and three times. The list has, for each row of logits, (sequence, sample or None, target or None,
 // log-probabilities of the named tokens). A sample or a target is (token, logprob, top ids, top logprobs). `drafts` is
-// empty or has a number of draft tokens for each sequence.
+// empty or has a number of draft tokens for each sequence. `states` has the snapshots of those sequences that use some.
 nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id,
-               const std::vector<int32_t>& drafts) {
+               const std::vector<int32_t>& drafts, const std::vector<SequenceStates>& states) {
   if (!drafts.empty() && drafts.size() != sequences.shape(0))
     throw std::invalid_argument("the step must have one number of draft tokens for each sequence");
   std::vector<SequenceInput> plan(sequences.shape(0));
@@ -179,6 +203,8 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
                .num_targets = sequences(i, 5),
                .pool = sequences(i, 4) == kPool,
                .drafts = drafts.empty() ? 0 : drafts[i]};
+  std::vector<StateMark> marks;
+  use_states(plan, states, marks);
   StepOutcome outcome{};
   {
     const nb::gil_scoped_release released;
@@ -248,7 +274,7 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("late_sequences", &Program::late_sequences)
       .def_prop_ro("pooled", &pooled)
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0,
-           nb::arg("drafts") = std::vector<int32_t>{})
+           nb::arg("drafts") = std::vector<int32_t>{}, nb::kw_only(), nb::arg("states") = std::vector<SequenceStates>{})
       .def_prop_rw(
           "blocking",
           [](const Program& self) {
@@ -267,8 +293,8 @@ void bind_program(nb::module_& m) {
            [](const Program& self) {
              std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t, int64_t>> rows;
              for (const NodeTime& node : self.profile())
-               rows.emplace_back(node.name, weight_format_name(node.cost.format), node.ns, node.wait_ns,
-                                 node.weight_bytes, node.cost.bytes, node.cost.flops);
+               rows.emplace_back(node.name, node.cost.fp32 ? "fp32" : weight_format_name(node.cost.format), node.ns,
+                                 node.wait_ns, node.weight_bytes, node.cost.bytes, node.cost.flops);
              return rows;
            })
       .def_prop_ro("totals",

@@ -51,6 +51,9 @@ struct KernelTable {
   void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
   void (*causal_conv)(const ConvArgs&, int thread, int threads);
+  void (*gated_delta)(const DeltaArgs&, DeltaItem);
+  void (*gated_norm)(const GatedNormArgs&, int thread, int threads);
+  void (*sigmoid_gate)(const SigmoidGateArgs&, int thread, int threads);
   void (*softcap)(float* x, int64_t count, float cap);
   void (*sample_begin)(const SampleArgs&, Range blocks);
   void (*sample_weigh)(const SampleArgs&, Range blocks);
@@ -58,6 +61,7 @@ struct KernelTable {
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
   // For benchmarks: runs only multiply-adds of a format; returns the number of operations.
   int64_t (*peak)(WeightFormat, int64_t rounds);
+  int64_t (*peak_fp32)(int64_t rounds);  // of registers, without tiles
   // For benchmarks: reads memory, a multiple of 256 bytes; may prefetch a short distance ahead.
   void (*read)(const std::byte* data, int64_t bytes, bool fetch_ahead);
 };

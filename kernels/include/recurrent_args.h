@@ -5,13 +5,21 @@
 
 namespace numaserve {
 
+// Rows of a step between two places at which the states of their sequence are kept. States are numbered: first those of
+// the slots, then the snapshots.
+struct StateSegment {
+  int32_t row, count;  // no rows: the states are copied
+  int32_t load;        // the number of the states before the rows; negative: zeros
+  int32_t store;       // the number of the states after them
+};
+
 inline constexpr int32_t kMaxConvTaps = 8;
 
-// A causal convolution of each column of a sequence's new tokens:
+// A causal convolution of each column of a segment's tokens:
 //   out[t][c] = bias[c] + sum over j of weight[j][c] * x[t - taps + 1 + j][c], summed from the oldest tap on.
 // A token's result has the same bits wherever a step cuts its sequence.
 struct ConvArgs {
-  const float* x;  // [count, ldx], the new tokens
+  const float* x;  // [count, ldx]
   int64_t ldx;
   int64_t count;
   const float* weight;  // [taps, ldw]
@@ -19,12 +27,67 @@ struct ConvArgs {
   const float* bias;  // [cols], or null
   int32_t taps;       // from 2 to kMaxConvTaps
   bool silu;          // whether the result is x * sigmoid(x) of the sum
-  bool begins;        // the first new token is the first of its sequence: zeros precede it, whatever `state` holds
-  float* state;       // [taps - 1, lds]: the inputs before the new tokens, the oldest first; replaced by the last ones
+  // [taps - 1, lds]: the inputs before the tokens, the oldest first, null for zeros; and the last inputs.
+  const float* before;
+  float* after;
   int64_t lds;
   float* out;  // [count, ldo]; columns cols..ldo are zeroed
   int64_t ldo;
   int64_t cols;
+};
+
+// The gated delta rule (Yang et al., 2024) of a rank's value heads. For each token, with k and q divided by
+// sqrt(sum of squares + 1e-6), and q by sqrt(key_dim) too:
+//   S = g S;  u = beta (v - S^T k);  S = S + k u^T;  out = S^T q
+// where g = exp(decay * softplus(a + decay_bias)) and beta = sigmoid(b). Consecutive value heads share a key head.
+//
+// A state has the matrices of the heads one after the other, and then scales, ceil(value_dim / kScaleColumns) for each
+// head; see gated_delta.inl. A head's matrix [key_dim, value_dim] is kept in strips of kStripColumns columns, each of
+// them contiguous [key_dim, columns]: a strip stays in the first level of caches, of which rows of the whole matrix,
+// 512 bytes apart, would use an eighth of the sets.
+inline constexpr int32_t kStripColumns = 32, kScaleColumns = 16;
+struct DeltaArgs {
+  const float* x;  // [tokens, ldx]: queries and keys of all key heads, then values
+  int64_t ldx;
+  const float* gates;  // [tokens, ldg]: b of all value heads, then a
+  int64_t ldg;
+  const float *decay, *decay_bias;  // [value_heads]
+  int32_t key_heads, value_heads, key_dim, value_dim;
+  std::byte* states;  // of all slots and snapshots
+  int64_t state_bytes;
+  float* out;  // [tokens, ldo]
+  int64_t ldo;
+};
+
+// Columns of a value head for some segments of a sequence, in order: work for one thread. `column` is a multiple of
+// `columns`, and `columns` kScaleColumns or kStripColumns. A result has the same bits however items cut columns and
+// tokens.
+struct DeltaItem {
+  const StateSegment* segments;
+  int64_t num_segments;
+  int32_t head, column, columns;
+};
+
+// The norm of each head of x times silu(gate): out = x * weight / sqrt(mean of squares + eps) * silu(gate).
+struct GatedNormArgs {
+  const float* x;  // [rows, ldx]: `heads` heads of `dim` columns
+  int64_t ldx;
+  const float* gate;  // [rows, ldg]
+  int64_t ldg;
+  const float* weight;  // [dim]
+  bf16* out;            // [rows, ldo]; columns after the heads are zeroed
+  int64_t ldo;
+  int64_t rows, heads, dim;
+  float eps;
+};
+
+// x *= sigmoid(gate).
+struct SigmoidGateArgs {
+  bf16* x;  // [rows, ldx]
+  int64_t ldx;
+  const float* gate;  // [rows, ldg]
+  int64_t ldg;
+  int64_t rows, cols;
 };
 
 }  // namespace numaserve

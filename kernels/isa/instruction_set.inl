@@ -11,6 +11,8 @@
 #include "kernels/ops/causal_conv.inl"
 #include "kernels/ops/divided_norm.inl"
 #include "kernels/ops/embed.inl"
+#include "kernels/ops/gated_delta.inl"
+#include "kernels/ops/gated_norm.inl"
 #include "kernels/ops/latent_attention.inl"
 #include "kernels/ops/moe.inl"
 #include "kernels/ops/norm.inl"
@@ -35,6 +37,26 @@ inline void softcap(float* x, int64_t count, float cap) {
     const int valid = static_cast<int>(count - i < 16 ? count - i : 16);
     (tanh(F32x16::load_head(x + i, valid) / F32x16::set1(cap)) * F32x16::set1(cap)).store_head(x + i, valid);
   }
+}
+
+inline int64_t fp32_peak(int64_t rounds) {
+#if defined(__AVX512F__)
+  constexpr int kSums = 12;  // so that none waits for itself
+#else
+  constexpr int kSums = 5;  // of two registers each
+#endif
+  F32x16 sums[kSums];
+  for (F32x16& sum : sums) sum = F32x16::zero();
+  float x = 1.0f;
+  for (int64_t i = 0; i < rounds; ++i) {
+    const F32x16 factor = F32x16::set1(x);
+    for (F32x16& sum : sums) sum = F32x16::fma(factor, factor, sum);
+    __asm__ volatile("" : "+x"(x));
+  }
+  float total = 0.0f;
+  for (const F32x16& sum : sums) total += sum.sum();
+  __asm__ volatile("" ::"x"(total));
+  return rounds * kSums * 2 * 16;
 }
 
 inline void read_memory(const std::byte* data, int64_t bytes, bool fetch_ahead) {
@@ -84,12 +106,16 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .latent_attention_merge = latent_attention_merge,
     .latent_groups_merge = latent_groups_merge,
     .causal_conv = causal_conv,
+    .gated_delta = gated_delta,
+    .gated_norm = gated_norm,
+    .sigmoid_gate = sigmoid_gate,
     .softcap = softcap,
     .sample_begin = sample_begin,
     .sample_weigh = sample_weigh,
     .sample = sample,
     .token_logprobs = token_logprobs,
     .peak = gemm_peak,
+    .peak_fp32 = fp32_peak,
     .read = read_memory,
 };
 

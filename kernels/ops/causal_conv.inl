@@ -16,7 +16,7 @@ inline void conv_columns(const ConvArgs& a, int64_t first) {
   for (int j = 0; j < kTaps; ++j) weight[j] = F32x16::load_head(a.weight + j * a.ldw + first, valid);
   before[0] = F32x16::zero();
   for (int j = 1; j < kTaps; ++j)
-    before[j] = a.begins ? F32x16::zero() : F32x16::load_head(a.state + (j - 1) * a.lds + first, valid);
+    before[j] = a.before == nullptr ? F32x16::zero() : F32x16::load_head(a.before + (j - 1) * a.lds + first, valid);
   const F32x16 bias = a.bias == nullptr ? F32x16::zero() : F32x16::load_head(a.bias + first, valid);
   for (int64_t t = 0; t < a.count; ++t) {
     for (int j = 0; j + 1 < kTaps; ++j) before[j] = before[j + 1];
@@ -25,7 +25,7 @@ inline void conv_columns(const ConvArgs& a, int64_t first) {
     for (int j = 0; j < kTaps; ++j) sum = F32x16::fma(weight[j], before[j], sum);
     (a.silu ? silu(sum) : sum).store(a.out + t * a.ldo + first);
   }
-  for (int j = 1; j < kTaps; ++j) before[j].store_head(a.state + (j - 1) * a.lds + first, valid);
+  for (int j = 1; j < kTaps; ++j) before[j].store_head(a.after + (j - 1) * a.lds + first, valid);
 }
 
 // Each thread has columns of its own, and with them their state: no other thread reads or writes it.

@@ -9,8 +9,6 @@
 namespace numaserve {
 namespace {
 
-inline F32x16 sigmoid(F32x16 x) { return F32x16::set1(1.0f) / (F32x16::set1(1.0f) + exp(F32x16::zero() - x)); }
-
 inline float sigmoid(float x) {
   alignas(64) float values[16];
   sigmoid(F32x16::set1(x)).store(values);

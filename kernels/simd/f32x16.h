@@ -68,6 +68,7 @@ struct F32x16 {
   static F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
   static F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  F32x16 sqrt() const { return {_mm512_sqrt_ps(v)}; }
   // Returns the larger of `peak`, a magnitude, and the magnitude of x. They are compared as integers, of which NaN is
   // the largest: a maximum in fp32 would lose a NaN at the next x.
   static F32x16 larger_magnitude(F32x16 peak, F32x16 x) {
@@ -170,6 +171,7 @@ struct F32x16 {
   }
   static F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
   static F32x16 min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+  F32x16 sqrt() const { return {_mm256_sqrt_ps(lo), _mm256_sqrt_ps(hi)}; }
   static F32x16 larger_magnitude(F32x16 peak, F32x16 x) {
     return {larger_half(peak.lo, x.lo), larger_half(peak.hi, x.hi)};
   }

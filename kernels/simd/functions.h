@@ -24,8 +24,22 @@ inline F32x16 exp(F32x16 x) {
   return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::max(F32x16::zero(), x));
 }
 
+inline F32x16 sigmoid(F32x16 x) { return F32x16::set1(1.0f) / (F32x16::set1(1.0f) + exp(F32x16::zero() - x)); }
+
 // x * sigmoid(x).
 inline F32x16 silu(F32x16 x) { return x / (F32x16::set1(1.0f) + exp(F32x16::zero() - x)); }
+
+// log(1 + e^x) to some ulp, NaN for NaN: the positive part of x, and log(1 + e) = 2 atanh(e / (2 + e)) for e = e^-|x|.
+// The series in s <= 1/3 ends where its next term is below 1e-8 of the first. Below -87.3 the result is 0, as e is.
+inline F32x16 softplus(F32x16 x) {
+  const F32x16 e = exp(F32x16::min(x, F32x16::zero() - x));
+  const F32x16 s = e / (F32x16::set1(2.0f) + e), square = s * s;
+  F32x16 p = F32x16::set1(1.0f / 15);
+  for (int odd = 13; odd > 1; odd -= 2) p = F32x16::fma(p, square, F32x16::set1(1.0f / static_cast<float>(odd)));
+  const F32x16 twice = s + s;
+  // The maximum gives its second operand for a NaN.
+  return F32x16::max(F32x16::zero(), x) + F32x16::fma(twice * square, p, twice);
+}
 
 // 2^x to a relative 9e-5 for x <= 1, zero for minus infinity, NaN for NaN. For probabilities, which are then rounded to
 // bf16 (4e-3). A polynomial of degree 3 (minimax over [0, 1), exact at 0); the one of `exp` would cost twice as many

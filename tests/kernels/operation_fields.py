@@ -23,6 +23,7 @@ SETTINGS: dict[str, Any] = {
     "max_slots": 2,
     "pages_per_slot": 2,
     "num_pages": 4,
+    "num_snapshots": 2,
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
@@ -97,6 +98,10 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"joins_before": False},
         "causal_conv": places("x", "out")
         | {"weight": vector(4 * HIDDEN), "bias": vector(), "taps": 4, "activation": "silu", "state": (0, 0)},
+        "gated_delta": places("x", "gates", "out")
+        | {"decay": vector(2), "decay_bias": vector(2), "heads": (1, 2, 8, 4), "state": (0, 0), "offset": 0},
+        "gated_head_norm": places("x", "gate", "out") | {"weight": vector(DIM), "eps": 1e-5, "heads": 2},
+        "sigmoid_gate": places("x", "gate") | {"cols": HIDDEN},
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
         "gather": places("x", "out"),

@@ -23,8 +23,13 @@
 namespace numaserve::testing {
 namespace {
 
-constexpr Limits kLimits{
-    .max_tokens = 48, .max_logit_rows = 9, .max_slots = 4, .pages_per_slot = 5, .num_pages = 11, .vocabulary = 19};
+constexpr Limits kLimits{.max_tokens = 48,
+                         .max_logit_rows = 9,
+                         .max_slots = 4,
+                         .pages_per_slot = 5,
+                         .num_pages = 11,
+                         .vocabulary = 19,
+                         .num_snapshots = 3};
 
 std::vector<uint8_t> current;  // the input that is being run
 std::string left_in;
@@ -158,6 +163,7 @@ class Run {
                   .sample = (flags & 32) != 0,
                   .num_targets = flags & 64 ? numbers_.number(3) : 0,
                   .pool = (flags & 128) != 0};
+      use_snapshots(sequence, marks_[static_cast<size_t>(&sequence - plan.data())]);
       tokens += sequence.from_previous ? 0 : std::clamp(sequence.count, 0, 64);
       targets += std::clamp(sequence.num_targets, 0, 64);
     }
@@ -166,6 +172,19 @@ class Run {
     check_step(plan);
     for (const SequenceInput& sequence : plan)
       if (sequence.sample) slots_.at(sequence.slot).last_token = numbers_.byte() % kLimits.vocabulary;
+  }
+
+  void use_snapshots(SequenceInput& sequence, std::vector<StateMark>& marks) {
+    const uint8_t flags = numbers_.byte();
+    sequence.begin = flags & 1 ? numbers_.number(kLimits.num_snapshots - 1) : -1;
+    marks.clear();
+    for (int i = flags / 2 % 4; i > 0; --i) {
+      // Mostly among the tokens, which have any position.
+      const int32_t position = numbers_.number(24);
+      marks.push_back({position < 24 && position >= 0 ? std::clamp(sequence.start, 0, 1000) + position : position,
+                       numbers_.number(kLimits.num_snapshots - 1)});
+    }
+    sequence.marks = marks;
   }
 
   std::vector<int32_t> ids(int32_t count) {
@@ -192,14 +211,40 @@ class Run {
                   row.sequence < static_cast<int32_t>(plan.size()),
               "a row of logits that there is not");
     require(step_.sequences.size() + step_.divided.sequences.size() == plan.size(), "a sequence that nobody attends");
+    check_segments(plan);
     for (const AttentionSequence& sequence : step_.sequences)
       for (int32_t i = 0; i < sequence.start + sequence.q_len; i += kPageTokens)
         require(sequence.pages[i / kPageTokens] < kLimits.num_pages, "a page beyond the cache is attended");
   }
 
+  // The segments of each sequence cover its rows in order, each goes on from the one before, and the last one ends in
+  // the sequence's slot.
+  void check_segments(std::span<const SequenceInput> plan) {
+    const int64_t states = kLimits.max_slots + kLimits.num_snapshots;
+    int64_t next = 0, row = 0;
+    require(step_.chains.size() == plan.size(), "a sequence without segments");
+    for (size_t i = 0; i < plan.size(); ++i) {
+      require(step_.chains[i].begin == next && step_.chains[i].end > next, "segments that are not one after the other");
+      for (; next < step_.chains[i].end; ++next) {
+        const StateSegment& segment = step_.segments[static_cast<size_t>(next)];
+        require(segment.row == row && segment.count >= 0, "segments whose rows are not one after the other");
+        require(segment.load >= -1 && segment.load < states && segment.store >= 0 && segment.store < states,
+                "a state that does not exist");
+        if (next > step_.chains[i].begin)
+          require(segment.load == step_.segments[static_cast<size_t>(next) - 1].store,
+                  "a segment that goes on elsewhere");
+        row += segment.count;
+      }
+      require(step_.segments[static_cast<size_t>(next) - 1].store == plan[i].slot,
+              "a state that the slot does not get");
+    }
+    require(row == step_.num_tokens(), "tokens without a segment");
+  }
+
   Numbers numbers_;
   Step step_;
   SlotTable slots_;
+  std::vector<StateMark> marks_[6];  // of the sequences of a plan
 };
 
 void run(std::vector<uint8_t> input) {

@@ -31,7 +31,8 @@ std::vector<Model> models(const KernelTable& table) {
                               .max_slots = 5,
                               .pages_per_slot = pages_per_slot,
                               .num_pages = 2 * pages_per_slot + 3,
-                              .vocabulary = shape.vocabulary},
+                              .vocabulary = shape.vocabulary,
+                              .num_snapshots = 3},
                    .threads = std::move(threads),
                    .table = &table,
                    .kv_dtype = kv_dtype,
@@ -172,6 +173,29 @@ std::vector<Model> models(const KernelTable& table) {
        .samples = false,
        .pools = true},
       {2, 2}, 48, 20);
+  // Gated delta networks: a rank without heads, more threads than strips.
+  add({.q_heads = 4,
+       .kv_heads = 2,
+       .head_dim = 24,
+       .hidden = 72,
+       .intermediate = 100,
+       .vocabulary = 131,
+       .layers = 3,
+       .delta_keys = 2,
+       .delta_values = 4},
+      {2, 1, 3}, 48, 20);
+  add({.q_heads = 2,
+       .kv_heads = 1,
+       .head_dim = 32,
+       .hidden = 96,
+       .intermediate = 64,
+       .vocabulary = 131,
+       .layers = 2,
+       .experts = 3,
+       .delta_keys = 1,
+       .delta_values = 3,
+       .pools = true},
+      {3}, 70, 20, WeightFormat::kInt8);
   // Parts of k for every thread.
   add({.q_heads = 2, .kv_heads = 1, .head_dim = 16, .hidden = 2112, .intermediate = 64, .vocabulary = 40, .layers = 1},
       {3}, 20, 10);

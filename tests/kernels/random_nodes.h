@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/runtime/program/program.h"
+#include "kernels/runtime/recurrent/delta_node.h"
 
 namespace numaserve::testing {
 
@@ -32,7 +33,9 @@ struct Shape {
   int32_t experts = 0;         // of the odd layers, two for each token and a shared one; 0: none
   // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
   int32_t value_dim = 0;
-  int64_t divided_from = 0;            // tokens of a sequence from which on ranks divide its latents; 0: they do not
+  int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
+  // The key and value heads of the even layers, which are gated delta networks; 0: there are none.
+  int32_t delta_keys = 0, delta_values = 0;
   bool samples = true, pools = false;  // what the program ends with
   bool latent() const { return value_dim > 0; }
 };
@@ -79,7 +82,7 @@ class RandomNodes {
         program_(*model.table, team_, ring,
                  {.limits = model.limits,
                   .caches = kinds(),
-                  .states = {},
+                  .states = states(),
                   .kv_dtype = model.kv_dtype,
                   .parallel = parallel(),
                   .arena_bytes = kArenaBytes}) {
@@ -146,6 +149,23 @@ class RandomNodes {
     for (int rank = 0; rank < model_.world(); ++rank)
       parallel.head_bounds.push_back(static_cast<int32_t>(part_of(shape_.q_heads, model_, rank).end));
     return parallel;
+  }
+
+  static constexpr int32_t kTaps = 4;
+  Range delta_keys() const { return part_of(shape_.delta_keys, model_, rank_); }
+  DeltaHeads delta_heads() const {
+    const auto keys = static_cast<int32_t>(delta_keys().end - delta_keys().begin);
+    return {.keys = keys, .values = keys * (shape_.delta_values / shape_.delta_keys), .key_dim = 20, .value_dim = 40};
+  }
+  static int64_t conv_state_bytes(const DeltaHeads& heads) {
+    return round_up((kTaps - 1) * heads.convolved() * static_cast<int64_t>(sizeof(float)), kLineBytes);
+  }
+  std::vector<StateKind> states() const {
+    if (shape_.delta_keys == 0) return {};
+    const DeltaHeads heads = delta_heads();
+    return {{.slot_bytes = conv_state_bytes(heads) + round_up(heads.state_bytes(), kLineBytes),
+             .page_bytes = 0,
+             .layers = (shape_.layers + 1) / 2}};
   }
 
   // Room of the arena for rows * cols elements; rows and columns are padded.

@@ -12,17 +12,22 @@
 #include "kernels/runtime/exchange/divided_norm.h"
 #include "kernels/runtime/exchange/gather_columns.h"
 #include "kernels/runtime/experts/moe_nodes.h"
-#include "tests/kernels/random_nodes.h"
+#include "tests/kernels/random_recurrent.h"
 
 namespace numaserve::testing {
 
-class RankProgram : public RandomNodes {
+class RankProgram : public RecurrentNodes {
  public:
-  RankProgram(const Model& model, int rank, ring::Ring* ring) : RandomNodes(model, rank, ring) { build(); }
+  RankProgram(const Model& model, int rank, ring::Ring* ring) : RecurrentNodes(model, rank, ring) { build(); }
 
  private:
   // Columns of a head of a latent model: of its queries those without positions, and of its values.
   static constexpr int32_t kPlain = 32, kValues = 32;
+
+  Place mixed(Place x, int64_t layer) {
+    if (shape_.delta_keys > 0 && layer % 2 == 0) return gated_delta(x, layer);
+    return shape_.latent() ? latent_attention(x, layer) : attention(x, layer);
+  }
 
   Place attention(Place x, int64_t layer) {
     const HeadGeometry own = heads(layer);
@@ -293,7 +298,7 @@ class RankProgram : public RandomNodes {
     program_.add(std::make_unique<EmbedNode>(embedding, vocab_.begin, 3.0f, embedded));
     Place x = add_reduced(embedded, residual, true);
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
-      x = add_reduced(shape_.latent() ? latent_attention(x, layer) : attention(x, layer), residual, false);
+      x = add_reduced(mixed(x, layer), residual, false);
       x = add_reduced(mlp(x, layer), residual, false);
     }
     if (shape_.pools) pool(residual);

@@ -9,6 +9,7 @@
 
 #include "tests/kernels/random_masks.h"
 #include "tests/kernels/random_program.h"
+#include "tests/kernels/random_snapshots.h"
 
 namespace numaserve::testing {
 
@@ -75,7 +76,12 @@ class Traffic {
  public:
   // With `calm` one request runs after the other, in the longest chunks there can be, and is never retracted.
   Traffic(RankProgram& rank, uint64_t seed, bool calm)
-      : rank_(rank), limits_(rank.model().limits), seed_(seed), random_(seed), calm_(calm) {
+      : rank_(rank),
+        limits_(rank.model().limits),
+        seed_(seed),
+        random_(seed),
+        calm_(calm),
+        snapshots_(calm ? 0 : rank.model().limits.num_snapshots) {
     slots_.resize(calm ? 1 : static_cast<size_t>(limits_.max_slots));
     if (rank.rank() == 0) front_end_ = std::make_unique<FrontEnd>(limits_);
     for (int64_t page = limits_.num_pages - 1; page >= 0; --page) free_pages_.push_back(static_cast<int32_t>(page));
@@ -103,6 +109,7 @@ class Traffic {
   };
   struct Batch {
     std::vector<SequenceInput> plan;
+    std::vector<std::vector<StateMark>> marks;  // of each sequence
     std::vector<int32_t> tokens, targets;
     std::vector<size_t> slots;
     std::vector<MaskedRow> masked;
@@ -116,6 +123,7 @@ class Traffic {
 
   void step(int count) {
     Batch batch;
+    snapshots_.begin_batch();
     for (size_t slot = 0; slot < slots_.size(); ++slot) {
       Running& running = slots_[slot];
       if (running.number < 0 && next_ < count && (calm_ || coin(2))) begin(slot);
@@ -124,6 +132,7 @@ class Traffic {
       if (calm_ || !coin(8)) advance(slot, batch);
     }
     if (batch.plan.empty()) return;
+    for (size_t i = 0; i < batch.plan.size(); ++i) batch.plan[i].marks = batch.marks[i];
     run(batch);
     ++step_id_;
   }
@@ -213,6 +222,7 @@ class Traffic {
                           .sample = sample,
                           .num_targets = static_cast<int32_t>(targets),
                           .pool = ends && running.request.pooled});
+    batch.marks.push_back(snapshots_.use(random_, batch.plan.back(), running.number));
     batch.slots.push_back(slot);
     if (sample && running.request.settings.masked) batch.masked.push_back(masked_row(slot));
     batch.rows += targets + sample;
@@ -282,6 +292,7 @@ class Traffic {
   int64_t step_ns_ = 0;  // of the last step
   std::vector<Running> slots_;
   std::vector<int32_t> free_pages_;
+  RandomSnapshots snapshots_;
   std::map<int, Outcome> outcomes_;
   std::unique_ptr<FrontEnd> front_end_;  // of rank 0
 };

@@ -28,10 +28,12 @@ class Conv:
         return np.full((len(self.weight) - 1, self.weight.shape[1]), GARBAGE)
 
     def run(self, isa: str, x: Floats, state: Floats, *, begins: bool, threads: int = 1) -> Floats:
-        out = np.full((len(x), -(-x.shape[1] // 32) * 32), GARBAGE)
-        causal_conv(isa, x, self.weight, self.bias, self.silu, begins, state, out, threads)
-        assert (out[:, x.shape[1] :] == 0).all()
-        return out[:, : x.shape[1]]
+        """The result, with `state` before and after it. `x` has columns that are not convolved."""
+        cols, out = self.weight.shape[1], np.full((len(x), -(-self.weight.shape[1] // 32) * 32), GARBAGE)
+        wider = np.hstack([x, np.full((len(x), 3), np.nan, np.float32)])
+        causal_conv(isa, wider, self.weight, self.bias, self.silu, None if begins else state, state, out, threads)
+        assert (out[:, cols:] == 0).all()
+        return out[:, :cols]
 
     def expected(self, x: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The result in float64, and the bound of its rounding error in fp32."""
@@ -69,3 +71,14 @@ def test_a_sequence_has_the_same_bits_wherever_steps_cut_it(isa: str, rng: np.ra
             parts.append(conv.run(isa, x[begin:end], state, begins=begin == 0, threads=2))
         np.testing.assert_array_equal(np.concatenate(parts), whole)
         np.testing.assert_array_equal(state, last)
+
+
+def test_the_states_before_and_after_may_lie_apart(isa: str, rng: np.random.Generator) -> None:
+    conv, x = Conv(rng, 4, 50), rng.standard_normal((9, 50)).astype(np.float32)
+    conv.run(isa, x[:5], before := conv.state(), begins=True)
+    kept, after, out = before.copy(), conv.state(), np.empty((4, 64), np.float32)
+    causal_conv(isa, x[5:], conv.weight, conv.bias, conv.silu, before, after, out, 2)
+    np.testing.assert_array_equal(before, kept)
+    np.testing.assert_array_equal(after, x[-3:])
+    causal_conv(isa, x[:0], conv.weight, conv.bias, conv.silu, after, before, out[:0], 2)
+    np.testing.assert_array_equal(before, x[-3:])

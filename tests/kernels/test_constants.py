@@ -8,7 +8,7 @@ from numaserve.kernels import _native
 from numaserve.workers.interface import protocol
 from numaserve.workers.models import gpt_oss
 from numaserve.workers.models.config import experts, huggingface, latent
-from numaserve.workers.program import buffers, handles
+from numaserve.workers.program import buffers, caches, handles
 from numaserve.workers.program.ops import exchange
 
 SAME: dict[str, Sequence[object]] = {
@@ -23,6 +23,7 @@ SAME: dict[str, Sequence[object]] = {
     "ATTENTION_ROWS": [buffers.ATTENTION_ROWS],
     "PARTIAL_SEQUENCES": [buffers.CUT_SEQUENCES],
     "PARTIAL_EXTRA": [buffers.PARTIAL_EXTRA],
+    "SCALE_COLUMNS": [caches.SCALE_COLUMNS],
     "MAX_HEAD_DIM": [huggingface._MAX_HEAD_DIM, latent._MAX_LATENT],
     "MAX_LATENT_DIM": [latent._MAX_CACHED],
     "MAX_EXPERTS": [experts._MAX_EXPERTS],

@@ -43,6 +43,9 @@ class RandomWeights(Shapes):
     def vector(self, size: int = HIDDEN) -> Vector:
         return Vector(self._random(True).uniform(0.5, 1.5, size).astype(np.float32))
 
+    def decays(self, size: int) -> Vector:
+        return Vector(-self._random(True).uniform(0.1, 1.5, size).astype(np.float32))
+
     def rope(self) -> RopeTable:
         angles = np.outer(np.arange(512), 100.0 ** (-np.arange(16) / 16)).astype(np.float32)
         return RopeTable(np.cos(angles), np.sin(angles))
@@ -64,7 +67,12 @@ def start(program: AnyProgram, slot: int, pages: Sequence[int], sampling: Sampli
     program.append_pages(slot, list(pages))
 
 
-def run(program: AnyProgram, rows: Sequence[Row], drafts: Sequence[int] = ()) -> list[Told]:
+def run(
+    program: AnyProgram,
+    rows: Sequence[Row],
+    drafts: Sequence[int] = (),
+    states: Sequence[tuple[int, int, list[tuple[int, int]]]] = (),
+) -> list[Told]:
     """One step; for each row of logits its sequence, what was sampled, and what the target and named tokens got."""
     plan = [
         (slot, begin, 1 if tokens is None else len(tokens), tokens is None, sample, len(targets))
@@ -73,7 +81,8 @@ def run(program: AnyProgram, rows: Sequence[Row], drafts: Sequence[int] = ()) ->
     tokens = [token for _, _, tokens, _, _ in rows for token in tokens or ()]
     targets = [token for row in rows for token in row[4]]
     sequences = np.array(plan, np.int32).reshape(-1, 6)
-    found, *_ = program.step(sequences, np.array(tokens, np.int32), np.array(targets, np.int32), drafts=list(drafts))
+    ids, wanted = np.array(tokens, np.int32), np.array(targets, np.int32)
+    found, *_ = program.step(sequences, ids, wanted, drafts=list(drafts), states=states)
     return list(found)
 
 

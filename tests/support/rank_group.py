@@ -35,7 +35,7 @@ from numaserve.workers.interface.protocol import (
     encode,
     mask_rows,
 )
-from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.interface.settings import Backend, ModelSettings
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 
@@ -101,6 +101,8 @@ class RankGroup:
         max_logit_rows: int = 512,
         weights_cache: WeightsCache | None = None,
         mask_grace_s: float | None = None,
+        num_snapshots: int = 0,
+        backend: Backend = "native",
         draft_model: Path | None = None,
         **settings: Any,
     ) -> None:
@@ -128,6 +130,7 @@ class RankGroup:
                 nodes=[0] * tp,
                 weights=[threads] * tp,
                 num_pages=num_pages,
+                num_snapshots=num_snapshots,
                 context_length=context_length,
                 max_running_requests=max_running_requests,
                 max_step_tokens=max_step_tokens,
@@ -137,6 +140,7 @@ class RankGroup:
                 step_deadline_s=_PATIENCE_S,
                 settings=ModelSettings(**settings),
                 weights_cache=weights_cache,
+                backend=backend,
                 mask_fd=_MASK_FD if self.board else -1,
                 mask_nonce=self.board.nonce if self.board else 0,
                 mask_grace_s=1.0 if mask_grace_s is None else mask_grace_s,

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
-from numaserve.workers.program.caches import CacheIndex, CacheKind, Heads, StateKind
+from numaserve.workers.program.caches import CacheIndex, CacheKind, DeltaHeads, Heads, StateKind
+from numaserve.workers.program.handles import round_up
 from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5
-LIMITS = ProgramLimits(max_step_tokens=64, max_logit_rows=64, max_slots=4, pages_per_slot=16, num_pages=40)
+LIMITS = ProgramLimits(64, 64, max_slots=4, pages_per_slot=16, num_pages=40, num_snapshots=3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,10 @@ class Shapes:
         return MatrixShape(n, k, format, group)
 
     def vector(self, size: int = HIDDEN) -> Any:
+        return VectorShape(size)
+
+    def decays(self, size: int) -> Any:
+        """Negative numbers."""
         return VectorShape(size)
 
     def rope(self) -> Any:
@@ -191,6 +196,37 @@ def recurrent(part: Part = ALONE) -> ProgramBuilder:
     return b
 
 
+def gated(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
+    """A gated delta network, and attention with a gate."""
+    world = part.world
+    heads = DeltaHeads(keys=2 // world, values=4 // world, key_dim=16, value_dim=24)
+    offset, values = 3 * heads.convolved * 4, heads.values * heads.value_dim
+    caches, states = (CacheKind(Heads(2, 1, 32)),), (StateKind(offset + round_up(4 * heads.kept, 64)),)
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, caches, states))
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    qkvz, gates = (b.linear(x, w.matrix(n, HIDDEN, format)) for n in (heads.convolved + values, 2 * heads.values))
+    _, z = b.split(qkvz, heads.convolved)
+    convolved = b.causal_conv(qkvz, w.vector(4 * heads.convolved), taps=4, state=CacheIndex(0, 0), activation="silu")
+    made = b.gated_delta(
+        convolved,
+        gates,
+        decay=w.decays(heads.values),
+        decay_bias=w.vector(heads.values),
+        heads=heads,
+        state=CacheIndex(0, 0),
+        offset=offset,
+    )
+    normed = b.gated_head_norm(made, z, w.vector(heads.value_dim), eps=EPS, heads=heads.values)
+    b.add_all_reduce(residual, b.linear_partial(normed, w.matrix(HIDDEN, values, format)))
+    qkv, gate = b.split(b.linear(b.rms_norm(residual, w.vector(), EPS), w.matrix(192, HIDDEN, format)), 128)
+    out = b.attention(b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope()), cache=CacheIndex(0, 0), scale=0.2)
+    b.sigmoid_gate(out, gate)
+    b.add_all_reduce(residual, b.linear_partial(out, w.matrix(HIDDEN, 64, format)))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN, format)))
+    return b
+
+
 def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
@@ -215,7 +251,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     for format in ("bf16", "int8"):
-        for make in (dense, latent, mixture):
+        for make in (dense, latent, mixture, gated):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)

@@ -184,8 +184,9 @@ class RankModel:
             sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
             tokens = _concatenated(seq.tokens for seq in plan.seqs)
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
+            states = [(work.index, work.begin, work.marks) for work in plan.states or ()]
             rows, native_ns, all_reduce_ns, mask_wait_ns = self._program.step(
-                sequences, tokens, targets, plan.step_id, plan.drafts or []
+                sequences, tokens, targets, plan.step_id, plan.drafts or [], states=states
             )
             if self._drafter is not None:
                 self._continuations.ran(plan, _sampled(plan, rows))

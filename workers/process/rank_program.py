@@ -75,6 +75,7 @@ class RankProgram:
             max_slots=launch.max_running_requests,
             pages_per_slot=_pages_per_slot(launch),
             num_pages=launch.num_pages,
+            num_snapshots=launch.num_snapshots,
         )
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
         builder = ProgramBuilder(ProgramSetup(model.shape(held.part), limits, ranks, launch.settings))

@@ -1,7 +1,7 @@
 """Runs a list of operations natively: each becomes a node of `kernels.Program`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.recurrent import CausalConv
+from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.outside import OutsideRows, outside_rows
 from numaserve.workers.program.setup import ProgramSetup
@@ -75,6 +75,7 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
         "max_slots": limits.max_slots,
         "pages_per_slot": limits.pages_per_slot,
         "num_pages": limits.num_pages,
+        "num_snapshots": limits.num_snapshots,
         "vocabulary": shape.vocab_bounds[-1],
         "extra_tokens": shape.extra_tokens,
         "caches": [_cache_kind(kind) for kind in shape.caches],
@@ -160,6 +161,14 @@ def _experts(nodes: _Nodes, op: MultiplyExperts) -> dict[str, Any]:
     return {name: nodes.native(buffer) for name, buffer in shared.items()} | {"item_bytes": op.x.itemsize}
 
 
+def _gated_delta(nodes: _Nodes, op: GatedDelta) -> dict[str, Any]:
+    return {"heads": astuple(op.heads)}
+
+
+def _sigmoid_gate(nodes: _Nodes, op: SigmoidGate) -> dict[str, Any]:
+    return {"cols": op.x.cols}
+
+
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
 KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
     Embed: ("embed", _none),
@@ -179,6 +188,9 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     MultiplyExperts: ("moe_experts", _experts),
     CombineExperts: ("moe_combine", _none),
     CausalConv: ("causal_conv", _none),
+    GatedDelta: ("gated_delta", _gated_delta),
+    GatedHeadNorm: ("gated_head_norm", _none),
+    SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
     Gather: ("gather", _none),
     DividedNorm: ("divided_norm", _none),
     Sample: ("sample", _none),

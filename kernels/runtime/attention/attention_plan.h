@@ -20,7 +20,8 @@ struct Limits {
   int64_t pages_per_slot;
   int64_t num_pages;
   int64_t vocabulary;
-  int64_t extra_tokens = 0;  // ids after the vocabulary that a plan may contain: their embedding is zero
+  int64_t num_snapshots = 0;  // of the states of a slot
+  int64_t extra_tokens = 0;   // ids after the vocabulary that a plan may contain: their embedding is zero
 };
 
 // The heads of this rank.

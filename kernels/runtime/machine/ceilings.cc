@@ -49,13 +49,16 @@ double read_seconds(const KernelTable& table, Team& team, const std::vector<Memo
   });
 }
 
-double peak_flops(const KernelTable& table, Team& team, WeightFormat format, int passes) {
+double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, int passes) {
   constexpr int64_t kRounds = 2'000'000;
   std::vector<int64_t> done(static_cast<size_t>(team.size()));
   double best = 0.0;
   for (int pass = 0; pass < passes; ++pass) {
-    const double time = seconds(
-        [&] { team.parallel([&](int thread) { done[static_cast<size_t>(thread)] = table.peak(format, kRounds); }); });
+    const double time = seconds([&] {
+      team.parallel([&](int thread) {
+        done[static_cast<size_t>(thread)] = format ? table.peak(*format, kRounds) : table.peak_fp32(kRounds);
+      });
+    });
     best = std::max(best, static_cast<double>(done[0]) * team.size() / time);
   }
   return best;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/include/kernel_table.h"
@@ -22,9 +23,9 @@ struct Memory {
 // Seconds that the team takes to read all parts. Each thread reads a share of each part.
 double read_seconds(const KernelTable& table, Team& team, const std::vector<Memory>& parts, bool fetch_ahead);
 
-// Operations (multiplies and adds) per second of the instruction set's tiles of this format, on all threads together:
-// the best of `passes` passes, each of some hundredths of a second at most.
-double peak_flops(const KernelTable& table, Team& team, WeightFormat format, int passes);
+// Operations (multiplies and adds) per second of the instruction set's tiles of this format, or without a format of its
+// registers in fp32, on all threads together: the best of `passes` passes, each of some hundredths of a second at most.
+double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, int passes);
 
 // Nanoseconds of one barrier of the team, the mean over many.
 double barrier_ns(Team& team);

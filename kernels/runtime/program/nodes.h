@@ -97,9 +97,10 @@ void leave(Run& run, const Place& place, int thread);
 
 // A lower bound of a node's work since the Program was made: activations and repeated reads are not counted.
 struct Cost {
-  int64_t bytes = 0;  // read from memory, of weights and KV cache
+  int64_t bytes = 0;  // of weights and KV cache, read from memory, and of states, read and written
   int64_t flops = 0;
   WeightFormat format = WeightFormat::kBf16;  // of the operations
+  bool fp32 = false;                          // whether these are in fp32, whatever the format
 };
 
 class Node {

@@ -46,7 +46,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
       parallel_(checked(shape, ring)),
       slots_(shape.limits.max_slots, shape.limits.pages_per_slot, shape.limits.num_pages, shape.limits.vocabulary),
       kv_(shape.caches, shape.limits.num_pages, shape.kv_dtype),
-      states_(shape.states, shape.limits.max_slots, shape.limits.num_pages),
+      states_(shape.states, shape.limits.max_slots, shape.limits.num_snapshots, shape.limits.num_pages),
       step_(shape.limits, kv_.kinds(), parallel_, team.size()),
       arena_(static_cast<size_t>(shape.arena_bytes)),
       blocking_(blocking_for(table, cache_sizes(), processor())),

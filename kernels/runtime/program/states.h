@@ -1,4 +1,4 @@
-// The state that layers keep for each slot, and for each page, besides keys and values.
+// The state that layers keep for each slot, snapshot and page, besides keys and values.
 #pragma once
 
 #include <span>
@@ -8,7 +8,8 @@
 
 namespace numaserve {
 
-// Layers that keep the same number of bytes, each a multiple of a cache line.
+// Layers that keep the same number of bytes, each a multiple of a cache line. Where pages have states too, a sequence
+// goes on from these, and there are no snapshots.
 struct StateKind {
   int64_t slot_bytes = 0, page_bytes = 0, layers = 0;
 };
@@ -18,21 +19,22 @@ struct StateKind {
 class States {
  public:
   // Throws std::invalid_argument for sizes that are negative or no multiples of a cache line.
-  States(std::vector<StateKind> kinds, int64_t slots, int64_t pages);
-  // Return a layer's states, one after another: of all slots, or of all pages. Throw std::invalid_argument for an index
-  // out of range.
-  std::span<std::byte> of_slots(const CacheIndex& index) const;
+  States(std::vector<StateKind> kinds, int64_t slots, int64_t snapshots, int64_t pages);
+  // Return a layer's states, one after another: of all slots and then of all snapshots, or of all pages. Throw
+  // std::invalid_argument for an index out of range.
+  std::span<std::byte> of_sequences(const CacheIndex& index) const;
   std::span<std::byte> of_pages(const CacheIndex& index) const;
   const StateKind& kind(const CacheIndex& index) const;
-  int64_t slots() const { return slots_; }
   const LargeBuffer& buffer() const { return buffer_; }
 
  private:
+  // Returns bytes of the states of a kind that belong to slots and snapshots.
+  int64_t sequence_bytes(const StateKind& kind) const;
   std::span<std::byte> part(const CacheIndex& index, int64_t before, int64_t bytes) const;
 
   std::vector<StateKind> kinds_;
   std::vector<int64_t> offsets_;  // of each kind
-  int64_t slots_, pages_;
+  int64_t slots_, snapshots_, pages_;
   LargeBuffer buffer_;
 };
 

@@ -28,12 +28,15 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
     : limits_(limits),
       parallel_(parallel),
       max_positions_(limits.pages_per_slot * kPageTokens),
-      named_(static_cast<size_t>(limits.max_slots)) {
+      named_(static_cast<size_t>(limits.max_slots)),
+      stored_(static_cast<size_t>(limits.num_snapshots)) {
   const auto max_tokens = static_cast<size_t>(limits.max_tokens), max_slots = static_cast<size_t>(limits.max_slots);
   tokens.reserve(max_tokens);
   runs.reserve(max_tokens + max_slots);
   sequences.reserve(max_slots);
   plan.reserve(max_slots);
+  segments.reserve(max_slots + stored_.size());
+  chains.reserve(max_slots);
   logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
   pooled_rows.reserve(max_slots);
   pooled_sequences.reserve(max_slots);
@@ -85,6 +88,30 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
           "the number of tokens to score does not match the sequences of the step");
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
+  check_states(sequences_in);
+}
+
+// A snapshot that is stored has no other use in the step: the threads that load and store it would race.
+void Step::check_states(std::span<const SequenceInput> sequences_in) {
+  stored_.assign(stored_.size(), false);
+  for (const SequenceInput& s : sequences_in) {
+    const int64_t known = int64_t{s.start} + s.count - s.drafts;
+    int64_t before = s.start;
+    for (const auto& [position, snapshot] : s.marks) {
+      if (snapshot < 0 || snapshot >= limits_.num_snapshots) refuse_slot(s, "stores a snapshot that does not exist");
+      if (stored_[static_cast<size_t>(snapshot)]) refuse_slot(s, "stores a snapshot that the step stores twice");
+      if (position <= before || position > known)
+        refuse_slot(s, "has a mark that is not among its known tokens, in order");
+      stored_[static_cast<size_t>(snapshot)] = true;
+      before = position;
+    }
+  }
+  for (const SequenceInput& s : sequences_in) {
+    if (s.begin < -1 || s.begin >= limits_.num_snapshots) refuse_slot(s, "begins with a snapshot that does not exist");
+    if (s.begin >= 0 && s.start == 0) refuse_slot(s, "begins with a snapshot at position 0");
+    if (s.begin >= 0 && stored_[static_cast<size_t>(s.begin)])
+      refuse_slot(s, "begins with a snapshot that the step stores");
+  }
 }
 
 void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
@@ -93,6 +120,8 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   tokens.clear();
   runs.clear();
   sequences.clear();
+  segments.clear();
+  chains.clear();
   logit_rows.clear();
   num_named = 0;
   pooled_rows.clear();
@@ -113,6 +142,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     const AttentionSequence sequence{.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()};
     add_sequence(sequence);
     add_runs(sequence);
+    add_segments(s, row);
     add_rows(s, slot, static_cast<int32_t>(i), row, targets);
     if (s.pool) {
       pooled_rows.push_back(row + s.count - 1);
@@ -123,6 +153,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   if (divided_planner_) divided_planner_->plan(divided.sequences, divided.work);
   totals.steps += counts();
   totals.tokens += num_tokens();
+  totals.sequences += static_cast<int64_t>(plan.size());
   totals.logit_steps += !logit_rows.empty();
   totals.logit_rows += static_cast<int64_t>(logit_rows.size());
 }
@@ -143,6 +174,19 @@ void Step::add_runs(const AttentionSequence& s) {
   const int32_t end = s.start + s.q_len;
   for (int32_t position = s.start; position < end; position += runs.back().count)
     runs.push_back(page_run(s, position, end));
+}
+
+void Step::add_segments(const SequenceInput& s, int32_t row) {
+  const auto slots = static_cast<int32_t>(limits_.max_slots), first = static_cast<int32_t>(segments.size());
+  int32_t load = s.begin >= 0 ? slots + s.begin : s.start > 0 ? s.slot : -1, done = s.start;
+  const auto add = [&](int32_t end, int32_t store) {
+    segments.push_back({.row = row + done - s.start, .count = end - done, .load = load, .store = store});
+    load = store;
+    done = end;
+  };
+  for (const StateMark& mark : s.marks) add(mark.position, slots + mark.snapshot);
+  add(s.start + s.count, s.slot);
+  chains.push_back({first, static_cast<int64_t>(segments.size())});
 }
 
 void Step::add_rows(const SequenceInput& s, const Slot& slot, int32_t index, int32_t row,

@@ -16,7 +16,12 @@ namespace numaserve {
 // The maximum number of draft tokens of a masked sequence in a step. Each waits for a mask of its own.
 inline constexpr int32_t kMaxMaskedDrafts = 8;
 
-// One sequence's part of a step; see SeqPlan in workers/interface/protocol/steps.py.
+// The states of a sequence after `position` tokens are stored in a snapshot.
+struct StateMark {
+  int32_t position, snapshot;
+};
+
+// One sequence's part of a step; see SeqPlan and StateWork in workers/interface/protocol/steps.py.
 struct SequenceInput {
   int32_t slot, start, count;
   bool from_previous, sample;
@@ -25,6 +30,8 @@ struct SequenceInput {
   // The number of last tokens that are draft tokens. Each gets a row of logits. The token sampled there is kept only if
   // all draft tokens up to this one are accepted.
   int32_t drafts = 0;
+  int32_t begin = -1;                  // the snapshot that the states begin with; -1: none
+  std::span<const StateMark> marks{};  // of memory that lives as long as the step
 };
 
 struct LogitRow {
@@ -83,6 +90,9 @@ class Step {
   std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
   std::vector<AttentionWork> attention;                // of each kind of cache
   std::vector<SequenceInput> plan;
+  // The segments of all sequences, and the range of those of each. Segments of a sequence must run in order.
+  std::vector<StateSegment> segments;
+  std::vector<Range> chains;
   // Sequences whose latents the ranks divide. `row` of a sequence counts the new tokens of these sequences, and `rows`
   // has their rows in the batch.
   struct Divided {
@@ -94,13 +104,15 @@ class Step {
   // Totals over all counted steps. What each node has read and computed follows from them: counting in the nodes would
   // take time.
   struct Totals {
-    int64_t steps = 0, tokens = 0;
+    int64_t steps = 0, tokens = 0, sequences = 0;
     int64_t logit_steps = 0, logit_rows = 0;  // a step without rows of logits does not read the output head
   } totals;
 
  private:
   void check(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
+  void check_states(std::span<const SequenceInput> plan);
+  void add_segments(const SequenceInput& sequence, int32_t row);
   void add_rows(const SequenceInput& sequence, const Slot& slot, int32_t index, int32_t row,
                 std::span<const int32_t>& targets);
   void add_runs(const AttentionSequence& sequence);
@@ -112,7 +124,8 @@ class Step {
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
   bool may_pool_ = false;
-  std::vector<bool> named_;  // slots that the plan being checked contains
+  std::vector<bool> named_;   // slots that the plan being checked contains
+  std::vector<bool> stored_;  // snapshots that it stores
 };
 
 }  // namespace numaserve

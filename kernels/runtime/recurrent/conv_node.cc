@@ -16,27 +16,25 @@ ConvNode::ConvNode(Place x_in, Place out_in, const Vector& weight_in, int32_t ta
 }
 
 void ConvNode::run(Run& run, int thread) const {
-  std::byte* const states = run.states.of_slots(state).data();
+  std::byte* const states = run.states.of_sequences(state).data();
   const int64_t state_bytes = run.states.kind(state).slot_bytes;
-  int64_t row = 0;
-  for (const SequenceInput& sequence : run.step.plan) {
-    run.table.causal_conv({.x = run.at<float>(x) + row * x.ld,
+  const auto at = [&](int32_t number) { return reinterpret_cast<float*>(states + number * state_bytes); };
+  for (const StateSegment& segment : run.step.segments)
+    run.table.causal_conv({.x = run.at<float>(x) + segment.row * x.ld,
                            .ldx = x.ld,
-                           .count = sequence.count,
+                           .count = segment.count,
                            .weight = weight.data(),
                            .ldw = cols,
                            .bias = bias,
                            .taps = taps,
                            .silu = silu,
-                           .begins = sequence.start == 0,
-                           .state = reinterpret_cast<float*>(states + sequence.slot * state_bytes),
+                           .before = segment.load < 0 ? nullptr : at(segment.load),
+                           .after = at(segment.store),
                            .lds = cols,
-                           .out = run.at<float>(out) + row * out.ld,
+                           .out = run.at<float>(out) + segment.row * out.ld,
                            .ldo = out.ld,
                            .cols = cols},
                           thread, run.team.size());
-    row += sequence.count;
-  }
 }
 
 }  // namespace numaserve

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/runtime/recurrent/conv_node.h"
+#include "kernels/runtime/recurrent/gate_nodes.h"
 
 namespace numaserve::operation {
 
@@ -22,6 +23,38 @@ void add(Program& p, const CausalConv& f) {
   node->bias = data_or_null(f.bias);
   node->silu = f.activation == Activation::kSilu;
   p.add(std::move(node));
+}
+
+void add(Program& p, const GatedDelta& f) {
+  const DeltaHeads& heads = f.heads;
+  require(heads.keys >= 0 && heads.values >= 0 && heads.key_dim >= 1 && heads.value_dim >= 1 &&
+              (heads.keys == 0 ? heads.values == 0 : heads.values % heads.keys == 0),
+          f.kKind, "the value heads must be a multiple of the key heads, and heads must have dimensions");
+  require(f.x.ld >= heads.convolved() && f.gates.ld >= 2 * heads.values &&
+              f.out.ld >= int64_t{heads.values} * heads.value_dim,
+          f.kKind, "the input, the gates or the output has too few columns");
+  require_size(f.decay, heads.values, f.kKind);
+  require_size(f.decay_bias, heads.values, f.kKind);
+  require(f.offset >= 0 && f.offset % kLineBytes == 0 &&
+              p.states().kind(f.state).slot_bytes >= f.offset + heads.state_bytes(),
+          f.kKind, "the state is too small for the matrices of the heads, or they begin within a cache line");
+  auto node = std::make_unique<DeltaNode>(f.x, f.gates, f.out, heads, f.state, f.offset);
+  node->decay = f.decay->padded.data();
+  node->decay_bias = f.decay_bias->padded.data();
+  p.add(std::move(node));
+}
+
+void add(Program& p, const GatedHeadNorm& f) {
+  const int64_t dim = f.weight->size, cols = f.heads * dim;
+  require(f.heads >= 0 && f.x.ld >= cols && f.gate.ld >= cols && f.out.ld >= round_up(cols, kPad), f.kKind,
+          "the input, the gate or the output has too few columns");
+  p.add(std::make_unique<GatedNormNode>(f.x, f.gate, f.out, f.weight->padded.data(), f.heads, dim, f.eps));
+}
+
+void add(Program& p, const SigmoidGate& f) {
+  require(f.cols >= 0 && f.x.ld >= round_up(f.cols, kPad) && f.gate.ld >= f.cols, f.kKind,
+          "the input or the gate has too few columns");
+  p.add(std::make_unique<SigmoidGateNode>(f.x, f.gate, f.cols));
 }
 
 }  // namespace numaserve::operation

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/runtime/program/operations.h"
+#include "kernels/runtime/recurrent/delta_node.h"
 
 namespace numaserve::operation {
 
@@ -19,6 +20,41 @@ struct CausalConv {
   }
 };
 
+struct GatedDelta {
+  static constexpr const char* kKind = "gated_delta";
+  Place x, gates, out;
+  const PaddedVector *decay, *decay_bias;
+  DeltaHeads heads;
+  CacheIndex state;
+  int64_t offset;
+  void visit(auto&& field) {
+    field("x", x), field("gates", gates), field("out", out), field("decay", decay), field("decay_bias", decay_bias);
+    field("heads", heads), field("state", state), field("offset", offset);
+  }
+};
+
+struct GatedHeadNorm {
+  static constexpr const char* kKind = "gated_head_norm";
+  Place x, gate, out;
+  const PaddedVector* weight;
+  float eps;
+  int64_t heads;
+  void visit(auto&& field) {
+    field("x", x), field("gate", gate), field("out", out), field("weight", weight), field("eps", eps);
+    field("heads", heads);
+  }
+};
+
+struct SigmoidGate {
+  static constexpr const char* kKind = "sigmoid_gate";
+  Place x, gate;
+  int64_t cols;
+  void visit(auto&& field) { field("x", x), field("gate", gate), field("cols", cols); }
+};
+
 void add(Program& p, const CausalConv& f);
+void add(Program& p, const GatedDelta& f);
+void add(Program& p, const GatedHeadNorm& f);
+void add(Program& p, const SigmoidGate& f);
 
 }  // namespace numaserve::operation

@@ -1,0 +1,50 @@
+// The gates of recurrent layers and of attention: norms of heads times silu(gate), and x times sigmoid(gate).
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/ops/norm.inl"
+#include "kernels/simd/f32x16.h"
+#include "kernels/simd/functions.h"
+
+namespace numaserve {
+namespace {
+
+inline void gated_norm_head(const GatedNormArgs& n, int64_t row, int64_t head) {
+  const float *x = n.x + row * n.ldx + head * n.dim, *gate = n.gate + row * n.ldg + head * n.dim;
+  bf16* const out = n.out + row * n.ldo + head * n.dim;
+  const F32x16 scale = F32x16::set1(rms_scale(x, n.dim, n.eps));
+  int64_t i = 0;
+  for (; i + 16 <= n.dim; i += 16)
+    (F32x16::load(x + i) * scale * F32x16::load(n.weight + i) * silu(F32x16::load(gate + i))).store(out + i);
+  if (i == n.dim) return;
+  const int rest = static_cast<int>(n.dim - i);
+  alignas(64) bf16 last[16];  // the next head's columns may belong to another thread
+  (F32x16::load_head(x + i, rest) * scale * F32x16::load_head(n.weight + i, rest) *
+   silu(F32x16::load_head(gate + i, rest)))
+      .store(last);
+  __builtin_memcpy(out + i, last, static_cast<size_t>(rest) * sizeof(bf16));
+}
+
+inline void gated_norm(const GatedNormArgs& n, int thread, int threads) {
+  const Range items = split(n.rows * n.heads, threads, thread);
+  for (int64_t i = items.begin; i < items.end; ++i) gated_norm_head(n, i / n.heads, i % n.heads);
+  const Range rows = split(n.rows, threads, thread);
+  const int64_t cols = n.heads * n.dim;
+  for (int64_t r = rows.begin; r < rows.end; ++r)
+    __builtin_memset(n.out + r * n.ldo + cols, 0, static_cast<size_t>(n.ldo - cols) * sizeof(bf16));
+}
+
+inline void sigmoid_gate(const SigmoidGateArgs& a, int thread, int threads) {
+  const RowShare share = row_share(a.rows, a.cols, thread, threads);
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
+    bf16* const x = a.x + r * a.ldx;
+    const float* const gate = a.gate + r * a.ldg;
+    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
+      const int valid = static_cast<int>(a.cols - i < 16 ? a.cols - i : 16);
+      (F32x16::load(x + i) * sigmoid(F32x16::load_head(gate + i, valid))).store(x + i);  // x is zero after the columns
+    }
+  }
+}
+
+}  // namespace
+}  // namespace numaserve

@@ -1,0 +1,46 @@
+#include "kernels/runtime/recurrent/delta_node.h"
+
+namespace numaserve {
+
+DeltaArgs DeltaNode::arguments(const Run& run) const {
+  return {.x = run.at<float>(x),
+          .ldx = x.ld,
+          .gates = run.at<float>(gates),
+          .ldg = gates.ld,
+          .decay = decay,
+          .decay_bias = decay_bias,
+          .key_heads = heads.keys,
+          .value_heads = heads.values,
+          .key_dim = heads.key_dim,
+          .value_dim = heads.value_dim,
+          .states = run.states.of_sequences(state).data() + offset,
+          .state_bytes = run.states.kind(state).slot_bytes,
+          .out = run.at<float>(out),
+          .ldo = out.ld};
+}
+
+// Strips of each sequence go to the threads in turn, because sequences have different numbers of tokens. With too few
+// strips for all threads, each thread has half a strip.
+void DeltaNode::run(Run& run, int thread) const {
+  const DeltaArgs args = arguments(run);
+  const auto chains = static_cast<int64_t>(run.step.chains.size()), threads = int64_t{run.team.size()};
+  const int64_t strips = chains * heads.values * ceil_div(heads.value_dim, kStripColumns);
+  const int32_t columns = strips < 2 * threads ? kStripColumns / 2 : kStripColumns;
+  const int64_t pieces = ceil_div(heads.value_dim, columns), of_chain = heads.values * pieces;
+  for (int64_t i = thread; i < chains * of_chain; i += threads) {
+    const Range& chain = run.step.chains[static_cast<size_t>(i / of_chain)];
+    run.table.gated_delta(args, {.segments = run.step.segments.data() + chain.begin,
+                                 .num_segments = chain.end - chain.begin,
+                                 .head = static_cast<int32_t>(i % of_chain / pieces),
+                                 .column = static_cast<int32_t>(i % pieces) * columns,
+                                 .columns = columns});
+  }
+}
+
+// A sequence's states are read and written; each token multiplies with them and adds three times.
+Cost DeltaNode::cost(const Step& step) const {
+  return {
+      .bytes = 2 * heads.state_bytes() * step.totals.sequences, .flops = 6 * heads.elements() * step.totals.tokens, .fp32 = true};
+}
+
+}  // namespace numaserve

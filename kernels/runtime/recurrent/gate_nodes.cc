@@ -1,0 +1,30 @@
+#include "kernels/runtime/recurrent/gate_nodes.h"
+
+namespace numaserve {
+
+void GatedNormNode::run(Run& run, int thread) const {
+  run.table.gated_norm({.x = run.at<float>(x),
+                        .ldx = x.ld,
+                        .gate = run.at<float>(gate),
+                        .ldg = gate.ld,
+                        .weight = weight,
+                        .out = run.at<bf16>(out),
+                        .ldo = out.ld,
+                        .rows = run.step.num_tokens(),
+                        .heads = heads,
+                        .dim = dim,
+                        .eps = eps},
+                       thread, run.team.size());
+}
+
+void SigmoidGateNode::run(Run& run, int thread) const {
+  run.table.sigmoid_gate({.x = run.at<bf16>(x),
+                          .ldx = x.ld,
+                          .gate = run.at<float>(gate),
+                          .ldg = gate.ld,
+                          .rows = run.step.num_tokens(),
+                          .cols = cols},
+                         thread, run.team.size());
+}
+
+}  // namespace numaserve

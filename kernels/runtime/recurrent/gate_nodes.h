@@ -1,0 +1,34 @@
+// The nodes of gates: norms of heads times silu(gate), and products with sigmoid(gate).
+#pragma once
+
+#include "kernels/runtime/program/nodes.h"
+
+namespace numaserve {
+
+struct GatedNormNode : Node {
+  GatedNormNode(Place x_in, Place gate_in, Place out_in, const float* weight_in, int64_t heads_in, int64_t dim_in,
+                float eps_in)
+      : Node("gated_head_norm"),
+        x(x_in),
+        gate(gate_in),
+        out(out_in),
+        weight(weight_in),
+        heads(heads_in),
+        dim(dim_in),
+        eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, gate, out;
+  const float* weight;
+  int64_t heads, dim;
+  float eps;
+};
+
+struct SigmoidGateNode : Node {
+  SigmoidGateNode(Place x_in, Place gate_in, int64_t cols_in)
+      : Node("sigmoid_gate"), x(x_in), gate(gate_in), cols(cols_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, gate;
+  int64_t cols;
+};
+
+}  // namespace numaserve

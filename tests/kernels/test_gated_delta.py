@@ -1,0 +1,185 @@
+"""The gated delta rule, and the states that it keeps of each sequence."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import numpy.typing as npt
+import pytest
+from numaserve.workers.program.caches import DeltaHeads
+from numaserve_kernel_tests import gated_delta
+
+Floats = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+TOKENS = 37
+SLOT, OTHER, SNAPSHOT = 0, 1, 2  # the numbers of three states
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Heads and their dimensions."""
+
+    key_heads: int
+    heads: int
+    key_dim: int
+    value_dim: int
+
+    def __str__(self) -> str:
+        return f"{self.key_heads}x{self.key_dim} {self.heads}x{self.value_dim}"
+
+
+MODEL = Sizes(2, 4, 128, 128)
+ALL = (MODEL, Sizes(1, 1, 16, 32), Sizes(1, 3, 24, 40), Sizes(2, 2, 7, 5), Sizes(1, 2, 33, 16), Sizes(1, 1, 1, 1))
+ALL += (Sizes(1, 2, 64, 48),)
+
+
+class Rule:
+    """Random tokens of a sequence, and the decays of the heads."""
+
+    def __init__(self, rng: np.random.Generator, sizes: Sizes, tokens: int = TOKENS) -> None:
+        self.sizes = sizes
+        columns = 2 * sizes.key_heads * sizes.key_dim + sizes.heads * sizes.value_dim
+        self.x = rng.standard_normal((tokens, columns)).astype(np.float32)
+        self.gates = (3 * rng.standard_normal((tokens, 2 * sizes.heads))).astype(np.float32)
+        self.decay = -np.exp(rng.standard_normal(sizes.heads)).astype(np.float32)
+        self.decay_bias = rng.standard_normal(sizes.heads).astype(np.float32)
+
+    def states(self) -> Floats:
+        """Three states, with what earlier sequences left: the rule for position 0 must hide it."""
+        s = self.sizes
+        return np.full((3, DeltaHeads(s.key_heads, s.heads, s.key_dim, s.value_dim).kept), np.nan, np.float32)
+
+    def run(self, isa: str, segments: Sequence[tuple[int, int, int, int]], states: Floats, columns: int = 32) -> Floats:
+        """The results of those segments; rows without a segment are NaN."""
+        s = self.sizes
+        out = np.full((len(self.x), s.heads * s.value_dim), np.nan, np.float32)
+        chain = np.array(segments, np.int32).reshape(-1, 4)
+        gated_delta(
+            isa, self.x, self.gates, self.decay, self.decay_bias, s.key_heads, s.key_dim, s.value_dim, chain, states,
+            out, columns,
+        )  # fmt: skip
+        return out
+
+    def whole(self, isa: str, columns: int = 32) -> tuple[Floats, Floats]:
+        """The results of the whole sequence, and its state."""
+        states = self.states()
+        return self.run(isa, [(0, len(self.x), -1, SLOT)], states, columns), states[SLOT]
+
+    def expected(self) -> tuple[F64, F64]:
+        """The results in float64, and the bound of their rounding errors.
+
+        A state's columns, multiplied by g (I - beta k k^T) of a k of length 1, become no longer: errors add up. Each
+        token adds some units of rounding of the longest column so far and of its value, and the product with a key.
+        """
+        s = self.sizes
+        x, gates = self.x.astype(np.float64), self.gates.astype(np.float64)
+        keys = s.key_heads * s.key_dim
+        q, k = (normalised(part.reshape(-1, s.key_heads, s.key_dim)) for part in (x[:, :keys], x[:, keys : 2 * keys]))
+        v = x[:, 2 * keys :].reshape(-1, s.heads, s.value_dim)
+        q = q / np.sqrt(s.key_dim)
+        beta = 1 / (1 + np.exp(-gates[:, : s.heads]))
+        g = np.exp(self.decay * np.logaddexp(0, gates[:, s.heads :] + self.decay_bias))
+        state, longest = np.zeros((s.heads, s.key_dim, s.value_dim)), np.zeros((s.heads, s.value_dim))
+        results, bounds = np.zeros_like(v), np.zeros_like(v)
+        unit = 2 * reference.accumulation(s.key_dim) + 24 * reference.FP32
+        for t, (head_q, head_k) in enumerate(
+            zip(*(each.repeat(s.heads // s.key_heads, 1) for each in (q, k)), strict=True)
+        ):
+            state *= g[t][:, None, None]
+            u = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, head_k))
+            state += np.einsum("hk,hv->hkv", head_k, u)
+            longest = np.maximum(longest, np.linalg.norm(state, axis=1)) + np.abs(v[t]) / (t + 1)
+            results[t] = np.einsum("hkv,hk->hv", state, head_q)
+            bounds[t] = (t + 2) * unit * longest / np.sqrt(s.key_dim)
+        return results.reshape(len(x), -1), bounds.reshape(len(x), -1)
+
+
+def normalised(x: F64) -> F64:
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize("sizes", ALL, ids=str)
+def test_a_sequence_is_within_its_rounding_error(isa: str, rng: np.random.Generator, sizes: Sizes) -> None:
+    rule = Rule(rng, sizes)
+    kernel_ops.assert_within(rule.whole(isa)[0], *rule.expected())
+
+
+@pytest.mark.parametrize("sizes", ALL, ids=str)
+def test_a_sequence_has_the_same_bits_wherever_steps_cut_it(isa: str, rng: np.random.Generator, sizes: Sizes) -> None:
+    rule = Rule(rng, sizes)
+    whole, last = rule.whole(isa)
+    for cuts in ([1], [2, 3], [16], [7, 8, 9, 36], range(1, TOKENS)):
+        states, found = rule.states(), np.empty_like(whole)
+        for begin, end in itertools.pairwise([0, *cuts, TOKENS]):
+            made = rule.run(isa, [(begin, end - begin, SLOT if begin else -1, SLOT)], states)
+            found[begin:end] = made[begin:end]
+        np.testing.assert_array_equal(found, whole)
+        np.testing.assert_array_equal(states[SLOT], last)
+
+
+def test_every_cut_of_a_model_has_the_same_bits(isa: str, rng: np.random.Generator) -> None:
+    rule = Rule(rng, MODEL, tokens=130)
+    whole, last = rule.whole(isa)
+    for cut in range(1, 130):
+        states = rule.states()
+        found = rule.run(isa, [(0, cut, -1, SNAPSHOT), (cut, 130 - cut, SNAPSHOT, SLOT)], states)
+        np.testing.assert_array_equal(found, whole)
+        np.testing.assert_array_equal(states[SLOT], last)
+
+
+def test_half_strips_have_the_same_bits(isa: str, rng: np.random.Generator) -> None:
+    for sizes in ALL:
+        rule = Rule(rng, sizes)
+        for whole, half in zip(rule.whole(isa), rule.whole(isa, columns=16), strict=True):
+            np.testing.assert_array_equal(half, whole)
+
+
+def test_a_snapshot_is_the_state_of_its_position(isa: str, rng: np.random.Generator) -> None:
+    for sizes in ALL:
+        rule, states = Rule(rng, sizes), (rule := Rule(rng, sizes)).states()
+        rule.run(isa, [(0, 20, -1, SNAPSHOT), (20, TOKENS - 20, SNAPSHOT, SLOT)], states)
+        kept = states[SNAPSHOT].copy()
+        rule.run(isa, [(0, 20, -1, OTHER)], states)
+        np.testing.assert_array_equal(states[OTHER], kept)
+        rest = rule.run(isa, [(20, TOKENS - 20, SNAPSHOT, OTHER)], states)
+        np.testing.assert_array_equal(rest[20:], rule.whole(isa)[0][20:])
+        np.testing.assert_array_equal(states[SNAPSHOT], kept)
+        np.testing.assert_array_equal(states[OTHER], states[SLOT])
+
+
+def test_a_segment_without_tokens_copies_the_state(isa: str, rng: np.random.Generator) -> None:
+    for sizes in ALL:
+        rule = Rule(rng, sizes)
+        states = rule.states()
+        rule.run(isa, [(0, TOKENS, -1, SNAPSHOT), (TOKENS, 0, SNAPSHOT, SLOT)], states)
+        np.testing.assert_array_equal(states[SLOT], rule.whole(isa)[1])
+        rule.run(isa, [(0, 0, SLOT, SLOT), (0, 0, -1, OTHER)], states)
+        np.testing.assert_array_equal(states[SLOT], states[SNAPSHOT])
+        matrices = rule.sizes.heads * rule.sizes.key_dim * rule.sizes.value_dim
+        assert not states[OTHER, :matrices].any()
+
+
+def test_gates_may_have_any_value(isa: str, rng: np.random.Generator) -> None:
+    rule = Rule(rng, Sizes(1, 4, 16, 16))
+    rule.gates[:] = rng.choice([-1e30, -200, -90, -20, 0, 20, 90, 200, 1e30], rule.gates.shape)
+    rule.decay[:] = [-1e-6, -1, -100, 0]
+    with np.errstate(over="ignore"):
+        kernel_ops.assert_within(rule.whole(isa)[0], *rule.expected())
+
+
+def test_keys_of_zeros_are_no_division_by_zero(isa: str, rng: np.random.Generator) -> None:
+    rule = Rule(rng, Sizes(1, 1, 24, 24))
+    rule.x[::3, :48] = 0
+    kernel_ops.assert_within(rule.whole(isa)[0], *rule.expected())
+
+
+def test_a_token_that_is_no_number_stays_in_its_sequence(isa: str, rng: np.random.Generator) -> None:
+    rule = Rule(rng, MODEL)
+    clean, states = rule.whole(isa)[0], rule.states()
+    spoiled = Rule(np.random.default_rng(1), MODEL)
+    spoiled.x[5, 2 * 128 + 3] = np.nan  # of a key
+    assert np.isnan(spoiled.run(isa, [(0, TOKENS, -1, SLOT)], states)[5:, : MODEL.value_dim]).all()
+    np.testing.assert_array_equal(rule.run(isa, [(0, TOKENS, -1, SLOT)], states), clean)

@@ -16,7 +16,7 @@ def bench_kernels(
     op: Annotated[
         list[str] | None,
         typer.Option(
-            help="Operation to measure: gemm, experts, attention, latent, small or barrier. Repeat the "
+            help="Operation to measure: gemm, experts, attention, latent, recurrent, small or barrier. Repeat the "
             "option for several. Default: all."
         ),
     ] = None,

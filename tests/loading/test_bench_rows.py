@@ -8,6 +8,7 @@ from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
 from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.latent import LatentCase
+from numaserve.workers.bench.operations.recurrent import DeltaCase
 from numaserve.workers.bench.programs import FORMATS, copies_beyond_caches
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
@@ -25,6 +26,7 @@ TINY = Sizes(
     expert_models=("tiny",),
     expert_tokens=(1, 33),
     latent=(LatentCase(3, 70, sequences=2), LatentCase(3, 40, new=40)),
+    recurrent=(DeltaCase(16, new=3), DeltaCase(16, sequences=2)),
     prefill=40,
     decode=70,
     tokens=(1, 33),
@@ -35,8 +37,8 @@ TINY = Sizes(
 @pytest.fixture
 def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured that takes long, nor more memory read than a tiny model has."""
-    ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS})
-    for part in ("gemm", "experts", "attention", "latent", "small_ops"):
+    ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS} | {"fp32": 1e9})
+    for part in ("gemm", "experts", "attention", "latent", "recurrent", "small_ops"):
         monkeypatch.setattr(f"numaserve.workers.bench.operations.{part}.rank_ceilings", lambda *_, **__: ceilings)
     monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
 
@@ -113,9 +115,22 @@ def test_latent_attention_is_measured_by_what_the_cache_holds() -> None:
     assert float(figures["gflop_s"] or 0) * best == pytest.approx(2 * 70 * 3 * 2 * (576 + 512) / 1e3)
 
 
+@pytest.mark.usefixtures("fixed_ceilings")
+def test_the_gated_delta_rule_is_measured_by_its_states() -> None:
+    rows = rows_of("recurrent")
+    rule = [row for row in rows if row.table == "recurrent"]
+    assert [(row.what["new"], row.what["sequences"]) for row in rule] == [(3, 1), (1, 2)]
+    figures, state = rule[1].figures, 16 * (128 * 128 + 8) * 4
+    best = float(figures["best_us"] or 0)
+    assert float(figures["gb_s"] or 0) * best == pytest.approx(2 * 2 * state / 1e3)
+    assert float(figures["gflop_s"] or 0) * best == pytest.approx(2 * 6 * 16 * 128 * 128 / 1e3)
+    others = [(row.what["operation"], row.what["rows"]) for row in rows if row.table != "recurrent"]
+    assert others == [(name, count) for count in (3, 2) for name in ("causal_conv", "gated_head_norm")]
+
+
 def test_every_format_has_a_peak() -> None:
     team = Team([-1])
-    assert all(peak_flops(team, format.name) > 0 for format in FORMATS)
+    assert all(peak_flops(team, format) > 0 for format in [*(each.name for each in FORMATS), "fp32"])
 
 
 def test_only_what_is_named_is_measured() -> None:

@@ -11,6 +11,7 @@ from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.experts import bench_experts
 from numaserve.workers.bench.operations.gemm import bench_gemm
 from numaserve.workers.bench.operations.latent import LatentCase, bench_latent
+from numaserve.workers.bench.operations.recurrent import DeltaCase, bench_recurrent
 from numaserve.workers.bench.operations.small_ops import bench_pool, bench_rows, bench_sampler
 from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
@@ -22,7 +23,7 @@ from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.process import numa
 
 KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
-OPERATIONS = ("gemm", "experts", "attention", "latent", "small", "barrier")
+OPERATIONS = ("gemm", "experts", "attention", "latent", "recurrent", "small", "barrier")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Sizes:
         LatentCase(16, 32768, sequences=8),
         LatentCase(16, 2048, new=2048),
     )
+    recurrent: Sequence[DeltaCase] = (
+        *(DeltaCase(values, new=1024) for values in (32, 48)),
+        *(DeltaCase(values, sequences=count) for values in (32, 48) for count in (1, 8, 32)),
+    )
     prefill: int = 4096
     decode: int = 8192
     tokens: Sequence[int] = (1, 16, 512)
@@ -56,6 +61,7 @@ QUICK = Sizes(
     expert_models=("moe-2b",),
     expert_tokens=(1, 512),
     latent=(LatentCase(16, 8192),),
+    recurrent=(DeltaCase(32, new=512), DeltaCase(32)),
     tokens=(1, 512),
     sweep_m=(512,),
     effort=Effort(seconds=0.3, most=50),
@@ -80,6 +86,7 @@ def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) 
         "experts": lambda: _expert_cases(chosen, sizes),
         "attention": lambda: _attention_cases(sizes),
         "latent": lambda: _latent_cases(sizes),
+        "recurrent": lambda: _recurrent_cases(sizes),
         "small": lambda: _small_cases(sizes),
         "barrier": lambda: iter([Case("barrier", bench_barrier)]),
     }
@@ -140,6 +147,12 @@ def _latent_cases(sizes: Sizes) -> Iterator[Case]:
     for case in sizes.latent:
         phase = "decode" if case.new == 1 else "prefill"
         yield _case(f"latent {phase} {case.sequences} x {case.context}", partial(bench_latent, case=case), sizes)
+
+
+def _recurrent_cases(sizes: Sizes) -> Iterator[Case]:
+    for case in sizes.recurrent:
+        name = f"recurrent {case.values} heads, {case.sequences} x {case.new}"
+        yield _case(name, partial(bench_recurrent, case=case), sizes)
 
 
 def _small_cases(sizes: Sizes) -> Iterator[Case]:

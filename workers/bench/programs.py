@@ -14,7 +14,7 @@ from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, Slot
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.planning.ceilings import bytes_beyond_caches, spare_bytes
 from numaserve.workers.program.buffers import Operand, Residual
-from numaserve.workers.program.caches import CacheKind, Heads
+from numaserve.workers.program.caches import CacheKind, Heads, StateKind
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Joining
@@ -102,11 +102,12 @@ def make_builder(
     heads: Heads = ONE_HEAD,
     layers: int = 1,
     vocab: int = VOCAB,
+    states: tuple[StateKind, ...] = (),
     settings: ModelSettings = DEFAULT_SETTINGS,
 ) -> ProgramBuilder:
     """Return a builder for one rank, with space for `slots` sequences of `context` tokens."""
     pages = -(-context // PAGE_SIZE)
-    shape = RankShape(hidden, [0, vocab], (CacheKind(heads, layers=layers),))
+    shape = RankShape(hidden, [0, vocab], (CacheKind(heads, layers=layers),), states)
     limits = ProgramLimits(
         max_step_tokens=step_tokens,
         max_logit_rows=max(slots, 16),

@@ -1,0 +1,93 @@
+"""Gated delta networks with heads of Qwen3.5's sizes: the convolution, the rule, and the norm with its gate."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numaserve.kernels import Program, Team, Vector
+from numaserve.workers.bench.programs import (
+    begin,
+    built,
+    copies_beyond_caches,
+    make_builder,
+    ones,
+    random_matrix,
+    start_slot,
+    step,
+    timed_step,
+    work_of_step,
+)
+from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.program.caches import CacheIndex, DeltaHeads, StateKind
+from numaserve.workers.program.cost import BF16, FP32
+from numaserve.workers.program.handles import round_up
+
+_KEYS, _DIM, _TAPS = 16, 128, 4
+_HIDDEN = 32  # of the program; operations before the convolution do not matter
+
+
+@dataclass(frozen=True)
+class DeltaCase:
+    """`new` tokens of each of some sequences in a layer with `values` value heads."""
+
+    values: int
+    new: int = 1
+    sequences: int = 1
+
+    @property
+    def heads(self) -> DeltaHeads:
+        """The heads of the layer."""
+        return DeltaHeads(_KEYS, self.values, _DIM, _DIM)
+
+
+def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
+    """Measure the operations of one layer; the convolution and the norm are small operations on each token."""
+    heads, tokens = case.heads, case.new * case.sequences
+    layers = copies_beyond_caches(case.sequences * heads.kept * FP32)
+    program = _program(team, heads, case, layers)
+    run = [(slot, case.new, case.new, 0) for slot in range(case.sequences)]
+    step(program, [(slot, 0, case.new, 0) for slot in range(case.sequences)])
+    outputs = heads.values * heads.value_dim
+    row_bytes = {"causal_conv": 2 * heads.convolved * FP32, "gated_head_norm": outputs * (2 * FP32 + BF16)}
+    for node in ("causal_conv", "gated_delta", "gated_head_norm"):
+        with Ceiling(partial(rank_ceilings, team, ("bf16", "fp32"))) as ceiling:
+            times = effort.repeat(partial(timed_step, program, node, run)).per(layers)
+        if node in row_bytes:
+            what: dict[str, str | int] = {"model": f"{case.values} value heads", "operation": node, "rows": tokens}
+            yield timed_row("small operations", what, times, Work(row_bytes[node] * tokens), ceiling.best)
+            continue
+        nbytes, flops = (each / layers for each in work_of_step(program, node, run))
+        yield timed_row("recurrent", dict(vars(case)), times, Work(nbytes, flops, "fp32"), ceiling.best)
+
+
+def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Program:
+    offset = round_up(FP32 * (_TAPS - 1) * heads.convolved, 64)
+    state = StateKind(offset + round_up(FP32 * heads.kept, 64), layers=layers)
+    b = make_builder(
+        team,
+        hidden=_HIDDEN,
+        step_tokens=case.new * case.sequences,
+        slots=case.sequences,
+        context=2 * case.new,
+        states=(state,),
+    )
+    outputs, taps = heads.values * heads.value_dim, ones(_TAPS * heads.convolved)
+    decay, bias = Vector(np.full(heads.values, -0.05, np.float32)), ones(heads.values)
+    qkvz, gates = (
+        random_matrix(team, heads.convolved + outputs, _HIDDEN),
+        random_matrix(team, 2 * heads.values, _HIDDEN),
+    )
+    _, x = begin(b, team)
+    made, gate = b.linear(x, qkvz), b.linear(x, gates)
+    _, z = b.split(made, heads.convolved)
+    for layer in range(layers):
+        index = CacheIndex(0, layer)
+        convolved = b.causal_conv(made, taps, taps=_TAPS, state=index, activation="silu")
+        out = b.gated_delta(convolved, gate, decay=decay, decay_bias=bias, heads=heads, state=index, offset=offset)
+        b.gated_head_norm(out, z, ones(heads.value_dim), eps=1e-6, heads=heads.values)
+    program, pages = built(b, team), -(-2 * case.new // PAGE_SIZE)
+    for slot in range(case.sequences):
+        start_slot(program, slot, range(slot * pages, (slot + 1) * pages))
+    return program

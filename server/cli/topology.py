@@ -62,6 +62,9 @@ def topology(
     wanted = deployment_options(config, path)
     deployment = make_deployment(wanted, load_model_config(path, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
+    if any(rank.state_bytes for rank in deployment.ranks):
+        running, cached = deployment.max_running_requests, deployment.num_snapshots
+        console.print(f"states of {running} running and {cached} cached sequences")
     _print_notes(console, deployment.notes)
 
 
@@ -95,9 +98,6 @@ def _ranks_table(deployment: Deployment, name: str) -> Table:
     dtype = deployment.launches[0].settings.kv_cache_dtype
     title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages in {dtype}"
     has_states = any(rank.state_bytes for rank in deployment.ranks)
-    if has_states:
-        running, cached = deployment.max_running_requests, deployment.num_snapshots
-        title += f", states of {running} running and {cached} cached sequences"
     caches = ("KV cache", "states") if has_states else ("KV cache",)
     table = Table("rank", "node", "cores", "weights", *caches, "scratch (about)", title=title, title_justify="left")
     for rank in deployment.ranks:

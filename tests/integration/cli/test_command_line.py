@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.cli.main import main
+from numaserve.workers.bench.hybrid_shapes import HybridShape
 
 from tests.support.machines import machine
 
@@ -132,6 +133,7 @@ def test_an_unknown_instruction_set_is_told_before_the_model_is_looked_for(
     [
         (["--tp", "64", "--threads-per-worker", "1"], "--tp 64 needs 64 cores"),
         (["--kv-cache-gib", "16000"], "--kv-cache-gib 16000 does not fit"),
+        (["--state-cache-gib", "1"], "needs a model with recurrent layers, and this model has none: leave the option"),
         (["--context-length", "8192"], "exceeds the model's limit of 4096 tokens: lower the option"),
         (
             ["--expert-parallel"],
@@ -144,6 +146,41 @@ def test_more_than_the_machine_or_the_model_has_is_refused(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0})
     assert message in mistake(capsys, "serve", model, "--port", "0", *arguments)
+
+
+@pytest.fixture
+def hybrid(model: str) -> str:
+    """The folder of a model with recurrent layers, 6.4 MiB of states for each sequence."""
+    shape = HybridShape(64, 4, 2, 1, 32, 96, vocab=64, context=4096)
+    (Path(model) / "config.json").write_text(json.dumps(shape.config()))
+    return model
+
+
+def test_topology_shows_the_memory_of_recurrent_states(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, hybrid: str
+) -> None:
+    monkeypatch.setattr("numaserve.server.cli.topology.read_topology", lambda: machine(4, free_gib=16))
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, _ = run(capsys, "topology", hybrid, "--max-running-requests", "8", "--state-cache-gib", "0.1")
+    assert status == 0
+    assert "states of 8 running and 16 cached sequences\n" in out
+    heads = next(line for line in out.splitlines() if "scratch (about)" in line)
+    row = next(line for line in out.splitlines() if line.startswith("│ 0    │ 0    │ 0-3   │") and "MiB" in line)
+    column = [cell.strip() for cell in heads.split("┃")].index("states")
+    assert float(row.split("│")[column].split()[0]) == pytest.approx(24 * 6.28, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-running-requests", "4096"], "recurrent states of 4096 sequences (2"),
+        (["--state-cache-gib", "9"], "--state-cache-gib 9 does not fit in memory together with the weights"),
+    ],
+)
+def test_states_that_are_too_large_are_refused_before_a_worker_starts(
+    capsys: pytest.CaptureFixture[str], hybrid: str, arguments: list[str], message: str
+) -> None:
+    assert message in mistake(capsys, "serve", hybrid, "--port", "0", "--memory-gib", "8", *arguments)
 
 
 def test_an_unsupported_architecture_is_named_with_those_that_are_supported(

@@ -194,7 +194,7 @@ def test_a_published_shape_has_the_states_and_pages_of_its_model(
     model = load_model_config(tmp_path)
     for shares in ([1], [3, 2, 2]):
         parts = model.partition(shares).ranks
-        assert sum(map(model.decoder.state_bytes, parts)) / 2**20 == pytest.approx(mib, abs=0.06)
+        assert sum(map(model.decoder.state_bytes, parts)) / 2**20 == pytest.approx(mib, rel=2e-3)
     (whole,) = model.partition([1]).ranks
     assert model.decoder.page_bytes(whole, "bf16") == 32 * kib * 1024
 

@@ -1,5 +1,6 @@
 """A layer that predicts the token after the next, beside one that transformers' layers are put together to."""
 
+import shutil
 from pathlib import Path
 
 import gguf
@@ -27,11 +28,13 @@ from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
 from tests.support.loaded import Loaded, load_part
-from tests.support.predicting import PREDICTOR, save_predicting
+from tests.support.predicting import PREDICTOR, as_layers, is_qwen, save_predicting
 from tests.support.same_bits import save_tiny_model
 
-FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
-KINDS = ["dense", "sparse", "sparse"]  # the layers, for the one of them that lists their kinds
+FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "qwen3_5", "qwen3_5_moe", "qwen3_next")
+# The kinds of layers, for those that list them.
+KINDS = {"glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse", "sparse"]}}
+HYBRID = {"layer_types": ["linear_attention", "full_attention", "full_attention"]}
 TOKENS = np.random.default_rng(0).integers(3, checkpoints.VOCAB, 70)
 LIMITS = ProgramLimits(max_step_tokens=96, max_logit_rows=96, max_slots=1, pages_per_slot=4, num_pages=4)
 WITH = ModelSettings(mtp=True)
@@ -43,9 +46,12 @@ Floats = npt.NDArray[np.floating]
 def expected(folder: Path, name: str) -> tuple[Floats, Floats]:
     """What the model makes of each of `TOKENS`, and the log-probability that the layer gives the next one."""
     # The layer is the third of a model, whose embeddings are what it reads in place of tokens'.
-    layers = {"num_hidden_layers": 3, **({"mlp_layer_types": KINDS} if name == "glm4_moe_lite" else {})}
-    whole = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **layers)
-    tensors = load_file(folder / "model.safetensors")
+    tensors = as_layers(load_file(folder / "model.safetensors"))
+    (layered := folder / "layered").mkdir()
+    shutil.copy(folder / "config.json", layered)
+    save_file(tensors, layered / "model.safetensors", {"format": "pt"})
+    layers = {"num_hidden_layers": 3, **KINDS.get(name, HYBRID if is_qwen(name) else {})}
+    whole = hf.AutoModelForCausalLM.from_pretrained(layered, dtype=torch.float32, **layers)
     own = {key.removeprefix(PREDICTOR): tensor.float() for key, tensor in tensors.items() if key.startswith(PREDICTOR)}
     model, ids = whole.model, torch.from_numpy(TOKENS)[None]
     layer = model.layers[2]
@@ -55,16 +61,19 @@ def expected(folder: Path, name: str) -> tuple[Floats, Floats]:
         shifted = torch.cat([torch.zeros_like(made[:, :1]), made[:, :-1]], 1)
         token = model.embed_tokens(ids)
         token[:, 0] = 0.0
-        beside = [_normed(token, own["enorm.weight"], model.norm), _normed(shifted, own["hnorm.weight"], model.norm)]
+        more, eps = 1.0 if is_qwen(name) else 0.0, model.config.rms_norm_eps
+        beside = [_normed(token, own["enorm.weight"] + more, eps), _normed(shifted, own["hnorm.weight"] + more, eps)]
         model.layers = torch.nn.ModuleList([layer])
+        if is_qwen(name):
+            model.config.layer_types = ["full_attention"]
         model.norm.weight.copy_(own["shared_head.norm.weight"])
         out = model(inputs_embeds=torch.cat(beside, -1) @ own["eh_proj.weight"].T, use_cache=False).last_hidden_state
         scores = torch.log_softmax(whole.lm_head(out), -1)[0, :-1]
     return made[0].numpy(), scores.gather(1, ids[0, 1:, None])[:, 0].numpy()
 
 
-def _normed(x: torch.Tensor, weight: torch.Tensor, like: torch.nn.Module) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + like.variance_epsilon) * weight
+def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
 def predictor_of(loaded: Loaded) -> Predictor:
@@ -119,15 +128,17 @@ def test_it_is_left_out_unless_it_is_asked_for(name: str, tmp_path: Path) -> Non
     save_predicting(name, tmp_path)
     with_it, without = load_model_config(tmp_path, WITH), load_model_config(tmp_path)
     assert without.decoder.predictor is None
-    assert [len(each.notes) for each in (with_it, without)] == [0, 1]
+    (note,) = set(without.notes) - set(with_it.notes)
+    assert note == "the checkpoint's multi-token prediction (MTP) layers are skipped: 1"
     parts = [each.partition([1]).ranks[0] for each in (with_it, without)]
     more, less = (part.weight_bytes() for part in parts)
     assert more - less > 2 * 96 * 2 * 96
     pages = [each.decoder.page_bytes(part, "bf16") for each, part in zip((with_it, without), parts, strict=True)]
     hidden_states = 2 * with_it.hidden_size
-    assert (pages[0] - hidden_states) * 2 == pages[1] * 3
-    assert without.decoder.slot_bytes(parts[1]) == 0
-    assert with_it.decoder.slot_bytes(parts[0]) == KEPT_HIDDEN_STATES * hidden_states
+    paged = sum(cache.is_paged for cache in without.decoder.keeps)
+    assert (pages[0] - hidden_states) * paged == pages[1] * (paged + 1)
+    slots = [each.decoder.slot_bytes(part) for each, part in zip((with_it, without), parts, strict=True)]
+    assert slots[0] - slots[1] == KEPT_HIDDEN_STATES * hidden_states
     assert can_predict(open_model(tmp_path), weights=True)
 
 

@@ -8,7 +8,8 @@ from numaserve.workers.models.registry import families, family_of
 @pytest.mark.parametrize(
     ("architecture", "near"),
     [
-        ("Qwen3NextForCausalLM", ["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"]),
+        ("Qwen4ExpForCausalLM", ["Qwen3NextForCausalLM", "Qwen3MoeForCausalLM", "Qwen2MoeForCausalLM"]),
+        ("Qwen3_6ForCausalLM", ["Qwen3_5For", "Qwen3ForCausalLM", "Qwen3_5MoeForConditionalGeneration"]),
         ("GemmaForCausalLM", ["Gemma3For", "Gemma2ForCausalLM"]),
         ("Llama5ForCausalLM", ["LlamaForCausalLM", "Llama4ForConditionalGeneration"]),
         ("BertModel", []),

@@ -4,6 +4,7 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 """
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,13 @@ OLMO3_ROPE = {
 LLAMA4 = {"attention_chunk_size": 40, "floor_scale": 24, "attn_scale": 0.3}
 GRANITE = {"attention_multiplier": 0.15, "logits_scaling": 1.7}
 _MINISTRAL = {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+# Value heads that no number of ranks divides evenly, of other widths than key heads.
+DELTA = {
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 40,
+}
 LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
 
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
@@ -127,6 +135,7 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         **OLMO3_ROPE,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
+    "qwen3_5": lambda: hf.Qwen3_5TextConfig(**sizes(96, 6, 2, 160, layers=4, head_dim=32), **DELTA),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
 # Widths of experts that are no multiple of a tile; a dense layer between mixtures; windows, which some of these have.
@@ -163,6 +172,21 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         **rope("llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64),
         **LLAMA4,
         interleave_moe_layer_step=2,
+    ),
+    "qwen3_next": lambda: hf.Qwen3NextConfig(
+        **sizes(96, 6, 3, 160, layers=3, head_dim=32, moe_intermediate_size=72, shared_expert_intermediate_size=88),
+        **DELTA,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        num_experts=7,
+        num_experts_per_tok=3,
+        mlp_only_layers=[1],
+    ),
+    "qwen3_5_moe": lambda: hf.Qwen3_5MoeTextConfig(
+        **sizes(96, 4, 1, 160, layers=2, head_dim=32, moe_intermediate_size=72, shared_expert_intermediate_size=88),
+        **DELTA,
+        layer_types=["linear_attention", "full_attention"],
+        num_experts=7,
+        num_experts_per_tok=3,
     ),
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
@@ -262,6 +286,7 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     ),
 }
 TURNED = ("gpt_oss", "llama4_text")  # types of models whose experts have in features first
+CENTRED = ("gemma", "qwen3_5", "qwen3_next")  # types of models whose norms' weights lack one
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4")
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
@@ -281,8 +306,17 @@ def build(config: hf.PreTrainedConfig, seed: int = 0) -> hf.PreTrainedModel:
     key = (config.to_json_string(use_diff=False), seed)
     if key not in _BUILT:
         model = model_class(config).from_config(config, dtype=torch.float32, attn_implementation="eager")
-        _BUILT[key] = randomise(model.eval(), seed)
+        _BUILT[key] = randomise(_recurrent(model.eval()), seed)
     return copy.deepcopy(_BUILT[key])
+
+
+def _recurrent(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
+    """Let models with gated delta networks compute token by token, as is done here, not by solving a system of
+    equations for each chunk."""
+    code = sys.modules[type(model).__module__]
+    if hasattr(code, "torch_chunk_gated_delta_rule"):
+        code.torch_chunk_gated_delta_rule = code.torch_recurrent_gated_delta_rule
+    return model
 
 
 def model_class(config: hf.PreTrainedConfig) -> type[Any]:
@@ -294,13 +328,15 @@ def model_class(config: hf.PreTrainedConfig) -> type[Any]:
 def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
     """Give a model random bf16 values, spread so that its predictions are neither flat nor certain."""
     generator = torch.Generator().manual_seed(seed)
+    is_centred_model = model.config.model_type.startswith(CENTRED)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith(".sinks"):
                 value = noise
             elif parameter.ndim == 1 or name.endswith("_bias"):
-                is_unit_norm = name.endswith("norm.weight") and not model.config.model_type.startswith("gemma")
+                is_centred = is_centred_model and not name.endswith("linear_attn.norm.weight")
+                is_unit_norm = name.endswith("norm.weight") and not is_centred
                 value = 0.2 * noise + (1.0 if is_unit_norm else 0.0)
             elif "embed_tokens" in name:
                 # More, and a tied head would predict the token it was given. Gemma multiplies by sqrt(hidden size).

@@ -122,8 +122,10 @@ def _upright(experts: torch.nn.Module, weights: torch.Tensor) -> torch.Tensor:
 
 
 def _is_linear(name: str, layer: torch.nn.Module) -> bool:
-    """Routers are modules of another kind, but for the shared expert's gate. What expands latents is absorbed."""
-    return isinstance(layer, torch.nn.Linear) and not name.endswith(("shared_expert_gate", "kv_b_proj", ".router"))
+    """Routers are modules of another kind, but for the shared expert's gate. What expands latents is absorbed. The
+    gates of delta networks stay bf16."""
+    others = ("shared_expert_gate", "kv_b_proj", ".router", ".in_proj_a", ".in_proj_b", ".in_proj_ba")
+    return isinstance(layer, torch.nn.Linear) and not name.endswith(others)
 
 
 def _round_absorbed(layer: torch.nn.Linear, nope: int, value: int) -> None:

@@ -30,6 +30,27 @@ def small_qwen2_moe() -> hf.PreTrainedModel:
     return checkpoints.build(hf.Qwen2MoeConfig(**sizes, num_experts=6, num_experts_per_tok=2))
 
 
+_DELTA = {
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 128,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+
+
+def small_qwen3_5() -> hf.PreTrainedModel:
+    """The same with a gated delta network before gated attention."""
+    return checkpoints.build(hf.Qwen3_5TextConfig(**checkpoints.sizes(384, 6, 3, 384, head_dim=128) | _DELTA))
+
+
+def small_qwen3_5_moe() -> hf.PreTrainedModel:
+    """The same with experts."""
+    sizes = checkpoints.sizes(384, 6, 3, 384, head_dim=128, moe_intermediate_size=128, num_experts=5)
+    experts = {"shared_expert_intermediate_size": 128, "num_experts_per_tok": 2}
+    return checkpoints.build(hf.Qwen3_5MoeTextConfig(**sizes | experts | _DELTA))
+
+
 def small_deepseek(**changes: int) -> hf.PreTrainedModel:
     """The same with latents, and a dense layer before that with experts."""
     sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)

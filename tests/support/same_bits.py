@@ -33,6 +33,13 @@ LENGTHS = (1, 2, 31, 32, 33, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300,
 LONG_OUTPUTS = (0, 3, 4, 6, 7, 8, 9)  # requests that grow by two pages or three: they make others give way
 SHARED_PREFIX = 70
 
+_HYBRID = ["linear_attention", "full_attention"]
+_EXPERTS = {
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 72,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+}
 # Windows and soft caps, norms after each sub-layer, heads that two ranks divide unevenly; small, since the emulated
 # tiles are slow.
 _SIZES = {
@@ -135,6 +142,15 @@ _SIZES = {
     ),
     "granite": lambda more: hf.GraniteConfig(
         **checkpoints.sizes(96, 6, 3, 96, **more), **checkpoints.GRANITE, residual_multiplier=0.22
+    ),
+    "qwen3_5": lambda more: hf.Qwen3_5TextConfig(
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID
+    ),
+    "qwen3_5_moe": lambda more: hf.Qwen3_5MoeTextConfig(
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
+    ),
+    "qwen3_next": lambda more: hf.Qwen3NextConfig(
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
     ),
 }
 TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set

@@ -7,7 +7,7 @@ have to be split when prompts diverge and when their cold end is evicted, both w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from numaserve.server.scheduler.cache.keys import Key, PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
@@ -18,7 +18,7 @@ from numaserve.server.scheduler.errors import SchedulerIntegrityError
 class Node:
     """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one scope."""
 
-    __slots__ = ("children", "depth", "digest", "key", "locks", "page", "parent", "scope", "trusted")
+    __slots__ = ("children", "depth", "digest", "hidden", "key", "locks", "page", "parent", "scope", "trusted")
 
     def __init__(self, parent: Node | None, scope: CacheScope, key: PageKey = (), page: int = -1) -> None:
         self.parent = parent
@@ -29,6 +29,7 @@ class Node:
         self.children: dict[PageKey, Node] = {}
         self.locks = 0
         self.trusted = False  # logits that are numbers have come of it, and so of its parents
+        self.hidden: bool = parent is not None and parent.hidden  # no prompt can find it
         self.digest = 0  # its name in the log of events; 0: neither it nor its children are in the log
 
 
@@ -45,11 +46,16 @@ class RadixTree:
     A `log` records which pages of the common scope can be found. Pages of other scopes are in no event: a client with a
     salt or a cache group of its own does not want others to learn what is cached. Digests that name the scope were
     rejected: routers mostly index tokens alone, and would take such pages for everybody's.
+
+    `on_removed` is called with each node that no prompt can find any more, children first.
     """
 
-    def __init__(self, page_size: int, log: KVEventLog | None = None) -> None:
+    def __init__(
+        self, page_size: int, log: KVEventLog | None = None, on_removed: Callable[[Node], None] | None = None
+    ) -> None:
         self.page_size = page_size
         self._log = log
+        self._on_removed = on_removed
         self._roots: dict[CacheScope, Node] = {}
         self._evictable: OrderedDict[Node, None] = OrderedDict()
         self._num_pages = 0
@@ -134,7 +140,7 @@ class RadixTree:
             del parent.children[node.key]
             self._num_pages -= 1
             pages.append(node.page)
-            self._tell_removed(node)
+            self._removed(node)
             if parent.parent is None and parent.locks == 0:
                 self._drop_empty_root(parent)
         if self._log is not None and pages and not self._num_pages:
@@ -166,11 +172,12 @@ class RadixTree:
         parent.children[node.key] = node
         hidden = [node]
         for step in hidden:
+            step.hidden = True
             if step in self._evictable:
                 self._evictable.move_to_end(step, last=False)  # and its children go before it
             hidden.extend(step.children.values())
         for step in reversed(hidden):  # children first, as they are evicted too
-            self._tell_removed(step)
+            self._removed(step)
 
     def path_pages(self, node: Node) -> list[int]:
         """The pages from the root to `node`, in token order."""
@@ -199,10 +206,12 @@ class RadixTree:
             root.digest = self._log.root
         return root
 
-    def _tell_removed(self, node: Node) -> None:
+    def _removed(self, node: Node) -> None:
         if self._log is not None and node.digest:
             self._log.removed(node.digest)
             node.digest = 0
+        if self._on_removed is not None:
+            self._on_removed(node)
 
     def _leave_evictable(self, node: Node) -> None:
         if node.parent is not None:

@@ -4,12 +4,15 @@ from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from typing import TypeVar
 
+from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.keys import PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.page_allocator import PageAllocator
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.marking import Marking
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SnapshotStats
+from numaserve.workers.interface.protocol import StateWork
 
 _Key = TypeVar("_Key")
 
@@ -20,14 +23,25 @@ class KVCache:
     def __init__(self, config: SchedulerConfig, log: KVEventLog | None = None) -> None:
         self._config = config
         self.allocator = PageAllocator(config.num_pages)
-        self.tree = RadixTree(config.page_size, log)
-        self._fresh: set[Node] = set()  # pages that the plan in the making writes
+        self.anchors: Anchors | None = None  # None: every node is one
+        self._marking: Marking | None = None
+        if config.num_snapshots and config.enable_prefix_cache:
+            self.anchors = anchors = Anchors(config.page_size, config.num_snapshots, log)
+            self.tree = RadixTree(config.page_size, on_removed=anchors.drop)
+            self._marking = Marking(config, self.tree, anchors)
+        else:
+            self.tree = RadixTree(config.page_size, log)
+        self._fresh: set[Node] = set()  # pages and anchors that the plan in the making writes
         self.query_tokens = 0
         self.hit_tokens = 0
+        self.anchor_hits = 0
+        self.unanchored_tokens = 0
 
     def begin_step(self) -> None:
         """Begin a plan: pages that the plans before it write may be shared from now on."""
         self._fresh.clear()
+        if self.anchors is not None:
+            self.anchors.begin_step()
 
     def admit(self, seq: Sequence, headroom: int) -> bool:
         """Give `seq` the pages of its longest cached prefix and new ones for all its other tokens.
@@ -36,7 +50,8 @@ class KVCache:
         being computed by the very plan in the making: one step later it can be shared, which is cheaper than
         computing it twice.
         """
-        node = self.tree.match_prefix(seq.scope, seq.keys, self._max_cached_pages(seq))
+        matched = self._matched(seq)
+        node = self._usable(matched)
         if node in self._fresh:
             return False
         self.tree.lock(node)
@@ -47,7 +62,9 @@ class KVCache:
         seq.node = node
         seq.pages = self.tree.path_pages(node) + self._take(need)
         seq.position.suspended(node.depth * self._config.page_size)
-        self._count_lookup(seq)
+        self._count_lookup(seq, matched)
+        if self._marking is not None:
+            self._marking.admitted(seq, node, matched)
         return True
 
     def count_to_retract(self, others: Iterable[Sequence], seq: Sequence, headroom: int) -> int | None:
@@ -56,7 +73,7 @@ class KVCache:
 
         It is tried: what they share with those who stay, or with `seq`, does not become free, and cannot be added up.
         """
-        node = self.tree.match_prefix(seq.scope, seq.keys, self._max_cached_pages(seq))
+        node = self._usable(self._matched(seq))
         self.tree.lock(node)
         need = self._need(seq, node) + headroom
         unlocked: list[Node] = []
@@ -100,6 +117,11 @@ class KVCache:
         seq.pages += pages
         return pages, min(drafts, len(seq.pages) * size - seq.position.computed - 1)
 
+    def state_work(self, seq: Sequence, length: int, index: int) -> StateWork | None:
+        """Return what the plan in the making does with the states of a sequence, in its next `length` known
+        positions; None where nothing is to be said."""
+        return None if self._marking is None else self._marking.plan(seq, length, index)
+
     def publish(self, seq: Sequence) -> None:
         """Move the own pages that are full and whose tokens are known to the tree, to be shared by later plans.
 
@@ -117,6 +139,8 @@ class KVCache:
             node = self._insert(node, seq, key)
             self._fresh.add(node)
         seq.node = node
+        if self._marking is not None:
+            self._fresh.update(self._marking.published(seq))
 
     # The page table of a sequence when it is released (finished, aborted or retracted), and what becomes of it:
     #
@@ -140,6 +164,8 @@ class KVCache:
             node = self._insert(node, seq, self._part(seq.keys, node.depth))
             if node.page != page:
                 duplicates.append(page)
+        if self._marking is not None:
+            self._marking.released(seq, node)
         self.allocator.free(duplicates)
         self.allocator.free(seq.pages[full:])
         self.tree.unlock(node)
@@ -153,11 +179,16 @@ class KVCache:
         while node.parent is not None and node.depth * self._config.page_size > end:
             node = node.parent
         self.tree.trust(node)
+        if self._marking is not None:
+            self._marking.trust(seq, end)
 
     def forget(self, seq: Sequence) -> None:
         """Let nobody find pages of a sequence whose logits were not numbers, but for those that others have had numbers
         from: one client's prompt must not cost all others the prefix that they share."""
         self.tree.hide(seq.scope, seq.keys)
+        if self.anchors is not None:
+            pages = len(seq.keys) // self._config.page_size
+            self.anchors.drop_unsound(self.tree.match_prefix(seq.scope, seq.keys, pages))
 
     def flush(self) -> None:
         """Free every page that no running sequence uses."""
@@ -167,15 +198,35 @@ class KVCache:
     def _num_available(self) -> int:
         return self.allocator.num_free + self.tree.num_evictable
 
+    def snapshot_stats(self, running: Iterable[Sequence]) -> SnapshotStats | None:
+        """Return counters of snapshots, while these sequences run; None without snapshots."""
+        if self.anchors is None:
+            return None
+        active = sum(each.marks.num_held for each in running if each.marks is not None)
+        free, cached = self.anchors.num_free, len(self.anchors)
+        return SnapshotStats(free, cached, active, self.anchor_hits, self.unanchored_tokens)
+
     def _take(self, count: int) -> list[int]:
         self.allocator.free(self.tree.evict(count - self.allocator.num_free))
         return self.allocator.allocate(count)
+
+    def reusable(self, seq: Sequence) -> int:
+        """Return the number of tokens of `seq` that would not be computed, were it admitted now."""
+        return self._usable(self._matched(seq)).depth * self._config.page_size
+
+    def _matched(self, seq: Sequence) -> Node:
+        return self.tree.match_prefix(seq.scope, seq.keys, self.max_cached_pages(seq))
+
+    def _usable(self, matched: Node) -> Node:
+        """Return the deepest node after which a sequence that has the pages of `matched` can begin."""
+        return matched if self.anchors is None else self.anchors.deepest(matched)
 
     def _need(self, seq: Sequence, cached: Node) -> int:
         """Return the number of new pages that all tokens take after the cached ones."""
         return -(-len(seq.tokens) // self._config.page_size) - cached.depth
 
-    def _max_cached_pages(self, seq: Sequence) -> int:
+    def max_cached_pages(self, seq: Sequence) -> int:
+        """Return the most pages that `seq` may find in the cache."""
         if not self._config.enable_prefix_cache:
             return 0
         # At least one token is computed, since a sample needs the logits of the last position.
@@ -199,13 +250,15 @@ class KVCache:
         size = self._config.page_size
         return tuple(keys[index * size : (index + 1) * size])
 
-    def _count_lookup(self, seq: Sequence) -> None:
+    def _count_lookup(self, seq: Sequence, matched: Node) -> None:
         # A resumed sequence finds its own pages again: no merit of the cache, and its client has the number already.
         if seq.cached_tokens is None:
             seq.cached_tokens = seq.position.computed
             if self._config.enable_prefix_cache and not seq.prompt_logprobs:
                 self.query_tokens += len(seq.tokens)
                 self.hit_tokens += seq.position.computed
+                self.anchor_hits += self.anchors is not None and seq.position.computed > 0
+                self.unanchored_tokens += matched.depth * self._config.page_size - seq.position.computed
 
 
 def _locked_node(seq: Sequence) -> Node:

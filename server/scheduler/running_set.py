@@ -3,6 +3,7 @@
 from bisect import insort
 
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.prefix_waits import PrefixWaits
 from numaserve.server.scheduler.queue.levels import Levels
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
@@ -31,6 +32,7 @@ class RunningSet:
         self.retractions = 0
         self._turns = 0
         self._levels = Levels(config)
+        self._prefix_waits = None if kv.anchors is None else PrefixWaits(config, kv, waiting)
 
     def ranked(self) -> list[Sequence]:
         """Return the running sequences, the first to give way last; by turn where none has to."""
@@ -42,7 +44,7 @@ class RunningSet:
         """Return the next sequence to admit; None when none waits or there is no slot."""
         if not self._waiting or len(self.running) == self._config.max_running:
             return None
-        return self._waiting.first(self._levels)
+        return self._first_waiting()
 
     def admit(self, seq: Sequence) -> bool:
         """Give a sequence that waits a slot and pages; False, and nothing done, when it has to wait on."""
@@ -65,6 +67,9 @@ class RunningSet:
 
         To be called before anything is planned: pages that a plan in the making names must not change hands.
         """
+        if self._prefix_waits is not None:
+            self._prefix_waits.settle()
+            self._first_waiting()  # even if it finds no slot, a mark is made where its prefix ends
         if self._waiting.clients < 2:
             return
         first = self._waiting.first(self._levels)
@@ -109,6 +114,13 @@ class RunningSet:
         self._kv.release(seq)
         self.free_slots.append(seq.slot)
         seq.slot = -1
+
+    def _first_waiting(self) -> Sequence | None:
+        """Return the first sequence in the queue whose prefix no other is computing."""
+        while (first := self._waiting.first(self._levels)) is not None and self._prefix_waits is not None:
+            if not self._prefix_waits.begins(first, self.running, self._turns):
+                break
+        return first
 
     def _retract(self, seq: Sequence) -> None:
         self.suspend(seq)

@@ -11,7 +11,14 @@ from numaserve.server.scheduler.live_sequences import LiveSequences
 from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.queue.queue import WaitingQueue
 from numaserve.server.scheduler.running_set import RunningSet
-from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
+from numaserve.server.scheduler.sequence import (
+    SchedulerConfig,
+    SchedulerStats,
+    Sequence,
+    SequenceState,
+    SequenceUpdate,
+    SnapshotStats,
+)
 from numaserve.server.scheduler.step import InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.suspects import Finding, Suspects
@@ -249,6 +256,10 @@ class Scheduler:
             prefix_hit_tokens=self.kv.hit_tokens,
             retractions=self.running_set.retractions,
         )
+
+    def snapshot_stats(self) -> SnapshotStats | None:
+        """Return counters of snapshots for /metrics; None without snapshots."""
+        return self.kv.snapshot_stats(self.running)
 
     def _waits_for_drafts(self) -> bool:
         """Return whether the next plan is to be made after the answer to the last one."""

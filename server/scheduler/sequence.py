@@ -6,6 +6,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
 
 from numaserve.server.scheduler.cache.keys import Key
+from numaserve.server.scheduler.cache.marks import Marks
 from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
@@ -33,6 +34,8 @@ class SchedulerConfig:
     vocab_size: int = 1 << 31  # token ids that workers know; draft tokens are below it
     worker_drafter: str | None = None  # the drafter in the workers, one of `WORKER_DRAFTERS`
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
+    num_snapshots: int = 0  # of the states of a sequence; 0: the model has no states, or none are stored
+    tokens_between_marks: int = 4096  # of a long prompt; smaller in tests only
 
     def __post_init__(self) -> None:
         sizes = (
@@ -98,6 +101,12 @@ class Sequence:
     # locks; then this sequence's own. None and empty unless running.
     pages: list[int] = field(init=False, default_factory=list)
     node: Node | None = field(init=False, default=None)
+    marks: Marks | None = field(init=False, default=None)  # None unless running with states
+    # It waits until another sequence has computed a prefix that they share (see `PrefixWaits`). The longest such prefix
+    # ended at `waited_to`, and turns below `waits_below` had come when it first waited for that one.
+    awaits_prefix: bool = field(init=False, default=False)
+    waited_to: int = field(init=False, default=0)
+    waits_below: int = field(init=False, default=0)
     # The mask of its next token was late: the sequence is not planned before the mask is there. For `careful` tokens
     # more it is planned only once its next mask is there.
     awaits_mask: bool = field(init=False, default=False)
@@ -160,3 +169,14 @@ class SchedulerStats:
     prefix_query_tokens: int
     prefix_hit_tokens: int
     retractions: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStats:
+    """Counters of a model with states for /metrics. Snapshots: free + cached + active = all."""
+
+    free: int
+    cached: int  # anchors of the tree
+    active: int  # held by running sequences
+    anchor_hits: int  # sequences that began from an anchor
+    unanchored_tokens: int  # prompt tokens in cached pages that no anchor was at or after

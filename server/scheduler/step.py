@@ -11,7 +11,7 @@ from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft, Sampled, StepAnswered, Unchecked
 from numaserve.server.speculation.worker_reading import WorkerReading
-from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
+from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StateWork, StepPlan, StepResult
 
 
 class Entry(NamedTuple):
@@ -156,6 +156,7 @@ class StepBuilder:
         self.budget = StepBudget(config, costs, self._work, draft_costs)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
+        self.states: list[StateWork] = []
         self.masked: list[MaskedRow] = []
         self.unchecked: ListOf[Unchecked] = ()
 
@@ -210,6 +211,8 @@ class StepBuilder:
             if self.reading.plans:
                 self.in_flight.draft_terms = self.reading.terms()
                 more["draft_work"] = self.reading.plans
+        if self.states:
+            more["states"] = self.states
         return StepPlan(self.in_flight.step_id, self.plans, **more)
 
 

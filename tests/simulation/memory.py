@@ -7,6 +7,7 @@ from numaserve.workers.interface.protocol import SeqPlan, SeqResult, StepPlan
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, VOCABULARY, Truth
 from tests.simulation.world import World
+from tests.support.simulated_states import SimulatedStates
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Memory:
         self._reads_drafts = scenario.worker_drafter == "draft_model"
         self._draft_pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]  # the draft model's
         self._slots: dict[int, _Slot] = {}
+        self._states = SimulatedStates(scenario.snapshots, world.violate) if scenario.snapshots else None
 
     def check(self, plan: StepPlan) -> None:
         """Check what does not depend on the state in which the plan is run."""
@@ -47,6 +49,8 @@ class Memory:
         slots = [self._open(seq) for seq in plan.seqs]
         for work in plan.draft_work or []:
             self._draft(plan.seqs[work.index], slots[work.index], plan.drafts_of_each[work.index], work.lacking)
+        if self._states is not None:
+            self._states.run(plan, [[] if slot.stands_in else slot.truth.digests for slot in slots])
         ends = [self._read(*each) for each in zip(plan.seqs, slots, plan.drafts_of_each, strict=True)]
         written: set[tuple[int, int]] = set()
         for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
@@ -67,6 +71,8 @@ class Memory:
 
     def spoil(self, plan: StepPlan) -> None:
         """Leave anything in what the plan writes: it failed, or one before it did."""
+        if self._states is not None:
+            self._states.spoil(plan)
         for seq in plan.seqs:
             slot = self._open(seq)
             for position in range(seq.start, seq.start + seq.num_tokens):

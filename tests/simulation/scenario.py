@@ -7,7 +7,7 @@ from typing import Literal
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
 
-from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Wanted
+from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Truth, Wanted
 
 # What the workers may do to a step. Each scenario has a few of them: all at once would hide each other.
 _CRASHES = ("die", "die_quietly", "die_talking", "hang", "mute")
@@ -45,6 +45,7 @@ class Scenario:
     step_tokens: int
     logit_rows: int
     prefix_cache: bool
+    snapshots: int  # 0: the model has no recurrent states
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
     worker_drafter: str | None  # what drafts in the workers, rightly with that probability, or half of it
     step_s: float  # what a step takes, on average
@@ -106,7 +107,12 @@ def _any_scenario(rng: random.Random) -> Scenario:
     until = rng.choice((0.05, 0.5, 3.0))
     load_s = rng.choice((0.0, 0.3, 2.0))
     until += load_s
-    requests = _requests(rng, min(context, pages * PAGE_SIZE), load_s, until)
+    longest = min(context, pages * PAGE_SIZE)
+    requests = _requests(rng, longest, load_s, until)
+    stateful = random.Random(5 * until)  # of its own, as what the requests are
+    snapshots = stateful.choice((0, 0, 1, 4, 16, 64))
+    if snapshots:
+        requests += _later_turns(stateful, requests, longest)
     deaths = rng.choice((0, 0, 1, 3)) if faulty else 0
     away = random.Random(3 * until)  # of its own, as what the front end is spared
     return Scenario(
@@ -120,6 +126,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         step_tokens=rng.choice((4, 8, 16, 32)),
         logit_rows=rng.choice((2, 6, 16, 64)),
         prefix_cache=rng.random() < 0.8,
+        snapshots=snapshots,
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is
         worker_drafter=random.Random(-until).choices((None, "draft_model", "mtp"), (5, 1, 1))[0],
         step_s=rng.choice((0.005, 0.02, 0.1)),
@@ -149,6 +156,19 @@ def _requests(rng: random.Random, longest: int, begin: float, until: float) -> t
     weights = {kind: rng.choice((0, 1, 4)) for kind in _KINDS} | {"plain": 2}
     kinds = rng.choices(list(weights), list(weights.values()), k=rng.choice((1, 4, 10, 16)))
     return tuple(_request(rng, kind, shared, longest, rng.uniform(begin, until)) for kind in kinds)
+
+
+def _later_turns(rng: random.Random, requests: tuple[Request, ...], longest: int) -> tuple[Request, ...]:
+    """Requests that go on where the answer to another one ends, or shortly before."""
+    turns: list[Request] = []
+    for request in rng.choices(requests, k=6):
+        for wanted in request.sequences[:1]:
+            truth = Truth(wanted, longest, request.client.cache_group)
+            until = rng.randint(truth.prompt_len // 2, len(truth.tokens))
+            prompt = [*truth.tokens[:until], *(rng.randrange(FIRST, VOCABULARY) for _ in range(rng.randint(1, 4)))]
+            turn = Wanted(rng.getrandbits(40), tuple(prompt[: longest - 1]), rng.randint(1, 12), salt=wanted.salt)
+            turns.append(Request(request.at + rng.expovariate(1.0), sequences=(turn,), client=request.client))
+    return tuple(turns)
 
 
 _KINDS = ("plain", "several", "stops", "echo", "pool", "masked", "nan", "too_long", "poison", "other")

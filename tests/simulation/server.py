@@ -85,6 +85,8 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
             enable_prefix_cache=scenario.prefix_cache,
             worker_drafter=scenario.worker_drafter,
             page_size=PAGE_SIZE,
+            num_snapshots=scenario.snapshots,
+            tokens_between_marks=3 * PAGE_SIZE,
             target_itl_s=scenario.target_itl_s,
         ),
         drafters=_drafters(world, scenario),

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import msgspec
 import zmq
+from numaserve.server.scheduler.cache.anchors import Anchors
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 
@@ -139,10 +140,16 @@ class Subscriber:
             self.next += 1
 
 
-def told_prefixes(tree: RadixTree) -> set[Prefix]:
-    """The prefixes that events should have reported: all that can be found in the common scope."""
-    found = {_path(node) for node in tree.nodes() if node.parent is not None and node.scope == COMMON_SCOPE}
-    return {path for path in found if all(token >= 0 for key in path for token in key)}  # others are hidden
+def told_prefixes(tree: RadixTree, anchors: Anchors | None = None) -> set[Prefix]:
+    """The prefixes that events should have reported: all that can be found in the common scope, and reused."""
+    found = {node for node in tree.nodes() if node.scope == COMMON_SCOPE and not node.hidden}
+    if anchors is not None:
+        found = {above for node in found if anchors.at(node) is not None for above in _from_root(node)}
+    return {_path(node) for node in found if node.parent is not None}
+
+
+def _from_root(node: Node) -> list[Node]:
+    return [*(_from_root(node.parent) if node.parent is not None else []), node]
 
 
 def _path(node: Node) -> Prefix:

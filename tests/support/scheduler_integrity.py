@@ -14,6 +14,7 @@ def check_integrity(scheduler: Scheduler) -> None:
     """Raise `SchedulerIntegrityError` unless every page and slot is in one place and every lock has a holder."""
     check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler.running)))
     _check_pages(scheduler.kv, scheduler.running, scheduler.config.page_size)
+    _check_snapshots(scheduler)
     _check_slots(scheduler)
     _check_queues(scheduler)
     _check_levels(scheduler)
@@ -64,6 +65,27 @@ def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
     _require(places.keys() == set(range(kv.allocator.num_pages)) and not wrong, f"pages not in one place: {wrong}")
 
 
+def _check_snapshots(scheduler: Scheduler) -> None:
+    anchors, waiting = scheduler.kv.anchors, [*scheduler.waiting, *scheduler.held]
+    _require(all(seq.marks is None for seq in waiting), "one that waits holds snapshots")
+    waits = scheduler.running_set._prefix_waits
+    computing = [] if waits is None else [each.computing for each in waits._waits if not each.is_over]
+    _require(all(seq in scheduler.running for seq in computing), "one is waited for that does not run")
+    if anchors is None:
+        _require(all(seq.marks is None for seq in scheduler.running), "one of a model without states has marks")
+        return
+    places = Counter([*anchors._free, *anchors._freed, *(each.snapshot for each in anchors._of.values())])
+    for seq in scheduler.running:
+        _require(seq.marks is not None and not seq.marks.planned, f"{seq.request_id!r} has no marks, or planned ones")
+        held = [] if seq.marks is None else [*seq.marks.held, seq.marks.rolling]
+        places.update(each.snapshot for each in held if each is not None)
+    once = Counter(range(scheduler.config.num_snapshots))
+    _require(places == once, f"snapshots not in one place: {places - once}, {once - places}")
+    nodes = set(scheduler.kv.tree.nodes())
+    for node, anchor in anchors._of.items():
+        _require(anchor.node is node and node in nodes and not node.hidden, "an anchor is at no node that can be found")
+
+
 def _check_slots(scheduler: Scheduler) -> None:
     slots = sorted([*scheduler.running_set.free_slots, *(seq.slot for seq in scheduler.running)])
     _require(slots == list(range(scheduler.config.max_running_requests)), f"slots not in one place: {slots}")
@@ -105,8 +127,8 @@ def _check_shares(scheduler: Scheduler) -> None:
     _require(live == Counter({name: share.live for name, share in queue._shares.items()}), "clients are miscounted")
     in_line = [seq for share in queue._shares.values() for seq in share.waiting]
     _require(len(queue) == len(in_line), "those that wait are miscounted")
-    _require(not any(seq.awaits_mask for seq in in_line), "one that awaits its mask is in the line")
-    _require(all(seq.awaits_mask for seq in queue.aside), "one is set aside that awaits no mask")
+    _require(not any(seq.awaits_mask or seq.awaits_prefix for seq in in_line), "one that has to wait is in the line")
+    _require(all(seq.awaits_mask or seq.awaits_prefix for seq in queue.aside), "one is set aside for nothing")
     places = [share.place for share in queue._shares.values() if share.waiting]
     _require(queue._line == sorted(filter(None, places)) and None not in places, "clients are not lined up")
     for share in queue._shares.values():

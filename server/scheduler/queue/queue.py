@@ -49,7 +49,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._shares: dict[str, _Share] = {}
         self._waiting = 0
-        self.aside: set[Sequence] = set()  # those that cannot run before their mask is there
+        self.aside: set[Sequence] = set()  # those that await their mask, or their prefix
         self._line: list[_Place] = []  # the first of each client, in order
         self._beginnings = FairClock()
         self._prompts = FairClock()
@@ -83,8 +83,8 @@ class WaitingQueue:
         self.put_back(seq)
 
     def put_back(self, seq: Sequence) -> None:
-        """Queue a sequence that was taken out, or set it aside while it awaits its mask."""
-        if seq.awaits_mask:
+        """Queue a sequence that was taken out, or set it aside while it awaits its mask or its prefix."""
+        if seq.awaits_mask or seq.awaits_prefix:
             self.aside.add(seq)
             return
         share = self._shares[seq.client.name]

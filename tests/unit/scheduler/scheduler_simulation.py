@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
+from typing import NoReturn
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from numaserve.workers.interface.protocol import (
 from numaserve.workers.process.continuations import Continuations
 
 from tests.support.drafters import Each, NoDrafters
+from tests.support.simulated_states import SimulatedStates
 
 VOCABULARY = 3
 # What the simulated workers tell of themselves, and nanoseconds of a step, of a token and of a pair in it.
@@ -111,6 +113,7 @@ class SimulatedWorkers:
         self.draft_memory: dict[tuple[int, int], int] = {}  # the draft model's
         self.slots: dict[int, Slot] = {}
         self.continuations = Continuations(reads_drafts=config.worker_drafter == "draft_model")
+        self.states = SimulatedStates(config.num_snapshots, fail) if config.num_snapshots else None
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
@@ -122,6 +125,10 @@ class SimulatedWorkers:
         each = zip(plan.seqs, slots, drafts, strict=True)
         results = [self.run_one(seq, slot, count, writes) for seq, slot, count in each]
         self.memory.update(writes)
+        if self.states is None:
+            assert plan.states is UNSET
+        else:
+            self.states.run(plan, [slot.request.digests for slot in slots])
         self.continuations.ran(plan, (each.tokens for each in results))
         draft_ns = 0 if plan.draft_work is UNSET else DRAFT_PASS_NS * (1 + max(drafts))
         return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan) + draft_ns, draft_ns=draft_ns)
@@ -190,6 +197,8 @@ class SimulatedWorkers:
         return SeqResult(token, prompt_logprobs=rows, nan=nan, following=[SampledToken(each) for each in others])
 
     def write_garbage(self, plan: StepPlan) -> None:
+        if self.states is not None:
+            self.states.spoil(plan)
         for seq in plan.seqs:
             slot = self.open_slot(seq)
             for position in range(seq.start, seq.start + seq.num_tokens):
@@ -206,6 +215,10 @@ class SimulatedWorkers:
 
     def cell(self, slot: Slot, position: int) -> tuple[int, int]:
         return slot.pages[position // self.config.page_size], position % self.config.page_size
+
+
+def fail(message: str) -> NoReturn:
+    raise AssertionError(message)
 
 
 def drafts_of(plan: StepPlan) -> list[int]:
@@ -291,6 +304,7 @@ class Service:
         if update.nan:
             assert update.token is None and update.finished and not update.prompt_logprobs
             request.ends.append("nan")
+            self.check_nothing_is_left_of(update.sequence)
             return
         request.rows += [row.token for row in update.prompt_logprobs]
         if update.token is not None:
@@ -299,6 +313,13 @@ class Service:
             request.ends.append("length")
         elif len(request.received) == request.stop_after:
             self.end(request, "stop")
+
+    def check_nothing_is_left_of(self, seq: Sequence) -> None:
+        """No state that NaN may have reached outlives the sequence that has found it."""
+        kv, size = self.scheduler.kv, self.config.page_size
+        found = kv.tree.match_prefix(seq.scope, seq.keys, len(seq.keys) // size)
+        reachable = found if kv.anchors is None else kv.anchors.deepest(found)
+        assert NAN_TOKEN not in seq.tokens[: reachable.depth * size]
 
     def end(self, request: Request, reason: str) -> None:
         if self.scheduler.finish(str(request.seed)):

@@ -29,6 +29,8 @@ configs = st.builds(
     enable_prefix_cache=st.sampled_from([True, True, True, False]),
     page_size=st.sampled_from([1, 2, 4]),
     worker_drafter=st.sampled_from([None, "draft_model", "mtp"]),
+    num_snapshots=st.sampled_from([0, 0, 1, 2, 4, 16]),
+    tokens_between_marks=st.sampled_from([4, 8, 4096]),
     # No time at all, a little more than a decode takes, and more than any step.
     target_itl_s=st.sampled_from([1e-9, 0.0015, 0.003, None]),
 )
@@ -136,6 +138,8 @@ class RandomService(RuleBasedStateMachine):
         assert scheduler.stats().pages_active == 0
         assert scheduler.flush_cache()
         assert scheduler.stats().pages_free == self.service.config.num_pages
+        snapshots = scheduler.snapshot_stats()
+        assert snapshots is None or snapshots.free == self.service.config.num_snapshots
 
 
 def check_request(request: Request, config: SchedulerConfig) -> None:

@@ -37,7 +37,7 @@ class ToldService(RandomService):
             payload = encode(events, page_size, 0.0)
             self.reader.apply(payload)
             self.history.add(payload)
-        prefixes = told_prefixes(self.service.scheduler.kv.tree)
+        prefixes = told_prefixes(self.service.scheduler.kv.tree, self.service.scheduler.kv.anchors)
         assert self.reader.prefixes() == prefixes
         if self.history.end % 2 * KEPT == 0:  # now it has missed none, now some, now more than are kept
             for number, payload in self.history.since(self.late_from, 0.0):

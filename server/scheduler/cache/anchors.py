@@ -1,0 +1,173 @@
+"""Anchors: what a sequence needs besides full pages to go on from a node of the radix tree."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.server.scheduler.cache.keys import Key
+from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.cache.radix_tree import Node
+from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
+
+
+@dataclass(eq=False, slots=True)
+class Anchor:
+    """The snapshot of the states after the tokens of a node."""
+
+    node: Node
+    snapshot: int
+    sound: bool  # logits that are numbers have come of these states, or of later ones
+
+
+class Anchors:
+    """The snapshots of a model with recurrent states. Each is free, held by a running sequence, or a node's anchor.
+
+    A root needs no anchor: states before the first token are zeros. A sequence can begin after any other node only if
+    the node has an anchor. In pure attention every node is an anchor, and no object of this class exists.
+
+    **Holders of snapshots.** A sequence takes a snapshot when its plan stores states there (a mark). If the tree has
+    the page before the mark, the page's node gets the snapshot as soon as the plan is made, like the page itself.
+    Workers run plans in order, and only a later plan lets another sequence load the snapshot. An abort between these
+    plans changes nothing, since a plan that was sent is run. If the tree lacks the page, the sequence holds the
+    snapshot until its release, when its full pages join the tree.
+
+    | event | effect |
+    |---|---|
+    | a sequence begins from an anchor | this anchor becomes the most recently used; anchors above it do not move |
+    | a snapshot is lacking | the least recently used anchor loses its snapshot, however deep its node is |
+    | the page of a node is evicted, the cache flushed, the workers reset | the snapshot of the node is free |
+    | pages are hidden (`RadixTree.hide`) | their anchors are dropped, and all anchors above that are not sound |
+    | a sequence is released | its last rolling mark goes to its node, unless a token before it is not known |
+
+    A snapshot that the plan in the making names, to begin from it or to store in it, is not given out again by that
+    plan: sequences of one plan may run in any order. `begin_step` ends this.
+
+    Eviction by depth, shallow nodes first, was rejected: most sequences share the shallow ones. Refreshing the whole
+    path was rejected too: it keeps anchors from which no sequence begins.
+
+    The `log` has the pages of each path from a root to an anchor, and no others: no sequence can reuse a page without
+    an anchor at or below it.
+    """
+
+    def __init__(self, page_size: int, count: int, log: KVEventLog | None = None) -> None:
+        self._page_size = page_size
+        self._log = log
+        self._free = list(range(count - 1, -1, -1))
+        self._freed: list[int] = []  # named by the plan in the making, and free from the next one on
+        self._named: set[int] = set()
+        self._of: OrderedDict[Node, Anchor] = OrderedDict()  # least recently used first
+
+    @property
+    def num_free(self) -> int:
+        """The number of free snapshots."""
+        return len(self._free) + len(self._freed)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def begin_step(self) -> None:
+        """Begin a plan: snapshots that the plan before names may be given out again."""
+        self._free += self._freed
+        self._freed.clear()
+        self._named.clear()
+
+    def deepest(self, node: Node) -> Node:
+        """Return the deepest node of the path to `node` after which a sequence can begin; a root if there is none."""
+        while node.parent is not None and node not in self._of:
+            node = node.parent
+        return node
+
+    def at(self, node: Node) -> Anchor | None:
+        """Return the anchor of a node, which is not thereby used."""
+        return self._of.get(node)
+
+    def use(self, node: Node) -> Anchor | None:
+        """Return the anchor of `node` for a sequence of the plan in the making, which begins there; None for a root."""
+        anchor = self._of.get(node)
+        if anchor is not None:
+            self._of.move_to_end(node)
+            self._named.add(anchor.snapshot)
+        return anchor
+
+    def take(self, *, evicts: bool) -> int | None:
+        """Return a snapshot for a mark of the plan in the making; None if there is none to be had.
+
+        `evicts`: take it from the least recently used anchor where none is free.
+        """
+        if not self._free and evicts:
+            victims = (each.node for each in self._of.values() if each.snapshot not in self._named)
+            victim = next(victims, None)
+            if victim is not None:
+                self.drop(victim)
+        if not self._free:
+            return None
+        snapshot = self._free.pop()
+        self._named.add(snapshot)
+        return snapshot
+
+    def give(
+        self, snapshot: int, node: Node, tokens: Sequence[int], keys: Sequence[Key], *, sound: bool
+    ) -> Anchor | None:
+        """Make a sequence's snapshot the anchor of `node`, which comes after the first of its `tokens`.
+
+        Free the snapshot and return None where the node has an anchor, or cannot be found any more.
+        """
+        if node.hidden or node.parent is None or node in self._of:
+            self.free(snapshot)
+            return None
+        anchor = self._of[node] = Anchor(node, snapshot, sound)
+        if self._log is not None:
+            self._announce(self._log, node, tokens, keys)
+        return anchor
+
+    def free(self, snapshot: int) -> None:
+        """Take back a snapshot that no node and no sequence holds."""
+        (self._freed if snapshot in self._named else self._free).append(snapshot)
+
+    def drop(self, node: Node) -> None:
+        """Take its anchor from a node, if it has one."""
+        anchor = self._of.pop(node, None)
+        if anchor is None:
+            return
+        self.free(anchor.snapshot)
+        if self._log is not None:
+            self._withdraw(self._log, node)
+
+    def drop_unsound(self, node: Node) -> None:
+        """Take the anchors that are not sound from the path to `node`."""
+        step: Node | None = node
+        while step is not None:
+            parent, anchor = step.parent, self._of.get(step)
+            if anchor is not None and not anchor.sound:
+                self.drop(step)
+            step = parent
+
+    def _announce(self, log: KVEventLog, node: Node, tokens: Sequence[int], keys: Sequence[Key]) -> None:
+        """Log the pages of the path to `node` that are not in the log."""
+        size, path = self._page_size, []
+        while node.parent is not None and not node.digest:
+            path.append(node)
+            node = node.parent
+        if node.parent is None and node.scope == COMMON_SCOPE:
+            node.digest = log.root
+        for step in reversed(path if node.digest else []):
+            parent, start = step.parent, (step.depth - 1) * size
+            if parent is not None:
+                others = None if keys is tokens else tuple(tokens[start : start + size])
+                step.digest = log.stored(parent.digest, step.key, others)
+
+    def _withdraw(self, log: KVEventLog, node: Node) -> None:
+        """Log that the pages up to `node` which no anchor is at or below can be found no more."""
+        if node.digest and not self._of:
+            log.cleared()  # in one event, in the place of one for each page
+        while node.parent is not None and node.digest and node not in self._of and not _has_announced(node):
+            if self._of:
+                log.removed(node.digest)
+            node.digest = 0
+            node = node.parent
+
+
+def _has_announced(node: Node) -> bool:
+    return any(child.digest for child in node.children.values())

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 
+from tests.chaos.model import FAMILIES
 from tests.chaos.report import Report
 from tests.chaos.run import Options, run
 from tests.chaos.served import ROOT
@@ -24,12 +25,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0, help="deaths after which the run ends, in place of a time")
     parser.add_argument("--clients", type=int, default=32, help="that ask at once")
     parser.add_argument("--embeddings", type=int, default=40, help="requests of a second server; 0: there is none")
+    parser.add_argument("--family", choices=FAMILIES, default="", help="of the model; default: the seed draws it")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)  # in the background too the servers are ended
-    report = run(Options(seed, given.seconds, given.kills, given.clients, embeddings=given.embeddings), _show)
+    options = Options(seed, given.seconds, given.kills, given.clients, embeddings=given.embeddings, family=given.family)
+    report = run(options, _show)
     print("\n".join(report.lines()))
     if not report.is_good:
         LOGS.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.model import DRAFT, write_model
+from tests.chaos.model import DRAFT, FAMILIES, MODEL, write_model
 from tests.chaos.report import Report
 from tests.chaos.served import oracle, under_chaos
 from tests.chaos.site import Load, Site, answers_of
@@ -17,6 +17,7 @@ from tests.chaos.traffic import Request, draw_embeddings, draw_requests
 
 _EMBEDDING = {"task": "embed"}
 _EMBEDDING_CLIENTS = 4
+_WAYS = 3  # of guessing, see `_guessing`
 # In which the tokens of as many running requests are computed again.
 _STEPS_A_CLIENT, _EMBEDDING_STEPS = 2.5, 40
 
@@ -34,13 +35,15 @@ class Options:
     embeddings: int = 40  # the same of a second server; 0: there is none
     step_deadline_s: float = 5.0  # less makes workers of a busy machine hang that do not
     fork: bool = False  # workers, which is quicker than to execute them
+    family: str = ""  # of the model; empty: the seed draws it
 
 
 def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None) -> Report:
     """Make the model, ask it all, and do it again under chaos. `show`: see `Site`, of the first server."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         folder = Path(name)
-        model = write_model(folder)
+        family = options.family or FAMILIES[options.seed // _WAYS % len(FAMILIES)]
+        model = write_model(folder, MODEL, family)
         loads = _loads(options, model)
         with ExitStack() as servers:
             sites = []
@@ -59,7 +62,7 @@ def _guessing(seed: int, folder: Path) -> dict[str, object]:
     """The options by which the server guesses, which is not to show: nothing, what it can by itself, or also with a
     draft model."""
     ways: list[dict[str, object]] = [{}, {"speculative": "auto"}, {"draft-model": write_model(folder, DRAFT)}]
-    return ways[seed % len(ways)]
+    return ways[seed % _WAYS]
 
 
 def _loads(options: Options, model: Path) -> list[Load]:

@@ -289,7 +289,10 @@ class Program:
         """Address and bytes of each layer's KV cache."""
     def state_memory(self, index: tuple[int, int]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
         """Return the states of the layer (kind, layer), [slots and snapshots, bytes] and [pages, bytes], which live as
-        long as these arrays. A layer with states of pages has no snapshots. Raises ValueError for a layer without a state."""
+        long as these arrays. A layer with states of pages has no snapshots.
+
+        Raises ValueError for a layer without a state.
+        """
     @property
     def arena(self) -> npt.NDArray[np.uint8]:
         """The memory of all buffers, at the offsets that their places name. It lives as long as this array."""

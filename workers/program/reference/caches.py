@@ -85,4 +85,5 @@ class States:
 
     def after(self, index: CacheIndex, segment: Segment) -> Bytes:
         """The memory for the states of a layer after a segment. Each operation fills its part."""
-        return self._kept[index.kind][index.layer][segment.store]
+        found: Bytes = self._kept[index.kind][index.layer][segment.store]
+        return found

@@ -27,7 +27,7 @@ class KVCache:
         self._marking: Marking | None = None
         if config.num_snapshots and config.enable_prefix_cache:
             self.anchors = anchors = Anchors(config.page_size, config.num_snapshots, log)
-            self.tree = RadixTree(config.page_size, on_removed=anchors.drop)
+            self.tree = RadixTree(config.page_size, on_removed=anchors.removed)
             self._marking = Marking(config, self.tree, anchors)
         else:
             self.tree = RadixTree(config.page_size, log)
@@ -254,6 +254,8 @@ class KVCache:
         # A resumed sequence finds its own pages again: no merit of the cache, and its client has the number already.
         if seq.cached_tokens is None:
             seq.cached_tokens = seq.position.computed
+            if self.anchors is not None:
+                self.anchors.looked_up(matched)
             if self._config.enable_prefix_cache and not seq.prompt_logprobs:
                 self.query_tokens += len(seq.tokens)
                 self.hit_tokens += seq.position.computed

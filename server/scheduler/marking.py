@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from numaserve.server.scheduler.cache.anchors import Anchors
+from numaserve.server.scheduler.cache.mark_kinds import TURN_KINDS, MarkKind
 from numaserve.server.scheduler.cache.marks import Mark, Marks
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
@@ -15,23 +16,22 @@ WORTH_PAGES = 2  # that an anchor must save to be made, or waited for, at the en
 class Marking:
     """Plans the marks of sequences. Marks are at the ends of pages:
 
-    1. where the pages that were found in the tree end, if no state was found there: what has been shared once will be
-       again. The mark that is wanted 16 tokens before a prompt's end is often one page before that place, and one page
-       is not worth a snapshot;
-    2. at least half a page before the prompt's end: a template changes the last tokens of a prompt when the turn
-       becomes history;
-    3. each `tokens_between_marks` tokens of a prompt, while snapshots are free;
-    4. in the output, at the end of each page (the rolling mark). It is the sequence's own until its release, when all
-       its tokens may be known: until then it is overwritten;
-    5. where the prefix ends that a waiting sequence shares with the prompt (see `PrefixWaits`).
+    1. at the end of the pages that the tree has of a prompt, if there is no anchor: a prefix that two prompts share is
+       likely to be shared again. One page is not worth a snapshot: mark 2 of the other prompt is often one page above;
+    2. at the last page boundary at least half a page before the end of a prompt: templates change the last tokens of a
+       prompt when the turn becomes history;
+    3. every `tokens_between_marks` tokens of a prompt, while snapshots are free;
+    4. at the end of each page of the output (the rolling mark). One snapshot of the sequence is overwritten each time,
+       and goes to the tree at the release;
+    5. at the end of the prefix that a waiting sequence shares with the prompt (see `PrefixWaits`).
 
-    A mark is left out, and nothing fails, where no snapshot is to be had.
+    A mark without a snapshot is left out; nothing fails.
 
-    The states after a draft token that is not verified are nobody's, so a mark is never after one. While draft tokens
-    that workers make are in flight, the position itself is not known, and no mark is planned.
+    No mark comes after a draft token that is not verified. While draft tokens of the workers are in flight, the
+    position itself is unknown, and no mark is planned.
 
-    The rolling mark may be planned after a token whose id is not known yet. If the sequence is released before it is
-    known, the states are of no known tokens: the snapshot is then free, and the one that it has overwritten is lost.
+    The rolling mark may come after a token whose id is not known yet. If the sequence is released before the id is
+    known, the snapshot is free: it does not have the states of known tokens, and the older states are overwritten.
     """
 
     def __init__(self, config: SchedulerConfig, tree: RadixTree, anchors: Anchors) -> None:
@@ -43,19 +43,19 @@ class Marking:
     def admitted(self, seq: Sequence, found: Node, matched: Node) -> None:
         """Begin the marks of a sequence that goes on from `found`, the deepest anchor on the path to `matched`."""
         seq.marks = marks = Marks()
-        anchor = self._anchors.use(found)
+        anchor = marks.began = self._anchors.use(found)
         if anchor is not None:
             marks.begin = anchor.snapshot
             if not anchor.sound:
                 marks.unproven.append(anchor)
         size, start = self._size, found.depth * self._size
         for position in range(start // self._between * self._between + self._between, seq.prompt_len, self._between):
-            marks.want(position, evicts=False)
+            marks.want(position, MarkKind.LONG)
         if matched.depth - found.depth >= WORTH_PAGES:
-            marks.want(matched.depth * size)
+            marks.want(matched.depth * size, MarkKind.PREFIX)
         before_end = (seq.prompt_len - size // 2) // size * size
         if before_end > start:
-            marks.want(before_end)
+            marks.want(before_end, MarkKind.PROMPT)
 
     def plan(self, seq: Sequence, length: int, index: int) -> StateWork | None:
         """Plan the marks in the next `length` known positions of the sequence, which is at `index` of the plan."""
@@ -66,11 +66,9 @@ class Marking:
             stored = [*self._wanted(seq, marks, at.next, at.next + length)]
             marks.planned += stored
             stored += self._rolling(seq, marks, stored[-1].position if stored else at.next, at.next + length)
-        return (
-            StateWork(index, begin, [(each.position, each.snapshot) for each in stored])
-            if begin >= 0 or stored
-            else None
-        )
+        if begin < 0 and not stored:
+            return None
+        return StateWork(index, begin, [(mark.position, mark.snapshot) for mark in stored])
 
     def published(self, seq: Sequence) -> list[Node]:
         """Make the planned marks the anchors of their pages, as far as these are in the tree. Return the nodes."""
@@ -87,13 +85,13 @@ class Marking:
     def released(self, seq: Sequence, node: Node) -> None:
         """End the marks of a sequence whose full pages of known tokens end at `node`."""
         marks, seq.marks = _marks_of(seq), None
-        for mark in [*marks.held, marks.rolling]:
-            if mark is None:
-                continue
+        for mark in marks.held if marks.rolling is None else [*marks.held, marks.rolling]:
             if mark.position > node.depth * self._size:
                 self._anchors.free(mark.snapshot)
             else:
                 self._give(seq, marks, mark, _ancestor(node, mark.position // self._size))
+        if 0 < marks.missed <= node.depth * self._size:
+            self._anchors.made(_ancestor(node, marks.missed // self._size), MarkKind.OUTPUT)
 
     def trust(self, seq: Sequence, end: int) -> None:
         """Note that position `end` - 1 of a sequence gave numbers as logits."""
@@ -107,23 +105,26 @@ class Marking:
     def _wanted(self, seq: Sequence, marks: Marks, start: int, end: int) -> Iterator[Mark]:
         """Take snapshots for the wanted marks that are due."""
         while marks.wanted and marks.wanted[0].position <= end:
-            position, evicts = marks.wanted.pop(0)
+            position, kind = marks.wanted.pop(0)
             node = self._node(seq, position // self._size)
             if position <= start or (node is not None and self._anchors.at(node) is not None):
                 continue
-            snapshot = self._anchors.take(evicts=evicts)
+            snapshot = self._anchors.take(kind)
             if snapshot is not None:
-                yield Mark(position, snapshot)
+                yield Mark(position, snapshot, kind)
+            elif node is not None:
+                self._anchors.made(node, kind)
 
     def _rolling(self, seq: Sequence, marks: Marks, start: int, end: int) -> list[Mark]:
         """Return the mark at the end of the last page of output, if that ends after `start`."""
         position = end // self._size * self._size
         if position <= max(start, seq.prompt_len):
             return []
-        snapshot = self._anchors.take(evicts=True) if marks.rolling is None else marks.rolling.snapshot
+        snapshot = self._anchors.take(MarkKind.OUTPUT) if marks.rolling is None else marks.rolling.snapshot
         if snapshot is None:
+            marks.missed = position
             return []
-        marks.rolling = Mark(position, snapshot)
+        marks.rolling, marks.missed = Mark(position, snapshot, MarkKind.OUTPUT), 0
         return [marks.rolling]
 
     def _node(self, seq: Sequence, depth: int) -> Node | None:
@@ -136,9 +137,11 @@ class Marking:
     def _give(self, seq: Sequence, marks: Marks, mark: Mark, node: Node) -> bool:
         """Make a mark the anchor of its node. False where the node has one, or cannot be found any more."""
         sound = mark.position <= marks.proven
-        anchor = self._anchors.give(mark.snapshot, node, seq.tokens, seq.keys, sound=sound)
+        anchor = self._anchors.give(mark, node, seq.tokens, seq.keys, sound=sound)
         if anchor is not None and not sound:
             marks.unproven.append(anchor)
+        if anchor is not None and marks.began is not None and mark.kind in TURN_KINDS:
+            self._anchors.superseded(marks.began)
         return anchor is not None
 
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from numaserve.server.scheduler.cache.mark_kinds import MarkKind
 from numaserve.server.scheduler.cache.marks import Marks
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.marking import WORTH_PAGES
@@ -71,7 +72,7 @@ class PrefixWaits:
         position = pages * self._size
         if position > seq.waited_to:
             seq.waited_to, seq.waits_below = position, turns
-        computing.marks.want(position)
+        computing.marks.want(position, MarkKind.PREFIX)
         self._waits.append(_Wait(seq, computing, computing.marks, position))
         seq.awaits_prefix = True
         self._waiting.take_out(seq)

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from numaserve.server.scheduler.cache.keys import Key
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
+from numaserve.server.scheduler.cache.mark_kinds import TURN_KINDS, KindUse, MarkKind
+from numaserve.server.scheduler.cache.marks import Anchor, Mark
 from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
-
-
-@dataclass(eq=False, slots=True)
-class Anchor:
-    """The snapshot of the states after the tokens of a node."""
-
-    node: Node
-    snapshot: int
-    sound: bool  # logits that are numbers have come of these states, or of later ones
 
 
 class Anchors:
@@ -36,13 +28,17 @@ class Anchors:
     | event | effect |
     |---|---|
     | a sequence begins from an anchor | this anchor becomes the most recently used; anchors above it do not move |
-    | a snapshot is lacking | the least recently used anchor loses its snapshot, however deep its node is |
+    | a mark lacks a snapshot | the least recently used anchor loses its snapshot, however deep its node is |
     | the page of a node is evicted, the cache flushed, the workers reset | the snapshot of the node is free |
     | pages are hidden (`RadixTree.hide`) | their anchors are dropped, and all anchors above that are not sound |
     | a sequence is released | its last rolling mark goes to its node, unless a token before it is not known |
 
     A snapshot that the plan in the making names, to begin from it or to store in it, is not given out again by that
     plan: sequences of one plan may run in any order. `begin_step` ends this.
+
+    Anchors of a kind that sequences rarely find (`KindUse`) lose their snapshots first, and marks of such a kind take
+    snapshots from no others. An anchor that one sequence alone has used is the first to go when this sequence has left
+    a later one: otherwise the last turn of each session would keep its anchor at the cost of the next turn of another.
 
     Eviction by depth, shallow nodes first, was rejected: most sequences share the shallow ones. Refreshing the whole
     path was rejected too: it keeps anchors from which no sequence begins.
@@ -58,6 +54,8 @@ class Anchors:
         self._freed: list[int] = []  # named by the plan in the making, and free from the next one on
         self._named: set[int] = set()
         self._of: OrderedDict[Node, Anchor] = OrderedDict()  # least recently used first
+        self._use = KindUse()
+        self._unfound: dict[Node, MarkKind] = {}  # of marks that no sequence has found, with or without a snapshot
 
     @property
     def num_free(self) -> int:
@@ -72,6 +70,14 @@ class Anchors:
         self._free += self._freed
         self._freed.clear()
         self._named.clear()
+
+    def looked_up(self, node: Node) -> None:
+        """Note that a sequence has found the pages up to `node`."""
+        while node.parent is not None and node not in self._of and node not in self._unfound:
+            node = node.parent
+        kind = self._unfound.pop(node, None)
+        if kind is not None:
+            self._use.found(kind)
 
     def deepest(self, node: Node) -> Node:
         """Return the deepest node of the path to `node` after which a sequence can begin; a root if there is none."""
@@ -89,35 +95,43 @@ class Anchors:
         if anchor is not None:
             self._of.move_to_end(node)
             self._named.add(anchor.snapshot)
+            anchor.kind = MarkKind.PREFIX if anchor.used else anchor.kind
+            anchor.used = True
         return anchor
 
-    def take(self, *, evicts: bool) -> int | None:
-        """Return a snapshot for a mark of the plan in the making; None if there is none to be had.
+    def superseded(self, anchor: Anchor) -> None:
+        """Note that the only sequence that began from an anchor has left a later one, where its next turn begins."""
+        if self._of.get(anchor.node) is anchor and anchor.kind is not MarkKind.PREFIX:
+            self._of.move_to_end(anchor.node, last=False)
 
-        `evicts`: take it from the least recently used anchor where none is free.
-        """
-        if not self._free and evicts:
-            victims = (each.node for each in self._of.values() if each.snapshot not in self._named)
-            victim = next(victims, None)
+    def take(self, kind: MarkKind) -> int | None:
+        """Return a snapshot for a mark of the plan in the making; None if there is none to be had."""
+        if not self._free and kind is not MarkKind.LONG:
+            victim = self._victim(kind)
             if victim is not None:
-                self.drop(victim)
+                self.drop(victim.node)
         if not self._free:
             return None
         snapshot = self._free.pop()
         self._named.add(snapshot)
         return snapshot
 
-    def give(
-        self, snapshot: int, node: Node, tokens: Sequence[int], keys: Sequence[Key], *, sound: bool
-    ) -> Anchor | None:
-        """Make a sequence's snapshot the anchor of `node`, which comes after the first of its `tokens`.
+    def made(self, node: Node, kind: MarkKind) -> None:
+        """Count a mark at `node`, even if it was left out for lack of a snapshot."""
+        if not node.hidden and node.parent is not None and node not in self._of and node not in self._unfound:
+            self._unfound[node] = kind
+            self._use.made(kind)
 
-        Free the snapshot and return None where the node has an anchor, or cannot be found any more.
+    def give(self, mark: Mark, node: Node, tokens: Sequence[int], keys: Sequence[Key], *, sound: bool) -> Anchor | None:
+        """Make a mark the anchor of `node`. `tokens` and `keys` are those of a sequence that has the node's page.
+
+        Free its snapshot and return None where the node has an anchor, or cannot be found any more.
         """
         if node.hidden or node.parent is None or node in self._of:
-            self.free(snapshot)
+            self.free(mark.snapshot)
             return None
-        anchor = self._of[node] = Anchor(node, snapshot, sound)
+        self.made(node, mark.kind)
+        anchor = self._of[node] = Anchor(node, mark.snapshot, mark.kind, sound)
         if self._log is not None:
             self._announce(self._log, node, tokens, keys)
         return anchor
@@ -125,6 +139,11 @@ class Anchors:
     def free(self, snapshot: int) -> None:
         """Take back a snapshot that no node and no sequence holds."""
         (self._freed if snapshot in self._named else self._free).append(snapshot)
+
+    def removed(self, node: Node) -> None:
+        """Forget a node that no sequence can find any more."""
+        self._unfound.pop(node, None)
+        self.drop(node)
 
     def drop(self, node: Node) -> None:
         """Take its anchor from a node, if it has one."""
@@ -143,6 +162,17 @@ class Anchors:
             if anchor is not None and not anchor.sound:
                 self.drop(step)
             step = parent
+
+    def _victim(self, kind: MarkKind) -> Anchor | None:
+        """Return the anchor whose snapshot goes to a mark of this kind."""
+        rare = {each for each in TURN_KINDS if self._use.is_rare(each)}
+        oldest = None
+        for each in self._of.values():
+            if each.snapshot not in self._named:
+                if each.kind in rare or not rare:
+                    return each
+                oldest = oldest or each
+        return None if kind in rare else oldest
 
     def _announce(self, log: KVEventLog, node: Node, tokens: Sequence[int], keys: Sequence[Key]) -> None:
         """Log the pages of the path to `node` that are not in the log."""

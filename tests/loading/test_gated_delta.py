@@ -27,7 +27,7 @@ from test_quantized_loading import assert_same_logits, matrices
 from tests.support import checkpoints
 from tests.support.models import layers_of, layers_with_experts, the_only
 from tests.support.published import LAYOUTS
-from tests.support.published_checkpoints import edit_config, save_published, small_qwen3_5, small_qwen3_5_moe
+from tests.support.published_checkpoints import save_published, save_qwen3_5, small_qwen3_5, small_qwen3_5_moe
 
 # As published, without what has no meaning here.
 ROPE = {
@@ -117,8 +117,6 @@ QWEN3_NEXT: dict[str, Any] = {
     "tie_word_embeddings": False,
     "vocab_size": 151936,
 }
-# The exceptions of an FP8 checkpoint of Qwen.
-BF16_MODULES = ["linear_attn.in_proj_a", "linear_attn.in_proj_b", "linear_attn.conv1d", "mtp.fc", "lm_head"]
 Tensors = dict[str, torch.Tensor]
 
 
@@ -328,9 +326,7 @@ def test_a_published_checkpoint_is_kept_as_it_is_and_its_gates_stay_bf16(
     layout: str, make: Callable[[], hf.PreTrainedModel], tmp_path: Path, team: Team
 ) -> None:
     model = make()
-    path = save_published(model, tmp_path, layout, skip=lambda name: name.endswith(("in_proj_a", "in_proj_b")))
-    ignored = {"modules_to_not_convert": BF16_MODULES, "ignore": ["lm_head", r"re:.*in_proj_[ab]$"]}
-    edit_config(path, quantization_config=LAYOUTS[layout].config | ignored | {"dynamic": {r"-:.*in_proj_[ab]$": {}}})
+    path = save_qwen3_5(model, tmp_path, layout)
     for tp in (1, 3):
         group = assert_same_logits(path, model, tp, team)
         for weights in group:

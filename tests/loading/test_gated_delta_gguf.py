@@ -1,7 +1,6 @@
 """GGUF files of models with gated delta networks: value heads that lie round-robin are put in order."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,33 +19,18 @@ from test_gguf_source import write
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
-from tests.support.gguf_delta import save_gguf_delta
+from tests.support.gguf_delta import save_gguf_delta, small_hybrid
 from tests.support.loaded import load_part
 from tests.support.predicting import save_predicting
 from tests.support.published_writers import rounded_anew
 
-# Rows of 256 columns and more, which all block formats can have: a block of 256 spans four value heads.
-DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 64}
-KINDS = ("linear_attention", "full_attention")
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
-EXPERTS |= {"shared_expert_intermediate_size": 256}
-
-
-def model_of(kind: type[hf.PreTrainedConfig], **more: Any) -> hf.PreTrainedModel:
-    sizes = checkpoints.sizes(256, 4, 2, 256, head_dim=64)
-    experts = {} if kind is hf.Qwen3_5TextConfig else EXPERTS
-    return checkpoints.build(kind(**sizes | DELTA | experts | {"layer_types": list(KINDS)} | more))
-
-
-FAMILIES = (hf.Qwen3_5TextConfig, hf.Qwen3_5MoeTextConfig, hf.Qwen3NextConfig)
+FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3])
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_a_file_computes_what_its_family_computes(
-    kind: type[hf.PreTrainedConfig], tp: int, tmp_path: Path, team: Team
-) -> None:
-    model = model_of(kind, linear_num_value_heads=6, linear_num_key_heads=3, linear_value_head_dim=40)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_file_computes_what_its_family_computes(name: str, tp: int, tmp_path: Path, team: Team) -> None:
+    model = small_hybrid(name, linear_num_value_heads=6, linear_num_key_heads=3, linear_value_head_dim=40)
     assert_same_logits(save_gguf_delta(model, tmp_path / "model.gguf", "F32"), model, tp, team)
 
 
@@ -55,7 +39,7 @@ def test_a_file_computes_what_its_family_computes(
 def test_a_file_stays_quantized_although_its_columns_are_put_in_order(
     kind: str, tp: int, tmp_path: Path, team: Team
 ) -> None:
-    model = model_of(hf.Qwen3_5TextConfig)
+    model = small_hybrid("qwen3_5")
     path = save_gguf_delta(model, tmp_path / "model.gguf", kind)
     keep_as_loaded(model, kind)
     # Scales and minima of these are products of two numbers, of which 11 bits are kept.
@@ -78,7 +62,7 @@ def keep_as_loaded(model: hf.PreTrainedModel, kind: str) -> None:
 
 @pytest.mark.parametrize("expanded", [False, True])
 def test_heads_that_begin_inside_a_block_are_expanded(expanded: bool, tmp_path: Path, team: Team) -> None:
-    model = model_of(hf.Qwen3_5TextConfig, linear_num_value_heads=4, linear_value_head_dim=48)
+    model = small_hybrid("qwen3_5", linear_num_value_heads=4, linear_value_head_dim=48)
     path = save_gguf_delta(model, tmp_path / "model.gguf", "Q8_0")
     for name, module in model.named_modules():
         if name.endswith(("in_proj_a", "in_proj_b", "out_proj")) or (expanded and isinstance(module, torch.nn.Linear)):
@@ -92,7 +76,7 @@ def test_heads_that_begin_inside_a_block_are_expanded(expanded: bool, tmp_path: 
 
 
 def test_equal_numbers_of_heads_lie_in_order(tmp_path: Path, team: Team) -> None:
-    model = model_of(hf.Qwen3_5TextConfig, linear_num_key_heads=4, linear_num_value_heads=4)
+    model = small_hybrid("qwen3_5", linear_num_key_heads=4, linear_num_value_heads=4)
     path = save_gguf_delta(model, tmp_path / "model.gguf", "F32")
     delta = load_model_config(path).decoder.blocks[0].attention
     assert isinstance(delta, GatedDelta)

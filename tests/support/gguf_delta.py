@@ -8,12 +8,38 @@ import numpy as np
 import torch
 import transformers as hf
 
+from tests.support import checkpoints
 from tests.support.k_quants import fitting, quantize
 
 ARCHITECTURES = {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 Q = gguf.GGMLQuantizationType
 Written = tuple[str, torch.Tensor, Callable[[torch.Tensor], object] | None]
 _PLAIN = ("conv1d.weight", "mlp.gate.weight", "shared_expert_gate.weight")  # matrices that stay fp32
+
+
+# Rows of 256 columns and more, which all block formats can have: a block of 256 spans four value heads.
+_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 64,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
+    "shared_expert_intermediate_size": 256,
+}
+_KINDS = {"qwen3_5": hf.Qwen3_5TextConfig, "qwen3_5_moe": hf.Qwen3_5MoeTextConfig, "qwen3_next": hf.Qwen3NextConfig}
+
+
+def small_hybrid(name: str, **changes: object) -> hf.PreTrainedModel:
+    """A random model with a gated delta network before gated attention."""
+    experts = {} if name == "qwen3_5" else _EXPERTS
+    return checkpoints.build(
+        _KINDS[name](**checkpoints.sizes(256, 4, 2, 256, head_dim=64) | _DELTA | experts | changes)
+    )
 
 
 def save_gguf_delta(

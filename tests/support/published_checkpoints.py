@@ -120,6 +120,18 @@ def save_kimi(model: hf.PreTrainedModel, folder: Path) -> Path:
     return folder
 
 
+def save_qwen3_5(model: hf.PreTrainedModel, folder: Path, layout: str) -> Path:
+    """Save `small_qwen3_5` or `small_qwen3_5_moe` as Qwen3.5 is published: gates and convolutions in bf16."""
+    save_published(model, folder, layout, skip=lambda name: name.endswith((".in_proj_a", ".in_proj_b")))
+    exceptions = {
+        "modules_to_not_convert": ["linear_attn.in_proj_a", "linear_attn.in_proj_b", "linear_attn.conv1d", "lm_head"],
+        "ignore": ["lm_head", r"re:.*in_proj_[ab]$"],
+        "dynamic": {r"-:.*in_proj_[ab]$": {}},
+    }
+    edit_config(folder, quantization_config=LAYOUTS[layout].config | exceptions)
+    return folder
+
+
 def edit_config(folder: Path, **changes: object) -> None:
     """Change fields of config.json."""
     path = folder / "config.json"

@@ -64,6 +64,17 @@ DENSE = {
     },
 }
 
+# Layers with a gated delta net and with gated attention alternate; key heads do not divide by 2.
+HYBRID = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 40,
+}
+
 # Heads over a latent of 64 + 32, one dense layer, one of experts.
 LATENT = {
     "architectures": ["DeepseekV3ForCausalLM"],
@@ -188,8 +199,11 @@ def test_every_weight_format_is_counted_as_the_program_counts_it(format: Any, ac
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_each_of_two_ranks_is_counted_as_its_program_counts_it(rank: int, tmp_path: Path) -> None:
-    config, shares = config_of(tmp_path, {}), [2, 1]
+@pytest.mark.parametrize("model", [{}, HYBRID], ids=["dense", "hybrid"])
+def test_each_of_two_ranks_is_counted_as_its_program_counts_it(
+    model: dict[str, Any], rank: int, tmp_path: Path
+) -> None:
+    config, shares = config_of(tmp_path, model), [2, 1]
     program = zero_program(config, shares, rank)
     assert counted(operations_of(config, shares, rank), STEPS) == native_counts(program, STEPS)
 

@@ -57,6 +57,16 @@ def test_rows_are_divided_over_the_cores_as_whole_pieces() -> None:
     assert phase.costs[0].bound == "cores"
 
 
+def test_states_are_divided_over_the_cores_as_whole_pieces() -> None:
+    # Computing bounds five pieces on four cores: one core has two of them. Reading is as fast with fewer cores.
+    fp32 = 0.5e9
+    phase = estimate_of(Amount(nbytes=1e6, flops=4e9, rows=1, pieces=5), kind="recurrent")
+    assert phase.seconds == pytest.approx(4e9 * 2 / 5 / fp32 + BARRIER)
+    phase = estimate_of(Amount(nbytes=1e9, flops=1e6, rows=1, pieces=5), kind="recurrent")
+    assert phase.seconds == pytest.approx(0.1 + BARRIER)
+    assert estimate_of(Amount(rows=1, pieces=0), kind="recurrent").seconds == 0.0
+
+
 def test_what_every_core_reads_counts_where_there_are_fewer_rows_than_cores() -> None:
     few = estimate_of(Amount(rows=1, touched=4e6, pieces=1000, repeated=1e6), kind="rows", name="norm")
     assert few.seconds == pytest.approx(1e-6 + 2e6 / 1e9 + BARRIER)

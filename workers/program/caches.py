@@ -46,8 +46,13 @@ class DeltaHeads:
 
     @property
     def kept(self) -> int:
-        """Numbers of a state: a matrix of each value head, and a scale for each `SCALE_COLUMNS` of its columns."""
-        return self.values * (self.key_dim * self.value_dim + -(-self.value_dim // SCALE_COLUMNS))
+        """Numbers of a state: a matrix of each value head, and its scales."""
+        return self.values * (self.key_dim * self.value_dim + self.scales)
+
+    @property
+    def scales(self) -> int:
+        """Scales of a head's matrix: one for each `SCALE_COLUMNS` of its columns, which a core works on alone."""
+        return -(-self.value_dim // SCALE_COLUMNS)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Roofline:
         )
 
     def _product(self, machine: RankMachine, operation: OperationCost, amount: Amount) -> tuple[float, Bound]:
-        if amount.rows == 0:
+        if amount.rows == 0 or amount.pieces == 0:  # a rank without heads has no states
             return 0.0, "read"
 
         def of(bound: str) -> float:
@@ -116,6 +116,8 @@ class Roofline:
         computes = peak_format(operation.kind, operation.weights).partition("/")[0]
         read = amount.nbytes / machine.read_bytes_s / of("read")
         compute = amount.flops / machine.machine.peak(machine.cores, computes) / of("flops")
+        if operation.kind == "recurrent":
+            compute *= _busiest(amount, machine.cores) * machine.cores
         return max((read, "read"), (compute, "flops"))[0] + self._barrier(
             machine
         ), "read" if read > compute else "flops"
@@ -124,9 +126,8 @@ class Roofline:
         if amount.rows == 0 or amount.pieces == 0:  # a rank without heads has nothing to rotate
             return 0.0, "cores"
         time = self.efficiencies.row_time(operation.name)
-        # Cores take whole pieces: the busiest core has one more than others.
-        share = -(-amount.pieces // machine.cores) / amount.pieces
-        nbytes = amount.touched * share + (amount.repeated if amount.rows < machine.cores else 0.0)
+        nbytes = amount.touched * _busiest(amount, machine.cores)
+        nbytes += amount.repeated if amount.rows < machine.cores else 0.0
         rate = time.core_bytes_s.at(max(amount.rows / machine.cores, 1.0))
         cores = time.fixed_s + nbytes / rate + self._barrier(machine)
         ranks = amount.meetings * machine.machine.meeting_us * 1e-6
@@ -136,6 +137,11 @@ class Roofline:
     def _barrier(self, machine: RankMachine) -> float:
         """Return the additional seconds of a barrier, compared with the barrier that the efficiencies include."""
         return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
+
+
+def _busiest(amount: Amount, cores: int) -> float:
+    """Return the share of the core with most work. Cores take whole pieces, and it has one more than others."""
+    return -(-amount.pieces // cores) / amount.pieces
 
 
 def prefill_steps(input_len: int, chunk: int, *, pooled: bool = False) -> list[StepWork]:

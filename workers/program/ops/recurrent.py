@@ -64,7 +64,8 @@ class GatedDelta(Operation):
 
         def amount(step: StepWork) -> Amount:
             sequences = len(step.sequences)
-            return Amount(of_sequence * sequences, of_token * step.tokens, step.tokens / max(sequences, 1))
+            rows, pieces = step.tokens / max(sequences, 1), sequences * heads.values * heads.scales
+            return Amount(of_sequence * sequences, of_token * step.tokens, rows, pieces=pieces)
 
         return [OperationCost("gated_delta", "recurrent", amount, computes="fp32", terms=terms)]
 

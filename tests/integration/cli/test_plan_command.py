@@ -144,6 +144,26 @@ def test_a_checkpoint_that_has_no_head_can_be_planned_for(
     assert not {"TTFT", "TPOT", "decode,"} & set(out.split())
 
 
+def test_the_states_of_a_hybrid_are_planned_and_read_and_written_in_each_step(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--shape", "qwen3.5-0.8b", "--host", host, "--tp", "1")
+    one, four = (record(capsys, tmp_path, *common, "--batch-size", batch) for batch in ("1", "4"))
+    each = 18 * 4 * (16 * 128 * 128 + 3 * (3 * 16 * 128))  # of 18 layers, the inputs of the convolution too
+    assert one["memory"][0]["states"] == pytest.approx((1 + 2) * each, rel=2e-3)
+    assert four["memory"][0]["states"] == pytest.approx((4 + 6) * each, rel=2e-3)
+    matrices = 18 * 4 * 16 * 128 * 128
+    for made, sequences in ((one, 1), (four, 4)):
+        (cost,) = (cost for cost in made["decode"]["costs"] if cost["name"] == "gated_delta")
+        assert cost["nbytes"] == pytest.approx(2 * sequences * matrices, rel=2e-3)
+        assert cost["seconds"] > cost["nbytes"] / 100e9
+    none = record(capsys, tmp_path, *common, "--state-cache-gib", "0")
+    assert none["memory"][0]["states"] == pytest.approx(each, rel=2e-3)
+    status, out, _ = run(capsys, *common)
+    assert status == 0
+    assert " states " in out
+
+
 def test_what_does_not_fit_is_told_with_what_would_mend_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = write_host(tmp_path, 8)
     arguments = ("--shape", "llama-8b", "--host", small)

@@ -186,12 +186,12 @@ class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
     def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any]) -> None:
-        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, num_snapshots, vocabulary,
-        extra_tokens, context_parallel (None, or a tuple: boundaries of the ranks' heads, from how many tokens on, of at
-        most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and arena_bytes. `caches` has a tuple for each kind
-        of KV cache: query heads, KV heads, dimensions, dimensions of a latent's values or 0, window or 0, whether the
-        window begins at its multiples, layers. `states` has one for each kind of state: bytes of a slot, bytes of a
-        page, layers.
+        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, num_snapshots, max_drafts,
+        vocabulary, extra_tokens, context_parallel (None, or a tuple: boundaries of the ranks' heads, from how many
+        tokens on, of at most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and arena_bytes. `caches` has a
+        tuple for each kind of KV cache: query heads, KV heads, dimensions, dimensions of a latent's values or 0, window
+        or 0, whether the window begins at its multiples, layers. `states` has one for each kind of state: bytes of a
+        slot, of a page, and of a draft token of a slot, layers.
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
         cannot do.
@@ -256,7 +256,8 @@ class Program:
 
         `drafts` is empty or has, for each sequence, the number of its last tokens that are draft tokens. A token is
         sampled after the last known token and after each draft token. Only samples after accepted draft tokens are
-        returned and stored.
+        returned and stored. Layers with states of sequences go on before draft tokens that were rejected: a sequence
+        begins where the last batch knew its tokens, or after accepted draft tokens.
 
         `states` has, for each sequence that uses snapshots, its index in the batch, the snapshot that its states begin
         with (-1: none), and marks (position, snapshot): the states after that many tokens are stored there. A snapshot

@@ -47,7 +47,8 @@ struct Settings {
     field("max_tokens", limits.max_tokens), field("max_logit_rows", limits.max_logit_rows);
     field("max_slots", limits.max_slots), field("pages_per_slot", limits.pages_per_slot);
     field("num_pages", limits.num_pages), field("vocabulary", limits.vocabulary);
-    field("num_snapshots", limits.num_snapshots), field("extra_tokens", limits.extra_tokens);
+    field("num_snapshots", limits.num_snapshots), field("max_drafts", limits.max_drafts);
+    field("extra_tokens", limits.extra_tokens);
     field("context_parallel", context_parallel);
     field("caches", shape.caches), field("states", shape.states);
     field("kv_dtype", shape.kv_dtype), field("arena_bytes", shape.arena_bytes);
@@ -78,9 +79,9 @@ struct FromPython<CacheKind> {
 };
 template <>
 struct FromPython<StateKind> {
-  static std::string wanted() { return "a tuple (bytes of a slot, bytes of a page, layers)"; }
+  static std::string wanted() { return "a tuple (bytes of a slot, of a page, and of a draft token, layers)"; }
   static bool read(nb::handle from, StateKind& to, Kept& kept) {
-    return read_tuple(from, kept, to.slot_bytes, to.page_bytes, to.layers);
+    return read_tuple(from, kept, to.slot_bytes, to.page_bytes, to.draft_bytes, to.layers);
   }
 };
 

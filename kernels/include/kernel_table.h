@@ -51,7 +51,7 @@ struct KernelTable {
   void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
   void (*causal_conv)(const ConvArgs&, int thread, int threads);
-  void (*gated_delta)(const DeltaArgs&, DeltaItem);
+  void (*gated_delta)(const DeltaArgs&, DeltaItem, void* scratch);
   void (*gated_norm)(const GatedNormArgs&, int thread, int threads);
   void (*sigmoid_gate)(const SigmoidGateArgs&, int thread, int threads);
   void (*softcap)(float* x, int64_t count, float cap);

@@ -10,7 +10,9 @@ namespace numaserve {
 struct StateSegment {
   int32_t row, count;  // no rows: the states are copied
   int32_t load;        // the number of the states before the rows; negative: zeros
-  int32_t store;       // the number of the states after them
+  int32_t store;       // the number of the states after them; negative: none, because the rows are draft tokens
+  // Draft tokens of the last step that were accepted: they come between the states of slot `load` and the rows.
+  int32_t replayed;
 };
 
 inline constexpr int32_t kMaxConvTaps = 8;
@@ -27,10 +29,16 @@ struct ConvArgs {
   const float* bias;  // [cols], or null
   int32_t taps;       // from 2 to kMaxConvTaps
   bool silu;          // whether the result is x * sigmoid(x) of the sum
-  // [taps - 1, lds]: the inputs before the tokens, the oldest first, null for zeros; and the last inputs.
+  // [taps - 1, lds]: the inputs before the tokens, the oldest first, null for zeros; and the last inputs, null if they
+  // are not wanted.
   const float* before;
   float* after;
   int64_t lds;
+  // [drafts, ldd]: `replayed` inputs between `before` and the tokens; and where the tokens are stored, or null.
+  const float* kept;
+  float* drafted;
+  int64_t ldd;
+  int64_t replayed;
   float* out;  // [count, ldo]; columns cols..ldo are zeroed
   int64_t ldo;
   int64_t cols;
@@ -55,9 +63,16 @@ struct DeltaArgs {
   int32_t key_heads, value_heads, key_dim, value_dim;
   std::byte* states;  // of all slots and snapshots
   int64_t state_bytes;
+  // Of all slots, `slot_bytes` each: keys, values and gates [drafts, ldd] of the draft tokens of the last step.
+  const std::byte* drafts;
+  int64_t slot_bytes, ldd;
   float* out;  // [tokens, ldo]
   int64_t ldo;
 };
+
+inline constexpr int32_t kMaxKeyDim = 512;
+// Bytes of scratch for a strip and its scales: the states of draft tokens.
+inline constexpr int64_t kDeltaScratch = int64_t{4} * kStripColumns * kMaxKeyDim + kLineBytes;
 
 // Columns of a value head for some segments of a sequence, in order: work for one thread. `column` is a multiple of
 // `columns`, and `columns` kScaleColumns or kStripColumns. A result has the same bits however items cut columns and

@@ -8,6 +8,12 @@
 namespace numaserve {
 namespace {
 
+// Loads columns of a row before the tokens: those of the state come first, and then those of accepted draft tokens.
+inline F32x16 load_before(const ConvArgs& a, int64_t row, int64_t first, int valid) {
+  if (row >= a.taps - 1) return F32x16::load_head(a.kept + (row - (a.taps - 1)) * a.ldd + first, valid);
+  return a.before == nullptr ? F32x16::zero() : F32x16::load_head(a.before + row * a.lds + first, valid);
+}
+
 // Convolves up to 16 columns from `first` on.
 template <int kTaps>
 inline void conv_columns(const ConvArgs& a, int64_t first) {
@@ -15,16 +21,17 @@ inline void conv_columns(const ConvArgs& a, int64_t first) {
   F32x16 weight[kTaps], before[kTaps];  // the last element of `before` is the newest
   for (int j = 0; j < kTaps; ++j) weight[j] = F32x16::load_head(a.weight + j * a.ldw + first, valid);
   before[0] = F32x16::zero();
-  for (int j = 1; j < kTaps; ++j)
-    before[j] = a.before == nullptr ? F32x16::zero() : F32x16::load_head(a.before + (j - 1) * a.lds + first, valid);
+  for (int j = 1; j < kTaps; ++j) before[j] = load_before(a, j - 1 + a.replayed, first, valid);
   const F32x16 bias = a.bias == nullptr ? F32x16::zero() : F32x16::load_head(a.bias + first, valid);
   for (int64_t t = 0; t < a.count; ++t) {
     for (int j = 0; j + 1 < kTaps; ++j) before[j] = before[j + 1];
     before[kTaps - 1] = F32x16::load_head(a.x + t * a.ldx + first, valid);
     F32x16 sum = bias;
     for (int j = 0; j < kTaps; ++j) sum = F32x16::fma(weight[j], before[j], sum);
+    if (a.drafted != nullptr) before[kTaps - 1].store_head(a.drafted + t * a.ldd + first, valid);
     (a.silu ? silu(sum) : sum).store(a.out + t * a.ldo + first);
   }
+  if (a.after == nullptr) return;
   for (int j = 1; j < kTaps; ++j) before[j].store_head(a.after + (j - 1) * a.lds + first, valid);
 }
 

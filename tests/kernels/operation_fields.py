@@ -24,11 +24,12 @@ SETTINGS: dict[str, Any] = {
     "pages_per_slot": 2,
     "num_pages": 4,
     "num_snapshots": 2,
+    "max_drafts": 1,
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
     "caches": [(1, 1, DIM, 0, 0, False, 1)],
-    "states": [(3 * HIDDEN * 4, 0, 1)],
+    "states": [(3 * HIDDEN * 4, 0, 2 * HIDDEN * 4, 1)],
     "kv_dtype": "bf16",
     "arena_bytes": 1 << 20,
 }

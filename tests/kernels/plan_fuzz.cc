@@ -29,7 +29,8 @@ constexpr Limits kLimits{.max_tokens = 48,
                          .pages_per_slot = 5,
                          .num_pages = 11,
                          .vocabulary = 19,
-                         .num_snapshots = 3};
+                         .num_snapshots = 3,
+                         .max_drafts = 4};
 
 std::vector<uint8_t> current;  // the input that is being run
 std::string left_in;
@@ -81,7 +82,7 @@ class Numbers {
 
 struct Remembered {
   std::vector<int32_t> pages;
-  int32_t last_token, min_position;
+  int32_t last_token, min_position, state_position, state_drafts;
   std::vector<int32_t> named_ids;
   bool operator==(const Remembered&) const = default;
 };
@@ -93,6 +94,7 @@ class Run {
         step_(kLimits, kinds(input), parallel(input), 1 + (input.size() % 3)),
         slots_(kLimits.max_slots, kLimits.pages_per_slot, kLimits.num_pages, kLimits.vocabulary) {
     if (input.size() % 2 == 0) step_.allow_pooling();
+    if (input.size() % 3 == 0) step_.keep_states();
     step_.limit_positions(150);
   }
 
@@ -130,7 +132,8 @@ class Run {
     std::vector<Remembered> all;
     for (int64_t i = 0; i < slots_.size(); ++i) {
       const Slot& slot = slots_.at(i);
-      all.push_back({slot.pages, slot.last_token, slot.sampling.min_position, slot.named_ids});
+      all.push_back({slot.pages, slot.last_token, slot.sampling.min_position, slot.state_position, slot.state_drafts,
+                     slot.named_ids});
     }
     return all;
   }
@@ -164,6 +167,12 @@ class Run {
                   .num_targets = flags & 64 ? numbers_.number(3) : 0,
                   .pool = (flags & 128) != 0};
       use_snapshots(sequence, marks_[static_cast<size_t>(&sequence - plan.data())]);
+      if (flags & 8 && sequence.sample) sequence.drafts = numbers_.number(4);
+      // Where states are kept, mostly from where these are.
+      if (flags & 2 && sequence.slot >= 0 && sequence.slot < kLimits.max_slots) {
+        const Slot& slot = slots_.at(sequence.slot);
+        sequence.start = slot.state_position + std::min(slot.state_drafts, flags & 1);
+      }
       tokens += sequence.from_previous ? 0 : std::clamp(sequence.count, 0, 64);
       targets += std::clamp(sequence.num_targets, 0, 64);
     }
@@ -228,15 +237,23 @@ class Run {
       for (; next < step_.chains[i].end; ++next) {
         const StateSegment& segment = step_.segments[static_cast<size_t>(next)];
         require(segment.row == row && segment.count >= 0, "segments whose rows are not one after the other");
-        require(segment.load >= -1 && segment.load < states && segment.store >= 0 && segment.store < states,
+        require(segment.load >= -1 && segment.load < states && segment.store >= -1 && segment.store < states,
                 "a state that does not exist");
+        require(segment.replayed == 0 ||
+                    (segment.load == plan[i].slot && segment.replayed > 0 && segment.replayed <= kLimits.max_drafts),
+                "draft tokens that are not kept");
         if (next > step_.chains[i].begin)
           require(segment.load == step_.segments[static_cast<size_t>(next) - 1].store,
                   "a segment that goes on elsewhere");
         row += segment.count;
       }
-      require(step_.segments[static_cast<size_t>(next) - 1].store == plan[i].slot,
-              "a state that the slot does not get");
+      const size_t last = static_cast<size_t>(next) - (plan[i].drafts > 0 ? 2 : 1);
+      require(step_.segments[last].store == plan[i].slot, "a state that the slot does not get");
+      if (plan[i].drafts > 0) {
+        const StateSegment& drafts = step_.segments[last + 1];
+        require(drafts.store == -1 && drafts.load == plan[i].slot && drafts.count == plan[i].drafts,
+                "draft tokens that change a state");
+      }
     }
     require(row == step_.num_tokens(), "tokens without a segment");
   }

@@ -13,7 +13,7 @@ from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5
-LIMITS = ProgramLimits(64, 64, max_slots=4, pages_per_slot=16, num_pages=40, num_snapshots=3)
+LIMITS = ProgramLimits(64, 64, max_slots=4, pages_per_slot=16, num_pages=40, num_snapshots=3, max_drafts=4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ def pooled(part: Part = ALONE) -> ProgramBuilder:
 def recurrent(part: Part = ALONE) -> ProgramBuilder:
     """A convolution of columns that ranks divide, and a state for each slot."""
     own = HIDDEN // part.world
-    shape = RankShape(HIDDEN, part.vocab, states=(StateKind(3 * own * 4),))
+    shape = RankShape(HIDDEN, part.vocab, states=(StateKind(3 * own * 4, draft_bytes=own * 4),))
     w, b = part.weights, part.builder(shape)
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
@@ -201,7 +201,11 @@ def gated(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     world = part.world
     heads = DeltaHeads(keys=2 // world, values=4 // world, key_dim=16, value_dim=24)
     offset, values = 3 * heads.convolved * 4, heads.values * heads.value_dim
-    caches, states = (CacheKind(Heads(2, 1, 32)),), (StateKind(offset + round_up(4 * heads.kept, 64)),)
+    drafts = round_up(4 * heads.convolved, 64) + round_up(4 * heads.replayed, 64)
+    caches, states = (
+        (CacheKind(Heads(2, 1, 32)),),
+        (StateKind(offset + round_up(4 * heads.kept, 64), draft_bytes=drafts),),
+    )
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, caches, states))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)

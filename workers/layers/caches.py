@@ -50,6 +50,10 @@ class Cache(ABC):
         """Bytes of a copy of a slot's state from which another sequence can continue."""
         return self.state_bytes(part)
 
+    def draft_bytes(self, part: RankPart) -> int:
+        """Bytes of a draft token of a slot, with which it is applied again once it is accepted."""
+        return 0
+
     @abstractmethod
     def kind(self, part: RankPart, layers: int) -> CacheKind | StateKind:
         """The kind of `layers` layers with this declaration."""
@@ -116,7 +120,7 @@ class StateCache(Cache, ABC):
 
     def kind(self, part: RankPart, layers: int) -> StateKind:
         """See `Cache`."""
-        return StateKind(self.slot_bytes(part), self.page_bytes(part, "bf16"), layers)
+        return StateKind(self.slot_bytes(part), self.page_bytes(part, "bf16"), layers, self.draft_bytes(part))
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,10 @@ class State(StateCache):
     def slot_bytes(self, part: RankPart) -> int:
         """See `Cache`."""
         return round_up(FP32 * self.rows * len(part.along(self.columns)), _LINE_BYTES)
+
+    def draft_bytes(self, part: RankPart) -> int:
+        """See `Cache`."""
+        return round_up(FP32 * len(part.along(self.columns)), _LINE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -166,6 +174,11 @@ class DeltaState(StateCache):
     def slot_bytes(self, part: RankPart) -> int:
         """See `Cache`."""
         return self.matrices_at(part) + round_up(FP32 * self.heads(part).kept, _LINE_BYTES)
+
+    def draft_bytes(self, part: RankPart) -> int:
+        """See `Cache`. Inputs of the convolution, and then what the rule takes."""
+        heads = self.heads(part)
+        return round_up(FP32 * heads.convolved, _LINE_BYTES) + round_up(FP32 * heads.replayed, _LINE_BYTES)
 
 
 @dataclass(frozen=True)

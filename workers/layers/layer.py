@@ -91,6 +91,10 @@ class Layer:
         """Memory of a slot's recurrent states on one rank, which is part of `slot_bytes`."""
         return sum(cache.state_bytes(part) for cache in self.keeps)
 
+    def draft_bytes(self, part: RankPart) -> int:
+        """Bytes of a draft token of a slot, in all caches."""
+        return sum(cache.draft_bytes(part) for cache in self.keeps)
+
     def snapshot_bytes(self, part: RankPart) -> int:
         """Memory of a snapshot of these states on one rank."""
         return sum(cache.snapshot_bytes(part) for cache in self.keeps)

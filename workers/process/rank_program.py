@@ -52,7 +52,8 @@ class RankWeights:
         kept = launch.backend, launch.settings.kv_cache_dtype
         self.kv_bytes = page_bytes(self.config, self.part, *kept) * launch.num_pages  # of all Programs of the model
         decoder, part = self.config.decoder, self.part
-        states = launch.max_running_requests * decoder.state_bytes(part)
+        drafts = launch.max_drafts * decoder.draft_bytes(part)
+        states = launch.max_running_requests * (decoder.state_bytes(part) + drafts)
         self.state_bytes = states + launch.num_snapshots * decoder.snapshot_bytes(part)
 
     def load(self, node: NodeContext, report: Callable[[int], None]) -> None:
@@ -76,6 +77,7 @@ class RankProgram:
             pages_per_slot=_pages_per_slot(launch),
             num_pages=launch.num_pages,
             num_snapshots=launch.num_snapshots,
+            max_drafts=launch.max_drafts,
         )
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
         builder = ProgramBuilder(ProgramSetup(model.shape(held.part), limits, ranks, launch.settings))

@@ -45,6 +45,11 @@ class DeltaHeads:
         return 2 * self.keys * self.key_dim + self.values * self.value_dim
 
     @property
+    def replayed(self) -> int:
+        """Numbers with which a draft token is applied again: its keys, values and gates."""
+        return self.keys * self.key_dim + self.values * (self.value_dim + 2)
+
+    @property
     def kept(self) -> int:
         """Numbers of a state: a matrix of each value head, and its scales."""
         return self.values * (self.key_dim * self.value_dim + self.scales)
@@ -67,11 +72,20 @@ class CacheKind:
 
 @dataclass(frozen=True)
 class StateKind:
-    """Layers that keep the same number of bytes for each slot, and for each page."""
+    """Layers that keep the same number of bytes for each slot, for each page, and for each draft token of a slot.
+
+    A sequence goes on from the states of its pages, where these have some. Otherwise it has snapshots and draft tokens.
+    """
 
     slot_bytes: int
     page_bytes: int = 0
     layers: int = 1
+    draft_bytes: int = 0
+
+    @property
+    def of_sequences(self) -> bool:
+        """Whether a sequence cannot go on without these states."""
+        return self.page_bytes == 0
 
 
 class CacheIndex(NamedTuple):

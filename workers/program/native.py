@@ -76,10 +76,11 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
         "pages_per_slot": limits.pages_per_slot,
         "num_pages": limits.num_pages,
         "num_snapshots": limits.num_snapshots,
+        "max_drafts": limits.max_drafts,
         "vocabulary": shape.vocab_bounds[-1],
         "extra_tokens": shape.extra_tokens,
         "caches": [_cache_kind(kind) for kind in shape.caches],
-        "states": [(kind.slot_bytes, kind.page_bytes, kind.layers) for kind in shape.states],
+        "states": [(each.slot_bytes, each.page_bytes, each.draft_bytes, each.layers) for each in shape.states],
         "context_parallel": (parallel.head_bounds, parallel.from_tokens, parallel.max_rows) if parallel else None,
         "kv_dtype": setup.settings.kv_cache_dtype,
     }

@@ -19,6 +19,7 @@ class ProgramLimits:
     pages_per_slot: int
     num_pages: int
     num_snapshots: int = 0  # of the states of a slot
+    max_drafts: int = 0  # of a sequence in a step, where its layers keep states
 
 
 @dataclass(frozen=True)

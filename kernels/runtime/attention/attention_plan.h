@@ -21,6 +21,7 @@ struct Limits {
   int64_t num_pages;
   int64_t vocabulary;
   int64_t num_snapshots = 0;  // of the states of a slot
+  int64_t max_drafts = 0;     // of a sequence in a step, where its layers keep states
   int64_t extra_tokens = 0;   // ids after the vocabulary that a plan may contain: their embedding is zero
 };
 

@@ -17,6 +17,7 @@ constexpr int64_t kMostAhead = 512 << 10;
 
 int64_t scratch_for(const KernelTable& table, const ProgramShape& shape) {
   int64_t most = std::max(table.gemm_scratch, sample_scratch_bytes(shape.limits.vocabulary));
+  if (!shape.states.empty()) most = std::max(most, kDeltaScratch);
   for (const CacheKind& kind : shape.caches)
     most = std::max(most, kind.heads.latent() ? table.latent_attention_scratch : table.attention_scratch);
   return round_up(most, 4096);
@@ -46,7 +47,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
       parallel_(checked(shape, ring)),
       slots_(shape.limits.max_slots, shape.limits.pages_per_slot, shape.limits.num_pages, shape.limits.vocabulary),
       kv_(shape.caches, shape.limits.num_pages, shape.kv_dtype),
-      states_(shape.states, shape.limits.max_slots, shape.limits.num_snapshots, shape.limits.num_pages),
+      states_(shape.states, shape.limits),
       step_(shape.limits, kv_.kinds(), parallel_, team.size()),
       arena_(static_cast<size_t>(shape.arena_bytes)),
       blocking_(blocking_for(table, cache_sizes(), processor())),
@@ -58,6 +59,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
   if (ring != nullptr && ring->lanes() > team.size())
     throw std::invalid_argument(
         "the ring has more lanes than a worker has threads; create the ring with at most one lane per thread");
+  if (states_.keep_sequences()) step_.keep_states();
 }
 
 void Program::add(std::unique_ptr<Node> node) {

@@ -19,6 +19,8 @@ struct Slot {
   std::vector<int32_t> named_ids;
   bool masked = false;
   int32_t last_token = -1;
+  // The number of tokens after which its states are, and of draft tokens of its last step, which follow these.
+  int32_t state_position = 0, state_drafts = 0;
 };
 
 // The sampling settings of a sequence; see SamplingParams and SlotInit in workers/interface/protocol. `visit` lists the

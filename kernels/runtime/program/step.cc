@@ -35,7 +35,7 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
   runs.reserve(max_tokens + max_slots);
   sequences.reserve(max_slots);
   plan.reserve(max_slots);
-  segments.reserve(max_slots + stored_.size());
+  segments.reserve(2 * max_slots + stored_.size());
   chains.reserve(max_slots);
   logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
   pooled_rows.reserve(max_slots);
@@ -88,29 +88,39 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
           "the number of tokens to score does not match the sequences of the step");
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
-  check_states(sequences_in);
+  check_states(sequences_in, slots);
+}
+
+void Step::check_marks(const SequenceInput& s) {
+  const int64_t known = int64_t{s.start} + s.count - s.drafts;
+  int64_t before = s.start;
+  for (const auto& [position, snapshot] : s.marks) {
+    if (snapshot < 0 || snapshot >= limits_.num_snapshots) refuse_slot(s, "stores a snapshot that does not exist");
+    if (stored_[static_cast<size_t>(snapshot)]) refuse_slot(s, "stores a snapshot that the step stores twice");
+    if (position <= before || position > known)
+      refuse_slot(s, "has a mark that is not among its known tokens, in order");
+    stored_[static_cast<size_t>(snapshot)] = true;
+    before = position;
+  }
 }
 
 // A snapshot that is stored has no other use in the step: the threads that load and store it would race.
-void Step::check_states(std::span<const SequenceInput> sequences_in) {
+void Step::check_states(std::span<const SequenceInput> sequences_in, SlotTable& slots) {
   stored_.assign(stored_.size(), false);
-  for (const SequenceInput& s : sequences_in) {
-    const int64_t known = int64_t{s.start} + s.count - s.drafts;
-    int64_t before = s.start;
-    for (const auto& [position, snapshot] : s.marks) {
-      if (snapshot < 0 || snapshot >= limits_.num_snapshots) refuse_slot(s, "stores a snapshot that does not exist");
-      if (stored_[static_cast<size_t>(snapshot)]) refuse_slot(s, "stores a snapshot that the step stores twice");
-      if (position <= before || position > known)
-        refuse_slot(s, "has a mark that is not among its known tokens, in order");
-      stored_[static_cast<size_t>(snapshot)] = true;
-      before = position;
-    }
-  }
+  for (const SequenceInput& s : sequences_in) check_marks(s);
   for (const SequenceInput& s : sequences_in) {
     if (s.begin < -1 || s.begin >= limits_.num_snapshots) refuse_slot(s, "begins with a snapshot that does not exist");
     if (s.begin >= 0 && s.start == 0) refuse_slot(s, "begins with a snapshot at position 0");
     if (s.begin >= 0 && stored_[static_cast<size_t>(s.begin)])
       refuse_slot(s, "begins with a snapshot that the step stores");
+    if (!keeps_states_) continue;
+    if (s.drafts > limits_.max_drafts) refuse_slot(s, "has more draft tokens than its states can go back");
+    const Slot& slot = slots.at(s.slot);
+    const int64_t behind = int64_t{s.start} - slot.state_position;
+    if (s.start > 0 && s.begin < 0 && (behind < 0 || behind > slot.state_drafts))
+      refuse_slot(s, ("begins at position " + std::to_string(s.start) + ", but its states are those after " +
+                      std::to_string(slot.state_position) + " tokens")
+                         .c_str());
   }
 }
 
@@ -122,6 +132,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   sequences.clear();
   segments.clear();
   chains.clear();
+  has_drafts = false;
   logit_rows.clear();
   num_named = 0;
   pooled_rows.clear();
@@ -131,7 +142,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   plan.assign(sequences_in.begin(), sequences_in.end());
   for (size_t i = 0; i < plan.size(); ++i) {
     const SequenceInput& s = plan[i];
-    const Slot& slot = slots.at(s.slot);
+    Slot& slot = slots.at(s.slot);
     const auto row = static_cast<int32_t>(tokens.size());
     if (s.from_previous) {
       tokens.push_back(slot.last_token);
@@ -142,7 +153,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     const AttentionSequence sequence{.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()};
     add_sequence(sequence);
     add_runs(sequence);
-    add_segments(s, row);
+    add_segments(s, row, slot);
     add_rows(s, slot, static_cast<int32_t>(i), row, targets);
     if (s.pool) {
       pooled_rows.push_back(row + s.count - 1);
@@ -176,17 +187,25 @@ void Step::add_runs(const AttentionSequence& s) {
     runs.push_back(page_run(s, position, end));
 }
 
-void Step::add_segments(const SequenceInput& s, int32_t row) {
+void Step::add_segments(const SequenceInput& s, int32_t row, Slot& slot) {
   const auto slots = static_cast<int32_t>(limits_.max_slots), first = static_cast<int32_t>(segments.size());
+  const int32_t known = s.start + s.count - s.drafts;
   int32_t load = s.begin >= 0 ? slots + s.begin : s.start > 0 ? s.slot : -1, done = s.start;
+  int32_t replayed = load == s.slot && keeps_states_ ? s.start - slot.state_position : 0;
   const auto add = [&](int32_t end, int32_t store) {
-    segments.push_back({.row = row + done - s.start, .count = end - done, .load = load, .store = store});
+    segments.push_back(
+        {.row = row + done - s.start, .count = end - done, .load = load, .store = store, .replayed = replayed});
     load = store;
+    replayed = 0;
     done = end;
   };
   for (const StateMark& mark : s.marks) add(mark.position, slots + mark.snapshot);
-  add(s.start + s.count, s.slot);
+  add(known, s.slot);
+  if (s.drafts > 0) add(s.start + s.count, -1);
+  has_drafts = has_drafts || s.drafts > 0;
   chains.push_back({first, static_cast<int64_t>(segments.size())});
+  slot.state_position = known;
+  slot.state_drafts = s.drafts;
 }
 
 void Step::add_rows(const SequenceInput& s, const Slot& slot, int32_t index, int32_t row,

@@ -66,6 +66,9 @@ class Step {
   // Limits positions to those below `count`: a node's tables end there.
   void limit_positions(int64_t count) { max_positions_ = std::min(max_positions_, count); }
 
+  // Lets a sequence go on only from where its states are.
+  void keep_states() { keeps_states_ = true; }
+
   // Allows pooled sequences: a node exists for them.
   void allow_pooling() { may_pool_ = true; }
 
@@ -93,6 +96,7 @@ class Step {
   // The segments of all sequences, and the range of those of each. Segments of a sequence must run in order.
   std::vector<StateSegment> segments;
   std::vector<Range> chains;
+  bool has_drafts = false;  // whether some segment is of draft tokens
   // Sequences whose latents the ranks divide. `row` of a sequence counts the new tokens of these sequences, and `rows`
   // has their rows in the batch.
   struct Divided {
@@ -111,8 +115,9 @@ class Step {
  private:
   void check(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
-  void check_states(std::span<const SequenceInput> plan);
-  void add_segments(const SequenceInput& sequence, int32_t row);
+  void check_states(std::span<const SequenceInput> plan, SlotTable& slots);
+  void check_marks(const SequenceInput& sequence);
+  void add_segments(const SequenceInput& sequence, int32_t row, Slot& slot);
   void add_rows(const SequenceInput& sequence, const Slot& slot, int32_t index, int32_t row,
                 std::span<const int32_t>& targets);
   void add_runs(const AttentionSequence& sequence);
@@ -123,7 +128,7 @@ class Step {
   std::vector<AttentionPlanner> planners_;  // of each kind of cache
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
-  bool may_pool_ = false;
+  bool may_pool_ = false, keeps_states_ = false;
   std::vector<bool> named_;   // slots that the plan being checked contains
   std::vector<bool> stored_;  // snapshots that it stores
 };

@@ -1,5 +1,7 @@
 #include "kernels/runtime/recurrent/delta_node.h"
 
+#include <cstring>
+
 namespace numaserve {
 
 DeltaArgs DeltaNode::arguments(const Run& run) const {
@@ -15,6 +17,9 @@ DeltaArgs DeltaNode::arguments(const Run& run) const {
           .value_dim = heads.value_dim,
           .states = run.states.of_sequences(state).data() + offset,
           .state_bytes = run.states.kind(state).slot_bytes,
+          .drafts = run.states.of_drafts(state).data() + draft_offset(heads),
+          .slot_bytes = run.states.max_drafts() * run.states.kind(state).draft_bytes,
+          .ldd = run.states.kind(state).draft_bytes / static_cast<int64_t>(sizeof(float)),
           .out = run.at<float>(out),
           .ldo = out.ld};
 }
@@ -29,18 +34,39 @@ void DeltaNode::run(Run& run, int thread) const {
   const int64_t pieces = ceil_div(heads.value_dim, columns), of_chain = heads.values * pieces;
   for (int64_t i = thread; i < chains * of_chain; i += threads) {
     const Range& chain = run.step.chains[static_cast<size_t>(i / of_chain)];
-    run.table.gated_delta(args, {.segments = run.step.segments.data() + chain.begin,
-                                 .num_segments = chain.end - chain.begin,
-                                 .head = static_cast<int32_t>(i % of_chain / pieces),
-                                 .column = static_cast<int32_t>(i % pieces) * columns,
-                                 .columns = columns});
+    run.table.gated_delta(args,
+                          {.segments = run.step.segments.data() + chain.begin,
+                           .num_segments = chain.end - chain.begin,
+                           .head = static_cast<int32_t>(i % of_chain / pieces),
+                           .column = static_cast<int32_t>(i % pieces) * columns,
+                           .columns = columns},
+                          run.scratch<void>(thread));
+  }
+}
+
+void KeepDraftsNode::run(Run& run, int thread) const {
+  const DeltaHeads& heads = rule.heads;
+  const int64_t keys = int64_t{heads.keys} * heads.key_dim, gates = 2 * int64_t{heads.values};
+  const int64_t row_bytes = run.states.kind(rule.state).draft_bytes;
+  const auto size = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };
+  for (const StateSegment& segment : run.step.segments) {
+    if (segment.store >= 0) continue;
+    std::byte* const slot =
+        run.states.of_drafts(rule.state).data() + segment.load * run.states.max_drafts() * row_bytes;
+    for (int64_t t = thread; t < segment.count; t += run.team.size()) {
+      auto* const to = reinterpret_cast<float*>(slot + t * row_bytes + draft_offset(heads));
+      const int64_t row = segment.row + t, rest = heads.replayed() - gates;
+      std::memcpy(to, run.at<float>(rule.x) + row * rule.x.ld + keys, size(rest));
+      std::memcpy(to + rest, run.at<float>(rule.gates) + row * rule.gates.ld, size(gates));
+    }
   }
 }
 
 // A sequence's states are read and written; each token multiplies with them and adds three times.
 Cost DeltaNode::cost(const Step& step) const {
-  return {
-      .bytes = 2 * heads.state_bytes() * step.totals.sequences, .flops = 6 * heads.elements() * step.totals.tokens, .fp32 = true};
+  return {.bytes = 2 * heads.state_bytes() * step.totals.sequences,
+          .flops = 6 * heads.elements() * step.totals.tokens,
+          .fp32 = true};
 }
 
 }  // namespace numaserve

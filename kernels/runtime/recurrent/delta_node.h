@@ -14,7 +14,14 @@ struct DeltaHeads {
     return (elements() + values * ceil_div(value_dim, kScaleColumns)) * static_cast<int64_t>(sizeof(float));
   }
   int64_t convolved() const { return 2 * int64_t{keys} * key_dim + int64_t{values} * value_dim; }
+  // The numbers that a draft token needs to be applied again.
+  int64_t replayed() const { return int64_t{keys} * key_dim + int64_t{values} * (value_dim + 2); }
 };
+
+// Returns bytes of a draft token before its keys, values and gates: those of the convolution's inputs.
+inline int64_t draft_offset(const DeltaHeads& heads) {
+  return round_up(heads.convolved() * static_cast<int64_t>(sizeof(float)), kLineBytes);
+}
 
 // `offset`: bytes of a slot's state before the matrices.
 struct DeltaNode : Node {
@@ -37,6 +44,16 @@ struct DeltaNode : Node {
 
  private:
   DeltaArgs arguments(const Run& run) const;
+};
+
+// Keeps the draft tokens of each sequence. By itself after the rule, whose threads may still apply the kept ones
+// before.
+struct KeepDraftsNode : Node {
+  explicit KeepDraftsNode(const DeltaNode& rule_in) : Node(rule_in.name), rule(rule_in) {}
+  void run(Run& run, int thread) const override;
+  bool joins_next(const Run& run) const override { return !run.step.has_drafts; }
+  Cost cost(const Step&) const override { return {.fp32 = true}; }
+  const DeltaNode& rule;
 };
 
 }  // namespace numaserve

@@ -19,6 +19,9 @@ void add(Program& p, const CausalConv& f) {
   require_size(f.bias, cols, f.kKind);
   require(p.states().kind(f.state).slot_bytes >= (f.taps - 1) * cols * static_cast<int64_t>(sizeof(float)), f.kKind,
           "the state is too small for the inputs that the convolution looks back at");
+  require(p.states().max_drafts() == 0 ||
+              p.states().kind(f.state).draft_bytes >= cols * static_cast<int64_t>(sizeof(float)),
+          f.kKind, "the memory of a draft token is too small for the inputs of the convolution");
   auto node = std::make_unique<ConvNode>(f.x, f.out, f.weight->values, f.taps, f.state);
   node->bias = data_or_null(f.bias);
   node->silu = f.activation == Activation::kSilu;
@@ -38,10 +41,17 @@ void add(Program& p, const GatedDelta& f) {
   require(f.offset >= 0 && f.offset % kLineBytes == 0 &&
               p.states().kind(f.state).slot_bytes >= f.offset + heads.state_bytes(),
           f.kKind, "the state is too small for the matrices of the heads, or they begin within a cache line");
+  require(heads.key_dim <= kMaxKeyDim, f.kKind, "keys must have at most 512 dimensions");
+  require(
+      p.states().max_drafts() == 0 || p.states().kind(f.state).draft_bytes >=
+                                          draft_offset(heads) + heads.replayed() * static_cast<int64_t>(sizeof(float)),
+      f.kKind, "the memory of a draft token is too small for its keys, values and gates");
   auto node = std::make_unique<DeltaNode>(f.x, f.gates, f.out, heads, f.state, f.offset);
   node->decay = f.decay->padded.data();
   node->decay_bias = f.decay_bias->padded.data();
+  const DeltaNode& rule = *node;
   p.add(std::move(node));
+  if (p.states().max_drafts() > 0) p.add(std::make_unique<KeepDraftsNode>(rule));
 }
 
 void add(Program& p, const GatedHeadNorm& f) {

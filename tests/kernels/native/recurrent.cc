@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/include/recurrent_args.h"
+#include "kernels/runtime/machine/memory.h"
 #include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;
@@ -32,6 +33,10 @@ void causal_conv(const std::string& isa, Array<const float, 2> x, Array<const fl
                       .before = data_or_null(before),
                       .after = after.data(),
                       .lds = cols,
+                      .kept = nullptr,
+                      .drafted = nullptr,
+                      .ldd = 0,
+                      .replayed = 0,
                       .out = out.data(),
                       .ldo = size(out, 1),
                       .cols = cols};
@@ -55,7 +60,7 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
   require(columns == 16 || columns == kStripColumns, "an item has 16 or 32 columns");
   std::vector<StateSegment> chain;
   for (int64_t i = 0; i < size(segments, 0); ++i) {
-    chain.push_back({segments(i, 0), segments(i, 1), segments(i, 2), segments(i, 3)});
+    chain.push_back({segments(i, 0), segments(i, 1), segments(i, 2), segments(i, 3), 0});
     const StateSegment& s = chain.back();
     require(s.row >= 0 && s.count >= 0 && s.row + s.count <= size(x, 0), "a segment has rows that there are not");
     require(s.load < size(states, 0) && s.store >= 0 && s.store < size(states, 0), "there is no such state");
@@ -72,15 +77,21 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
                        .value_dim = value_dim,
                        .states = reinterpret_cast<std::byte*>(states.data()),
                        .state_bytes = size(states, 1) * static_cast<int64_t>(sizeof(float)),
+                       .drafts = nullptr,
+                       .slot_bytes = 0,
+                       .ldd = 0,
                        .out = out.data(),
                        .ldo = size(out, 1)};
+  const LargeBuffer scratch(static_cast<size_t>(kDeltaScratch));
   for (int32_t head = 0; head < heads; ++head)
     for (int32_t column = 0; column < value_dim; column += columns)
-      table.gated_delta(args, {.segments = chain.data(),
-                               .num_segments = static_cast<int64_t>(chain.size()),
-                               .head = head,
-                               .column = column,
-                               .columns = columns});
+      table.gated_delta(args,
+                        {.segments = chain.data(),
+                         .num_segments = static_cast<int64_t>(chain.size()),
+                         .head = head,
+                         .column = column,
+                         .columns = columns},
+                        scratch.data());
 }
 
 void gated_head_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 2> gate,

@@ -64,11 +64,12 @@ class KvCache:
 
 class States:
     """The states of layers, zero at first: for each kind of state [layers, slots and snapshots, bytes] and [layers,
-    pages, bytes]. A kind with states of pages goes on from these, and has no snapshots."""
+    pages, bytes]. States after draft tokens come after the snapshots."""
 
     def __init__(self, setup: ProgramSetup) -> None:
         kinds, limits = setup.shape.states, setup.limits
-        kept = [limits.max_slots + (0 if kind.page_bytes else limits.num_snapshots) for kind in kinds]
+        more = limits.num_snapshots + limits.max_slots * limits.max_drafts
+        kept = [limits.max_slots + (more if kind.of_sequences else 0) for kind in kinds]
         self._kept = [
             np.zeros((kind.layers, n, kind.slot_bytes), np.uint8) for kind, n in zip(kinds, kept, strict=True)
         ]

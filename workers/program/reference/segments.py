@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numaserve.workers.program.reference.slots import Slot
 from numaserve.workers.program.setup import ProgramLimits
 
 # Index of the sequence in the plan, the snapshot that it begins with or -1, and marks (position, snapshot).
@@ -12,7 +13,7 @@ SequenceStates = tuple[int, int, Sequence[tuple[int, int]]]
 @dataclass(frozen=True)
 class Segment:
     """Rows of a step whose sequence begins with the states at `load`, None: zeros, and has its states stored at `store`
-    afterwards. States are numbered: first those of the slots, then the snapshots."""
+    afterwards. States are numbered: first those of the slots, then the snapshots, then those after draft tokens."""
 
     row: int
     count: int  # 0: states are copied
@@ -21,16 +22,37 @@ class Segment:
 
 
 def segments(
-    slot: int, row: int, start: int, count: int, *, limits: ProgramLimits, work: SequenceStates | None
+    slot: int,
+    row: int,
+    start: int,
+    count: int,
+    *,
+    limits: ProgramLimits,
+    work: SequenceStates | None,
+    drafts: int = 0,
+    accepted: int = 0,
 ) -> list[Segment]:
-    """The segments of `count` tokens from position `start` on, which are the rows of a step from `row` on."""
+    """The segments of `count` tokens from position `start` on, which are the rows of a step from `row` on.
+
+    The last `drafts` of them are draft tokens. States are kept after each of these, of which `accepted` of the step
+    before have become known tokens.
+    """
     _, begin, marks = work or (0, -1, ())
-    load = limits.max_slots + begin if begin >= 0 else slot if start > 0 else None
+    load = limits.max_slots + begin if begin >= 0 else _kept(slot, accepted, limits) if start > 0 else None
+    ends = [(position, limits.max_slots + snapshot) for position, snapshot in marks]
+    known = start + count - drafts
+    ends += [(known + index, _kept(slot, index, limits)) for index in range(drafts + 1)]
     found, done = [], start
-    for position, snapshot in marks:
-        found.append(Segment(row + done - start, position - done, load, limits.max_slots + snapshot))
-        load, done = limits.max_slots + snapshot, position
-    return [*found, Segment(row + done - start, start + count - done, load, slot)]
+    for position, store in ends:
+        found.append(Segment(row + done - start, position - done, load, store))
+        load, done = store, position
+    return found
+
+
+def _kept(slot: int, drafts: int, limits: ProgramLimits) -> int:
+    """The number of the states of a slot after its known tokens, or after draft tokens behind these."""
+    of_drafts = limits.max_slots + limits.num_snapshots + slot * limits.max_drafts
+    return of_drafts + drafts - 1 if drafts else slot
 
 
 def check_states(
@@ -55,6 +77,18 @@ def check_states(
             _require(0 <= snapshot < limits.num_snapshots, f"{named} stores a snapshot that does not exist")
             _require(before < position <= end, f"{named} has a mark that is not among its known tokens, in order")
             before = position
+
+
+def check_position(limits: ProgramLimits, slot: Slot, row: Sequence[int], drafts: int, *, begins: bool) -> None:
+    """Check that a sequence (slot, start, ...) goes on from its states, or with `begins` from a snapshot. Raises
+    `ValueError` if it does not."""
+    number, start = row[:2]
+    named, behind = f"slot {number} of the step", start - slot.state_position
+    _require(drafts <= limits.max_drafts, f"{named} has more draft tokens than its states can go back")
+    _require(
+        begins or start == 0 or 0 <= behind <= slot.state_drafts,
+        f"{named} begins at position {start}, but its states are those after {slot.state_position} tokens",
+    )
 
 
 def _require(holds: bool, message: str) -> None:

@@ -10,13 +10,18 @@ from numaserve.workers.program.setup import ProgramLimits
 
 @dataclass
 class Slot:
-    """One sequence: its pages, how it is sampled, the tokens that penalties count, what it sampled last or -1."""
+    """One sequence: its pages, how it is sampled, the tokens that penalties count, what it sampled last or -1.
+
+    Its states are those after `state_position` tokens; `state_drafts` draft tokens followed these in its last step.
+    """
 
     pages: list[int] = field(default_factory=list)
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     last_token: int = -1
+    state_position: int = 0
+    state_drafts: int = 0
 
 
 class SlotTable:

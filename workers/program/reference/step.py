@@ -7,7 +7,13 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS, PAGE_SIZE
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.program.reference.segments import Segment, SequenceStates, check_states, segments
+from numaserve.workers.program.reference.segments import (
+    Segment,
+    SequenceStates,
+    check_position,
+    check_states,
+    segments,
+)
 from numaserve.workers.program.reference.slots import Slot, SlotTable
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE
@@ -107,12 +113,17 @@ def make_step(
     given = list(drafts) or [0] * len(sequences)
     _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=given)
     check_states(setup.limits, sequences.tolist(), given, states)
-    works = {work[0]: work for work in states}
+    works, keeps = {work[0]: work for work in states}, any(kind.of_sequences for kind in setup.shape.states)
+    for index, row in enumerate(sequences.tolist() if keeps else ()):
+        begins = index in works and works[index][1] >= 0
+        check_position(setup.limits, slots.at(row[0]), row, given[index], begins=begins)
     step, parallel = Step([], [], [], [], []), setup.context_parallel
     for index, (number, start, count, from_previous, end, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
         row = len(step.tokens)
-        cuts = segments(number, row, start, count, limits=setup.limits, work=works.get(index))
+        drafted = {"drafts": given[index], "accepted": start - slot.state_position} if keeps else {}
+        cuts = segments(number, row, start, count, limits=setup.limits, work=works.get(index), **drafted)
+        slot.state_position, slot.state_drafts = start + count - given[index], given[index]
         sequence = SequenceRows(index, number, slot, row, start, count, cuts)
         step.sequences.append(sequence)
         if parallel is not None and parallel.divides(start, count, sum(each.count for each in step.divided)):

@@ -293,4 +293,4 @@ def _speculation(config: SchedulerConfig, costs: StepCosts, drafters: Drafters) 
             page_size=config.page_size,
             shares_pages=config.enable_prefix_cache,
         )
-    return Speculation(drafters, costs.served, workers, vocab_size=config.vocab_size)
+    return Speculation(drafters, costs.served, workers, vocab_size=config.vocab_size, max_drafts=config.max_drafts)

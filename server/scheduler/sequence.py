@@ -11,6 +11,7 @@ from numaserve.server.scheduler.cache.radix_tree import Node
 from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.position import Position
+from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
 DEFAULT_TARGET_ITL_S = 0.1
@@ -33,6 +34,7 @@ class SchedulerConfig:
     target_itl_s: float | None = None
     vocab_size: int = 1 << 31  # token ids that workers know; draft tokens are below it
     worker_drafter: str | None = None  # the drafter in the workers, one of `WORKER_DRAFTERS`
+    max_drafts: int = MAX_DRAFTS  # draft tokens of a sequence in a step
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
     num_snapshots: int = 0  # of the states of a sequence; 0: the model has no states, or none are stored
     tokens_between_marks: int = 4096  # of a long prompt; smaller in tests only

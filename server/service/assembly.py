@@ -32,7 +32,7 @@ from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
-from numaserve.workers.interface.drafters import WORKER_DRAFTERS
+from numaserve.workers.interface.drafters import MAX_DRAFTS, WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import mask_rows
 from numaserve.workers.planning.deployment import Deployment
 from numaserve.workers.planning.topology import Topology
@@ -106,6 +106,7 @@ def make_engine(
             num_snapshots=deployment.num_snapshots,
             vocab_size=checked.vocab_size,
             worker_drafter=deployment.launches[0].drafter or None,
+            max_drafts=deployment.launches[0].max_drafts or MAX_DRAFTS,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,

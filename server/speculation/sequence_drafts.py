@@ -8,8 +8,8 @@ from operator import mul
 from numaserve.server.speculation.acceptance import AcceptanceRates, Kind, kind_of
 from numaserve.server.speculation.constraint import KnownConstraint
 from numaserve.server.speculation.drafter import Drafter
+from numaserve.workers.interface.drafters import MAX_DRAFTS
 
-DEEPEST = 16  # most draft tokens of a sequence in a step
 REST = 16  # tokens after which the search starts again where no draft token would pay
 _MEMORY = 0.1  # weight of the last draft token of a sequence
 _MEMORY_OF_LOOKS = 0.25  # weight of the last search of a sequence
@@ -57,7 +57,7 @@ class SequenceDrafts:
         self.made_after = len(known)
         self.tokens, most = [], 0.0
         for each in self.drafters:
-            drafted = list(takewhile(vocab_size.__gt__, each.draft(known, DEEPEST + 1)))
+            drafted = list(takewhile(vocab_size.__gt__, each.draft(known, MAX_DRAFTS + 1)))
             drafted = self.constraint.allowed(known, drafted)
             odds = self._odds_of(each.name, each.matched, len(drafted))
             if (likely := sum(odds)) > most:

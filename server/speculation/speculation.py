@@ -24,8 +24,9 @@ from numaserve.server.speculation.reports import (
     WorkersDied,
     WorkersIdled,
 )
-from numaserve.server.speculation.sequence_drafts import DEEPEST, REST, SequenceDrafts
+from numaserve.server.speculation.sequence_drafts import REST, SequenceDrafts
 from numaserve.server.speculation.worker_drafts import BLIND, WorkerDrafts, blind_depths
+from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import MAX_MASKED_DRAFTS
 
 _WORTH = 1.05  # minimum gain of a step with draft tokens: drafting takes time from the workers on few cores
@@ -53,15 +54,24 @@ class Speculation:
     `observe`. Nothing else is called, and sequences are never changed.
     """
 
-    def __init__(self, drafters: Drafters, costs: CostModel, workers: WorkerDrafts | None, *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        drafters: Drafters,
+        costs: CostModel,
+        workers: WorkerDrafts | None,
+        *,
+        vocab_size: int,
+        max_drafts: int = MAX_DRAFTS,
+    ) -> None:
         """Begin without any experience.
 
         `costs` are those of the served model. `workers` is the workers' drafter, if there is one. Drafters of the
-        front end draft tokens below `vocab_size`.
+        front end draft tokens below `vocab_size`. A sequence has at most `max_drafts` draft tokens in a step.
         """
         self._drafters = drafters
         self._workers = workers
         self._vocab_size = vocab_size
+        self._max_drafts = max_drafts
         self._prices = Prices(costs)
         self._refused: set[Decode] = set()
         self._turn = 1  # steps between two searches that find nothing
@@ -209,8 +219,8 @@ class Speculation:
         # mask was late gets none.
         if seq.pool or seq.careful or seq in self._refused:
             return 0
-        deepest, at = MAX_MASKED_DRAFTS if seq.sampling.masked else DEEPEST, seq.position
-        return min(at.max_tokens - len(at.tokens) - 1 - at.unknown, deepest)
+        at, masked = seq.position, MAX_MASKED_DRAFTS if seq.sampling.masked else self._max_drafts
+        return min(at.max_tokens - len(at.tokens) - 1 - at.unknown, self._max_drafts, masked)
 
     def _odds(self, seq: Decode, unknown: int, least: float) -> list[float]:
         """Return the odds of the draft tokens after the next `unknown` tokens of a sequence, as far as there is

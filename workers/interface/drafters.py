@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from numaserve.workers.interface.protocol import KEPT_HIDDEN_STATES
 
+MAX_DRAFTS = 16  # draft tokens of a sequence in a step; fewer where recurrent states must go back by them
+
 
 @dataclass(frozen=True)
 class WorkerDrafter:

@@ -15,7 +15,7 @@ from numaserve.workers.planning.fitting import fit
 from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
-from numaserve.workers.planning.states import check_state_cache
+from numaserve.workers.planning.states import check_state_cache, max_drafts
 from numaserve.workers.planning.topology import Topology
 
 
@@ -61,21 +61,20 @@ class Deployment:
 def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: Topology) -> Deployment:
     """The deployment of `model` on a machine.
 
-    Raises `OperatorError` for too few cores, too little memory, too long a context, no experts to divide, or draft
-    tokens for a model with recurrent layers.
+    Raises `OperatorError` for too few cores, too little memory, too long a context, no experts to divide, or a
+    draft model with recurrent layers.
     """
     placement = place(options, topology)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
         check_experts(model, len(ranks))
-    if options.drafts:
-        check_drafts(options, model)
+    check_draft_model(options)
     check_state_cache(options, model)
     memory = fit(options, model, topology, ranks)
     options = replace(options, max_running_requests=memory.max_running_requests)
     partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
-    tokens = step_tokens(options)
+    tokens, drafts = step_tokens(options), max_drafts(options, model, partition)
     launches = [
         Launch(
             rank=rank,
@@ -98,6 +97,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             draft=None if options.draft is None else DraftModel(options.draft.model, options.draft.settings),
             drafter=options.drafter,
             num_snapshots=memory.num_snapshots,
+            max_drafts=drafts,
         )
         for rank in range(len(ranks))
     ]
@@ -141,13 +141,15 @@ def place(options: DeploymentOptions, topology: Topology) -> Placement:
     return replace(placement, notes=(*placement.notes, reference.NOTE))
 
 
-def check_drafts(options: DeploymentOptions, model: ModelConfig) -> None:
-    """Raises `OperatorError` where a rejected draft token would stay in the state of a sequence."""
-    drafts = () if options.draft is None else (options.draft.config,)
-    if not all(each.reuses_prefixes for each in (model, *drafts)):
+def check_draft_model(options: DeploymentOptions) -> None:
+    """Raises `OperatorError` for a draft model with recurrent layers.
+
+    A draft model reads its own draft tokens, and goes back to any position when they are rejected.
+    """
+    if options.draft is not None and not options.draft.config.reuses_prefixes:
         raise OperatorError(
-            "--speculative needs a model without recurrent layers, and this model or its draft model has some: leave"
-            " the option out"
+            "--draft-model needs a model without recurrent layers, because it goes back when draft tokens are rejected,"
+            " and this draft model has some: choose another one"
         )
 
 

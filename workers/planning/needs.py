@@ -7,6 +7,7 @@ from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
+from numaserve.workers.planning.states import draft_bytes
 from numaserve.workers.program.handles import MATRIX_PAD, round_up
 
 MIB = 1 << 20
@@ -102,7 +103,7 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     return RankNeeds(
         weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
         scratch=[fixed + _slot_bytes(options, model, part) + _activation_bytes(options, model, part) for part in ranks],
-        states=[options.max_running_requests * model.decoder.state_bytes(part) for part in ranks],
+        states=[options.max_running_requests * _states_of_slot(options, model, part) for part in ranks],
         per_snapshot=[model.decoder.snapshot_bytes(part) for part in ranks],
         per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
     )
@@ -115,6 +116,10 @@ def _of_draft(
     bound."""
     alone = replace(options, model=draft.model, settings=draft.settings, draft=None)
     return alone, draft.config, draft.config.partition(partition.shares, draft.settings)
+
+
+def _states_of_slot(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
+    return model.decoder.state_bytes(part) + draft_bytes(options, model, part)
 
 
 def _slot_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:

@@ -12,11 +12,15 @@ needs a snapshot of its last turn, and shares those of its system prompt.
 import math
 from collections.abc import Iterator
 
+from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.options import DeploymentOptions
 
 SNAPSHOT_SHARE = 4  # the divisor of memory: a quarter
+_DRAFTS_SHARE = 4  # the divisor of the memory of states
+_LEAST_DRAFTS = 4
 _LEAST_FOR_EACH_SLOT = 1.5
 _MOST_FOR_EACH_SLOT = 8  # more than enough for conversations that are idle
 
@@ -38,6 +42,26 @@ def slot_counts(options: DeploymentOptions, model: ModelConfig) -> Iterator[int]
     while options.may_run_fewer and not model.reuses_prefixes and count > 1:
         count //= 2
         yield count
+
+
+def max_drafts(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
+    """Return the most draft tokens of a sequence in a step; 0 without draft tokens, or without states.
+
+    A slot keeps what its states need to go on from each draft token of the last step. This takes up to a quarter of the
+    memory of the states, unless that would be very few draft tokens.
+    """
+    if not options.drafts or model.reuses_prefixes:
+        return 0
+    decoder = model.decoder
+    states, draft = (sum(map(count, partition.ranks)) for count in (decoder.state_bytes, decoder.draft_bytes))
+    return min(MAX_DRAFTS, max(_LEAST_DRAFTS, states // (_DRAFTS_SHARE * draft)))
+
+
+def draft_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
+    """Return the memory of a slot on one rank for the draft tokens of its last step."""
+    # The reference keeps states after each of them.
+    each = model.decoder.state_bytes(part) if options.backend == "reference" else model.decoder.draft_bytes(part)
+    return each * max_drafts(options, model, part.partition)
 
 
 def check_state_cache(options: DeploymentOptions, model: ModelConfig) -> None:

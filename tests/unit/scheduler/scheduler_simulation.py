@@ -14,7 +14,7 @@ from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.server.speculation.drafter import Drafters
-from numaserve.server.speculation.sequence_drafts import DEEPEST
+from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import (
     KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
@@ -144,7 +144,7 @@ class SimulatedWorkers:
             start, known = seq.start - len(lacking), seq.start + len(seq.tokens) - plan.drafts_of_each[index]
             assert lacking == truth[start : seq.start]
             if self.config.worker_drafter == "mtp":  # hidden states of tokens before are known as far as these go
-                assert len(lacking) + DEEPEST < KEPT_HIDDEN_STATES
+                assert len(lacking) + MAX_DRAFTS < KEPT_HIDDEN_STATES
             for position in range(start):
                 assert self.draft_memory[self.cell(slot, position)] == digests[position], "the draft model skipped some"
             for position in range(start, max(known, seq.start)):

@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.server.speculation.sequence_drafts import DEEPEST
+from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import (
     KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
@@ -110,7 +110,7 @@ def test_a_layer_that_predicts_reads_what_workers_would_forget() -> None:
         if plan is None or len(service.sent) == 2:
             answered(service)
     assert len(lacking) == 300 // (KEPT_HIDDEN_STATES // 2 + 1)
-    assert max(lacking) < KEPT_HIDDEN_STATES - DEEPEST
+    assert max(lacking) < KEPT_HIDDEN_STATES - MAX_DRAFTS
 
 
 def test_nothing_is_read_for_a_cache_that_there_is_not() -> None:

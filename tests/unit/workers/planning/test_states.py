@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS
 from numaserve.workers.planning.deployment import Deployment, make_deployment, place
-from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.roofline.memory import node_memory, remedies
 from numaserve.workers.planning.topology import Topology
 
@@ -42,7 +43,7 @@ def test_states_and_pages_of_published_models_take_their_known_memory(name: str,
     (whole,) = MODELS[name].partition([1]).ranks
     assert decoder.state_bytes(whole) / MIB == pytest.approx(mib, rel=2e-3)
     assert decoder.page_bytes(whole, "bf16") == 32 * kib * 1024
-    # Ranks divide the heads: all the states are there, and nothing twice.
+    # Ranks divide the heads: all the states are there, and nothing twice, but for rounding up to cache lines.
     parts = MODELS[name].partition([3, 2, 2]).ranks
     assert sum(map(decoder.state_bytes, parts)) == pytest.approx(decoder.state_bytes(whole), rel=1e-4)
     assert all(decoder.snapshot_bytes(part) == decoder.state_bytes(part) for part in parts)
@@ -153,3 +154,28 @@ def test_a_plan_proposes_fewer_sequences_or_cached_states_where_these_would_fit(
     assert ("--state-cache-gib" in proposed) == fits(replace(options, state_cache_gib=0.0)) == (free_gib > 5)
     if gib := float(proposed.get("--state-cache-gib", 0)):
         assert fits(replace(options, state_cache_gib=gib))
+
+
+@pytest.mark.parametrize(("name", "most"), [("9b", 9), ("35b-a3b", 9), ("27b", 11)])
+def test_draft_tokens_take_a_quarter_of_the_memory_of_states(name: str, most: int) -> None:
+    model, options = MODELS[name], replace(DEFAULT, drafts=True)
+    plain, drafting = (make_deployment(each, model, machine(4, 4)) for each in (DEFAULT, options))
+    assert {each.max_drafts for each in plain.launches} == {0}
+    assert {each.max_drafts for each in drafting.launches} == {most}
+    decoder, slots = model.decoder, drafting.max_running_requests
+    for rank, part in zip(drafting.ranks, model.partition([4, 4]).ranks, strict=True):
+        drafts = most * decoder.draft_bytes(part)
+        assert 0.2 < drafts / decoder.state_bytes(part) <= 0.25
+        kept = slots * drafts + (slots + drafting.num_snapshots) * decoder.state_bytes(part)
+        assert rank.state_bytes == kept
+        assert rank.nbytes <= 0.85 * 48 * GIB
+
+
+def test_models_without_states_keep_nothing_for_draft_tokens() -> None:
+    deployment = make_deployment(replace(DEFAULT, drafts=True), configured(), machine(4, 4))
+    assert {each.max_drafts for each in deployment.launches} == {0}
+
+
+def test_a_draft_model_with_recurrent_layers_is_refused() -> None:
+    options = replace(DEFAULT, drafts=True, draft=DraftOptions("draft", MODEL, DEFAULT_SETTINGS))
+    assert complaint(options, machine(4, 4)).startswith("--draft-model needs a model without recurrent layers")

@@ -9,12 +9,14 @@ import pytest
 from numaserve.kernels import Team
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.models.load import load_model_config
+from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.needs import rank_needs
+from numaserve.workers.process.rank_program import RankWeights
 from numaserve.workers.program.caches import CacheIndex
 
 from tests.support import newcomer
 from tests.support.loaded import load_part
-from tests.support.machines import OPTIONS
+from tests.support.machines import OPTIONS, machine
 from tests.support.new_models import INNER, LAYERS, save_echo, save_two_geometries
 from tests.support.reference_group import run_group
 
@@ -58,6 +60,20 @@ def test_states_are_planned_memory(tmp_path: Path) -> None:
     assert (few.states, many.states) == ([2 * each], [60 * each])
     assert (few.per_snapshot, many.state_bytes(0, 5)) == ([each], 65 * each)
     assert few.scratch == many.scratch
+
+
+def test_workers_report_the_caches_that_were_planned(tmp_path: Path) -> None:
+    folder = save_echo(tmp_path / "model")
+    options = replace(OPTIONS, model=str(folder), state_cache_gib=0.001)
+    deployment = make_deployment(options, load_model_config(folder), machine(4, 3))
+    assert deployment.num_snapshots > 1000
+    for launch, rank in zip(deployment.launches, deployment.ranks, strict=True):
+        held = RankWeights(launch)
+        assert (held.weight_bytes, held.kv_bytes, held.state_bytes) == (
+            rank.weight_bytes,
+            rank.kv_bytes,
+            rank.state_bytes,
+        )
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3])

@@ -72,7 +72,7 @@ class Place(BaseModel):
 
     nodes: Numbers | None = Field(None, description="NUMA nodes of the model. Default: all nodes.")
     cores: Cores | None = Field(None, description="Cores of the model, instead of `nodes`, such as `0-3,8`.")
-    memory: Gib | None = Field(None, description="Maximum memory for weights, scratch and KV cache, such as `40GiB`.")
+    memory: Gib | None = Field(None, description="Maximum memory for weights, scratch and caches, such as `40GiB`.")
     load: Literal["start", "request"] = Field(
         "start",
         description="Time of loading. `start`: when the server starts. `request`: when the first request "

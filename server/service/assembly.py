@@ -102,7 +102,7 @@ def make_engine(
             max_running_requests=deployment.max_running_requests,
             max_step_tokens=deployment.max_step_tokens,
             max_logit_rows=deployment.max_logit_rows,
-            enable_prefix_cache=config.prefix_cache and (deployment.reuses_prefixes or deployment.num_snapshots > 0),
+            enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
             num_snapshots=deployment.num_snapshots,
             vocab_size=checked.vocab_size,
             worker_drafter=deployment.launches[0].drafter or None,

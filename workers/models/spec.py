@@ -92,8 +92,6 @@ class ModelConfig:
     def notes(self) -> tuple[str, ...]:
         """Sentences for the operator about parts of the checkpoint that are not served."""
         notes = [*self.left_out]
-        if not self.reuses_prefixes:
-            notes.append("prompts are always computed whole: recurrent layers do not support a prefix cache")
         skipped = self.skipped_layers - (self.decoder.predictor is not None)
         if skipped:
             notes.append(f"the checkpoint's multi-token prediction (MTP) layers are skipped: {skipped}")

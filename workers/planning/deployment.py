@@ -125,7 +125,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         max_step_tokens=tokens,
         max_logit_rows=max_logit_rows(options),
         weight_formats=partition.weight_formats(),
-        reuses_prefixes=model.reuses_prefixes,
+        reuses_prefixes=model.reuses_prefixes or memory.num_snapshots > 0,
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *memory.notes),

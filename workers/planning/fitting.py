@@ -17,6 +17,10 @@ from numaserve.workers.planning.pools import TooLittleMemory, memory_pools
 from numaserve.workers.planning.topology import Topology
 
 USEFUL_CONTEXT = 1024  # a default context is not reduced below this
+_NO_SNAPSHOTS = (
+    "prompts are always computed whole, because too little memory is left for cached recurrent states: lower"
+    " --max-running-requests, free some memory or raise --mem-fraction-static"
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
     context, notes = _choose_context(options, model, caches.num_pages, sum(needs.per_page))
     if caches.slots < options.max_running_requests:
         notes += (_fewer_slots(options, needs, caches.slots),)
+    if not (model.reuses_prefixes or caches.num_snapshots) and options.state_cache_gib is None:
+        notes += (_NO_SNAPSHOTS,)
     num_pages = min(caches.num_pages, caches.slots * pages_of(context) + 1)
     return Fitting(partition, needs, caches.slots, num_pages, caches.num_snapshots, context, notes)
 

@@ -90,6 +90,17 @@ def test_a_number_of_sequences_that_is_given_is_kept_with_the_snapshots_that_fit
     deployment = make_deployment(OPTIONS, MODEL, machine(8, free_gib=12))
     assert deployment.max_running_requests == 64
     assert 0 < deployment.num_snapshots < 64
+    assert deployment.reuses_prefixes
+    assert not deployment.notes
+
+
+def test_without_snapshots_no_prefix_is_reused_which_is_said_where_memory_is_the_reason() -> None:
+    small = machine(8, free_gib=4.5)
+    deployment = make_deployment(replace(OPTIONS, context_length=256), MODEL, small)
+    assert (deployment.num_snapshots, deployment.reuses_prefixes) == (0, False)
+    assert deployment.notes[-1].startswith("prompts are always computed whole, because too little memory is left")
+    given = make_deployment(replace(OPTIONS, context_length=256, state_cache_gib=0.0), MODEL, small)
+    assert (given.num_snapshots, given.reuses_prefixes, given.notes) == (0, False, ())
 
 
 def test_state_cache_gib_is_the_size_of_the_snapshots_of_all_ranks() -> None:

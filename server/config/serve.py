@@ -108,7 +108,8 @@ class ServeConfig(BaseModel):
         le=1 << 14,
         description="Size of the cached states of a model with recurrent layers, of all ranks together, in GiB. A "
         "shared prompt prefix is reused up to a cached state. 0 caches none. Default: a quarter of the memory that "
-        "weights, scratch and running sequences leave, at most 8 states for each running sequence.",
+        "weights, scratch and running sequences leave, or more where the KV cache needs less than the rest; at most 8 "
+        "states for each running sequence.",
     )
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Fraction of a node's free memory for weights, scratch and caches."

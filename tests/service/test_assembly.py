@@ -30,7 +30,7 @@ def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
 @pytest.mark.parametrize(("given", "runs"), [({}, 16), ({"max_running_requests": 40}, 40)])
 def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(given: dict[str, int], runs: int) -> None:
     config = load_config({"model": "demo", **given})
-    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4, free_gib=10))
+    deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4, free_gib=6))
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
     checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == runs

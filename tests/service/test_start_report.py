@@ -80,10 +80,10 @@ def test_a_json_log_has_one_record_with_a_field_for_each_figure(caplog: pytest.L
 
 
 def test_recurrent_states_have_a_line_and_fields_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
-    record = record_of(caplog, machine(4, free_gib=10), recurrent(), state_cache_gib=1.0)
+    record = record_of(caplog, machine(4, free_gib=10), recurrent(max_position_embeddings=131072), state_cache_gib=1.0)
     rows = {line[2:13].strip(): line[15:] for line in TextFormatter().format(record).splitlines()}
     assert rows["states"] == "16 running and 20 cached, 1.8 GiB"
-    assert rows["context"] == "8192 tokens, at most 16 sequences at a time"
+    assert rows["context"] == "131072 tokens, at most 16 sequences at a time"
     assert rows["node 0"].endswith(", states 1.8 GiB")
     fields = json.loads(JsonFormatter().format(record))
     assert (fields["max_running_requests"], fields["cached_states"]) == (16, 20)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, rank_needs
+from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.pools import Pool, TooLittleMemory
 from numaserve.workers.planning.states import SNAPSHOT_SHARE, least_snapshots, most_snapshots, slot_counts
@@ -40,7 +40,8 @@ def divide_memory(
     def of(slots: int) -> _Division:
         given = replace(options, max_running_requests=slots)
         needs = rank_needs(given, model, partition)
-        return _Division(given, needs, _rests(given, needs, pools))
+        full = slots * pages_of(options.context_length or model.max_position) + 1
+        return _Division(given, needs, _rests(given, needs, pools), full)
 
     *more, fewest = slot_counts(options, model)
     for slots in more:
@@ -114,18 +115,22 @@ class _Division:
     options: DeploymentOptions
     needs: RankNeeds
     rests: Sequence[_Rest]
+    full_pages: int  # of sequences of full length in all slots; there are never more pages
 
     @property
     def planned_snapshots(self) -> int:
         """The number of snapshots without `state_cache_gib`."""
         share = _number([(rest.left // SNAPSHOT_SHARE, rest.snapshot) for rest in self.rests])
-        return min(self._fitting_snapshots, share, most_snapshots(self.options.max_running_requests))
+        most = most_snapshots(self.options.max_running_requests)
+        return min(self._fitting_snapshots, max(share, self._snapshots_beside(self.full_pages)), most)
 
     @property
     def _fitting_snapshots(self) -> int:
         """The most snapshots that fit next to the KV cache of `kv_cache_gib`, or to the smallest KV cache."""
         wanted = self._wanted_pages
-        pages = 2 if wanted is None else wanted
+        return self._snapshots_beside(2 if wanted is None else min(wanted, self.full_pages))
+
+    def _snapshots_beside(self, pages: int) -> int:
         return _number([(rest.left - pages * rest.page, rest.snapshot) for rest in self.rests])
 
     @property

@@ -4,6 +4,7 @@ A slot holds the states of a running sequence. A snapshot is a copy from which o
 snapshots no prefix is reused. Snapshots take a quarter of the memory that weights, scratch and slots leave, and the KV
 cache takes the rest. For Qwen3.5 that is a snapshot for each 7,000 to 10,000 tokens of the KV cache, a long
 conversation. With more snapshots their pages would be evicted first, and with fewer the pages could not be used.
+Where the KV cache needs less than its part for sequences of full length in all slots, snapshots take what it leaves.
 
 By default there are fewer slots where less than one and a half snapshots for each would remain. A running conversation
 needs a snapshot of its last turn, and shares those of its system prompt.

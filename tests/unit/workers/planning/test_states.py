@@ -19,7 +19,14 @@ MIB = 1 << 20
 # The states of Qwen3.5-9B, Qwen3.6-35B-A3B and Qwen3.5-27B, with heads of attention of 256 dimensions.
 SHAPES = {"9b": (32, 32, 4), "35b-a3b": (40, 32, 2), "27b": (64, 48, 4)}
 MODELS = {
-    name: recurrent(layers, values=values, num_attention_heads=16, num_key_value_heads=kv, head_dim=256)
+    name: recurrent(
+        layers,
+        values=values,
+        num_attention_heads=16,
+        num_key_value_heads=kv,
+        head_dim=256,
+        max_position_embeddings=262144,
+    )
     for name, (layers, values, kv) in SHAPES.items()
 }
 MODEL = MODELS["9b"]
@@ -91,7 +98,7 @@ def test_a_number_of_sequences_that_is_given_is_kept_with_the_snapshots_that_fit
     assert deployment.max_running_requests == 64
     assert 0 < deployment.num_snapshots < 64
     assert deployment.reuses_prefixes
-    assert not deployment.notes
+    assert "always computed whole" not in " ".join(deployment.notes)
 
 
 def test_without_snapshots_no_prefix_is_reused_which_is_said_where_memory_is_the_reason() -> None:
@@ -111,18 +118,29 @@ def test_state_cache_gib_is_the_size_of_the_snapshots_of_all_ranks() -> None:
         assert deployment.max_running_requests == 64
 
 
+def test_snapshots_take_what_a_kv_cache_for_short_contexts_leaves() -> None:
+    short = replace(DEFAULT, context_length=512)  # 64 sequences need 1 GiB of KV cache
+    long, brief = (make_deployment(options, MODEL, machine(8, free_gib=12)) for options in (DEFAULT, short))
+    assert (long.max_running_requests, long.num_snapshots) == (16, 44)
+    assert brief.max_running_requests == 64
+    assert brief.num_pages == 64 * 16 + 1
+    assert 96 <= brief.num_snapshots <= 150
+    assert brief.ranks[0].nbytes <= 0.85 * 12 * GIB
+    given = make_deployment(replace(short, kv_cache_gib=6.0), MODEL, machine(8, free_gib=12))
+    assert (given.num_pages, given.num_snapshots) == (brief.num_pages, brief.num_snapshots)
+
+
 def test_a_kv_cache_of_a_given_size_leaves_what_it_leaves_for_snapshots() -> None:
     large = replace(DEFAULT, kv_cache_gib=36.0)
-    model = recurrent(num_attention_heads=16, num_key_value_heads=4, head_dim=256, max_position_embeddings=262144)
-    deployment = make_deployment(large, model, machine(8))
+    deployment = make_deployment(large, MODEL, machine(8))
     assert deployment.num_pages == 36 * 1024
     assert deployment.max_running_requests == 32
     assert 48 <= deployment.num_snapshots < 96
-    small = make_deployment(replace(large, kv_cache_gib=1.0), model, machine(8))
+    small = make_deployment(replace(large, kv_cache_gib=1.0), MODEL, machine(8))
     assert (small.max_running_requests, small.num_pages) == (64, 1024)
     assert small.num_snapshots > 96
     with pytest.raises(OperatorError, match="--kv-cache-gib 48 does not fit"):
-        make_deployment(replace(large, kv_cache_gib=48.0), model, machine(8))
+        make_deployment(replace(large, kv_cache_gib=48.0), MODEL, machine(8))
 
 
 def test_states_that_are_too_large_are_refused_with_what_fits() -> None:

@@ -96,8 +96,8 @@ class Planner:
                 continue
             if is_new:
                 begun.append(seq)
+            newcomer = self._running_set.newcomer()  # first: its prefix may end in this chunk, and want a mark there
             self._compute(step, seq, list(seq.pages), slot_init(seq))
-            newcomer = self._running_set.newcomer()
         return begun
 
     def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:

@@ -28,6 +28,9 @@ class PrefixWaits:
     sequences of the same system prompt that come together would compute it. The queue sets aside who waits: others may
     overtake it, since it may be a while.
 
+    Only the first in the queue is looked at, and the next one once it waits. A sequence further back may find that the
+    end of its prefix was passed without a mark. Then it computes the prefix again, and others wait for its mark.
+
     Nothing deadlocks: waiting sequences wait for running ones, and these for none. One that runs has all pages of its
     prompt, and each plan computes some of a prompt. So it comes to the position in a bounded number of plans, or is
     released (ended, aborted, retracted), which ends the wait as well.

@@ -344,7 +344,9 @@ class Service:
 
     @property
     def nobody_left(self) -> bool:
-        return not (self.scheduler.running or self.scheduler.waiting or self.scheduler.held)
+        waiting = self.scheduler.waiting
+        awaiting = any(seq.awaits_prefix for seq in waiting.aside)
+        return not (self.scheduler.running or waiting or awaiting or self.scheduler.held)
 
     def drain(self, max_steps: int = 5000) -> None:
         """Run until nobody is left; a scheduler that stands still fails here."""

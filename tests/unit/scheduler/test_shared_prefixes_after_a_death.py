@@ -11,7 +11,7 @@ SHARED = [0, 1, 2, 0, 1] * 8  # ten pages, and more than a step's tokens
 OWN = 3  # tokens of each prompt behind them, which no other has
 
 
-def _service(ahead: bool) -> Service:
+def _service(ahead: bool, num_snapshots: int) -> Service:
     config = SchedulerConfig(
         num_pages=200,
         context_length=100,
@@ -19,6 +19,7 @@ def _service(ahead: bool) -> Service:
         max_step_tokens=16,
         max_logit_rows=16,
         page_size=PAGE,
+        num_snapshots=num_snapshots,
     )
     return Service(config, ahead)
 
@@ -34,10 +35,11 @@ def _run(server: Service, until_tokens: int) -> int:
     return computed
 
 
+@pytest.mark.parametrize("num_snapshots", [0, 32])
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("sequences", [2, 5, 8])
-def test_a_shared_beginning_is_computed_once_after_a_death(sequences: int, ahead: bool) -> None:
-    server = _service(ahead)
+def test_a_shared_beginning_is_computed_once_after_a_death(sequences: int, ahead: bool, num_snapshots: int) -> None:
+    server = _service(ahead, num_snapshots)
     tails = itertools.islice(itertools.product(range(3), repeat=OWN), sequences)
     requests = [server.add([*SHARED, *tail], 20) for tail in tails]
     _run(server, until_tokens=2)

@@ -1,0 +1,143 @@
+"""Sequences that wait while another one computes their prefix."""
+
+import pytest
+from numaserve.server.scheduler.client import Client
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from scheduler_simulation import Request, Service
+
+from tests.support.scheduler_integrity import check_integrity
+
+PAGE = 4
+SHARED = list(range(10, 50))  # ten pages, and more than two steps
+CHUNK = 16
+
+
+def service(ahead: bool = False, **limits: int) -> Service:
+    config = {
+        "num_pages": 128,
+        "context_length": 100,
+        "max_running_requests": 8,
+        "max_step_tokens": CHUNK,
+        "page_size": PAGE,
+        "num_snapshots": 16,
+    }
+    return Service(SchedulerConfig(**{**config, **limits}), ahead)
+
+
+def prompt(number: int, shared: int = len(SHARED)) -> list[int]:
+    return SHARED[:shared] + [100 * number + index for index in range(5)]
+
+
+def run(server: Service) -> int:
+    """Run to the end. Return the number of prompt tokens that were computed."""
+    computed = 0
+    while not (server.nobody_left and not server.sent):
+        plan = server.schedule()
+        check_integrity(server.scheduler)
+        computed += 0 if plan is None else sum(seq.num_tokens for seq in plan.seqs if seq.num_tokens > 1)
+        if server.sent and (plan is None or not server.ahead or len(server.sent) == 2):
+            server.receive()
+    assert all(is_right(request) for request in server.requests.values() if request.ends != ["abort"])
+    return computed
+
+
+def is_right(request: Request) -> bool:
+    return request.ends == ["length"] and request.received == request.truth[len(request.prompt) : -1]
+
+
+def waiting(server: Service) -> set[str]:
+    return {seq.request_id for seq in server.scheduler.waiting.aside}
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_prefix_is_computed_once(ahead: bool) -> None:
+    server = service(ahead)
+    for number in range(1, 8):
+        server.add(prompt(number), 3)
+    assert run(server) == len(SHARED) + 7 * 5
+
+
+def test_prefixes_of_several_depths_are_computed_once() -> None:
+    server = service()
+    for number in range(1, 4):
+        server.add(prompt(number, 20), 3)
+    for number in range(4, 7):
+        server.add([*SHARED[:20], *range(60, 73), *prompt(number, 0)], 3)
+    assert run(server) == 20 + 3 * 5 + 12 + 3 * (1 + 5)  # one of 33 tokens is in a page with those of each
+
+
+def test_others_may_overtake_who_waits() -> None:
+    server = service()
+    server.add(prompt(1), 3)
+    server.schedule()
+    waits, passes = server.add(prompt(2), 3), server.add([7, 8, 9], 3, client=Client("other"))
+    server.receive()
+    server.schedule()
+    assert waiting(server) == {str(waits.seed)}
+    assert str(passes.seed) in {seq.request_id for seq in server.scheduler.running}
+    run(server)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_who_waits_goes_on_when_the_other_ends_or_has_passed(ends: bool) -> None:
+    server = service()
+    computing, waits = server.add(prompt(1), 3), server.add(prompt(2), 3)
+    server.schedule()
+    server.receive()
+    server.schedule()
+    assert waiting(server) == {str(waits.seed)}
+    if ends:
+        server.end(computing, "abort")
+    server.receive()
+    assert run(server) <= len(SHARED) + 5 + (0 if ends else CHUNK)
+    assert is_right(waits)
+
+
+def test_who_waits_can_leave() -> None:
+    server = service()
+    server.add(prompt(1), 3)
+    leaves = server.add(prompt(2), 3)
+    server.schedule()
+    server.receive()
+    server.schedule()
+    assert waiting(server) == {str(leaves.seed)}
+    server.end(leaves, "abort")
+    assert waiting(server) == set()
+    run(server)
+
+
+def test_another_scope_and_a_single_page_are_not_waited_for() -> None:
+    server = service()
+    server.add(prompt(1), 3)
+    server.add(prompt(2), 3, salt="tenant")
+    server.add(prompt(3, PAGE), 3)
+    server.schedule()
+    server.receive()
+    server.schedule()
+    assert waiting(server) == set()
+    run(server)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_after_a_death_a_prefix_is_computed_once_again(ahead: bool) -> None:
+    server = service(ahead)
+    for number in range(1, 8):
+        server.add(prompt(number), 3)
+    for _ in range(2):
+        server.schedule()
+        server.receive()
+    server.restart_workers()
+    check_integrity(server.scheduler)
+    assert run(server) == len(SHARED) + 7 * 5
+
+
+def test_a_sequence_without_a_snapshot_is_waited_for_once() -> None:
+    server = service(num_snapshots=1)
+    holder = server.add([7, 8, 9], 60)
+    for _ in range(3):
+        server.schedule()
+        server.receive()
+    for number in range(1, 4):
+        server.add(prompt(number), 3)
+    run(server)
+    assert is_right(holder)

@@ -32,6 +32,11 @@ def expanded_bytes(part: RankPart) -> int:
     return sum(_FP32 * matrix.n * matrix.k for matrix in matrices_of(part))
 
 
+def draft_bytes(model: ModelConfig, part: RankPart, backend: Backend) -> int:
+    """Memory of a slot's recurrent states for a draft token. The reference keeps the states after it."""
+    return model.decoder.state_bytes(part) if backend == "reference" else model.decoder.draft_bytes(part)
+
+
 def page_bytes(model: ModelConfig, part: RankPart, backend: Backend, dtype: KvCacheDtype) -> int:
     """Memory of a page of KV cache. The reference keeps the values of codes, in fp32."""
     if backend == "native" or dtype == "bf16":

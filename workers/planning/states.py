@@ -17,6 +17,7 @@ from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning import reference
 from numaserve.workers.planning.options import DeploymentOptions
 
 SNAPSHOT_SHARE = 4  # the divisor of memory: a quarter
@@ -60,9 +61,7 @@ def max_drafts(options: DeploymentOptions, model: ModelConfig, partition: Partit
 
 def draft_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
     """Return the memory of a slot on one rank for the draft tokens of its last step."""
-    # The reference keeps states after each of them.
-    each = model.decoder.state_bytes(part) if options.backend == "reference" else model.decoder.draft_bytes(part)
-    return each * max_drafts(options, model, part.partition)
+    return reference.draft_bytes(model, part, options.backend) * max_drafts(options, model, part.partition)
 
 
 def check_state_cache(options: DeploymentOptions, model: ModelConfig) -> None:

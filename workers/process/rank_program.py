@@ -10,7 +10,7 @@ from numaserve.kernels import Program
 from numaserve.workers.interface.protocol import PAGE_SIZE, Launch, OperationProfile
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import open_model, read_config
-from numaserve.workers.planning.reference import page_bytes
+from numaserve.workers.planning.reference import draft_bytes, page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
 from numaserve.workers.program.cost import merged_terms
@@ -52,7 +52,7 @@ class RankWeights:
         kept = launch.backend, launch.settings.kv_cache_dtype
         self.kv_bytes = page_bytes(self.config, self.part, *kept) * launch.num_pages  # of all Programs of the model
         decoder, part = self.config.decoder, self.part
-        drafts = launch.max_drafts * decoder.draft_bytes(part)
+        drafts = launch.max_drafts * draft_bytes(self.config, part, launch.backend)
         states = launch.max_running_requests * (decoder.state_bytes(part) + drafts)
         self.state_bytes = states + launch.num_snapshots * decoder.snapshot_bytes(part)
 

@@ -10,6 +10,13 @@ from typing import Any
 _INTERVAL = 4
 _HEAD_DIM = 256  # of attention
 _KEY_HEADS, _DELTA_DIM, _TAPS = 16, 128, 4  # of the gated delta net
+_ROPE = {
+    "rope_type": "default",
+    "rope_theta": 10_000_000,
+    "partial_rotary_factor": 0.25,
+    "mrope_section": [11, 11, 10],
+    "mrope_interleaved": True,
+}
 
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
 
@@ -61,7 +68,7 @@ class HybridShape:
             "vocab_size": self.vocab,
             "max_position_embeddings": self.context,
             "rms_norm_eps": 1e-6,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+            "rope_parameters": _ROPE,
             "hidden_act": "silu",
             "tie_word_embeddings": self.tied,
             "bos_token_id": 1,

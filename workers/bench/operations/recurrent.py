@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 from numaserve.kernels import Program, Team, Vector
 from numaserve.workers.bench.programs import (
+    SlotTokens,
     begin,
     built,
     copies_beyond_caches,
@@ -25,6 +26,7 @@ from numaserve.workers.program.cost import BF16, FP32
 from numaserve.workers.program.handles import round_up
 
 _KEYS, _DIM, _TAPS = 16, 128, 4
+_STEPS = 64  # of a sequence
 _HIDDEN = 32  # of the program; operations before the convolution do not matter
 
 
@@ -47,19 +49,50 @@ def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
     heads, tokens = case.heads, case.new * case.sequences
     layers = copies_beyond_caches(case.sequences * heads.kept * FP32)
     program = _program(team, heads, case, layers)
-    run = [(slot, case.new, case.new, 0) for slot in range(case.sequences)]
-    step(program, [(slot, 0, case.new, 0) for slot in range(case.sequences)])
+    walk = _Walk(program, case)
     outputs = heads.values * heads.value_dim
     row_bytes = {"causal_conv": 2 * heads.convolved * FP32, "gated_head_norm": outputs * (2 * FP32 + BF16)}
     for node in ("causal_conv", "gated_delta", "gated_head_norm"):
         with Ceiling(partial(rank_ceilings, team, ("bf16", "fp32"))) as ceiling:
-            times = effort.repeat(partial(timed_step, program, node, run)).per(layers)
+            times = effort.repeat(partial(_timed, program, node, walk)).per(layers)
         if node in row_bytes:
             what: dict[str, str | int] = {"model": f"{case.values} value heads", "operation": node, "rows": tokens}
             yield timed_row("small operations", what, times, Work(row_bytes[node] * tokens), ceiling.best)
             continue
-        nbytes, flops = (each / layers for each in work_of_step(program, node, run))
+        nbytes, flops = (each / layers for each in work_of_step(program, node, walk.next()))
         yield timed_row("recurrent", dict(vars(case)), times, Work(nbytes, flops, "fp32"), ceiling.best)
+
+
+class _Walk:
+    """The steps of some sequences, which go on only from where their states are."""
+
+    def __init__(self, program: Program, case: DeltaCase) -> None:
+        self._program, self._case = program, case
+        self._begin()
+
+    def next(self) -> list[SlotTokens]:
+        """The next step. A sequence at the end of its context begins again, in a step that is not counted."""
+        if self._at + self._case.new > _context(self._case):
+            self._begin()
+        self._at += self._case.new
+        return self._tokens(self._at - self._case.new)
+
+    def _begin(self) -> None:
+        self._at, pages = self._case.new, -(-_context(self._case) // PAGE_SIZE)
+        for slot in range(self._case.sequences):
+            start_slot(self._program, slot, range(slot * pages, (slot + 1) * pages))
+        step(self._program, self._tokens(0))
+
+    def _tokens(self, start: int) -> list[SlotTokens]:
+        return [(slot, start, self._case.new, 0) for slot in range(self._case.sequences)]
+
+
+def _timed(program: Program, node: str, walk: _Walk) -> float:
+    return timed_step(program, node, walk.next())
+
+
+def _context(case: DeltaCase) -> int:
+    return _STEPS * case.new
 
 
 def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Program:
@@ -70,7 +103,7 @@ def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Pro
         hidden=_HIDDEN,
         step_tokens=case.new * case.sequences,
         slots=case.sequences,
-        context=2 * case.new,
+        context=_context(case),
         states=(state,),
     )
     outputs, taps = heads.values * heads.value_dim, ones(_TAPS * heads.convolved)
@@ -87,7 +120,4 @@ def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Pro
         convolved = b.causal_conv(made, taps, taps=_TAPS, state=index, activation="silu")
         out = b.gated_delta(convolved, gate, decay=decay, decay_bias=bias, heads=heads, state=index, offset=offset)
         b.gated_head_norm(out, z, ones(heads.value_dim), eps=1e-6, heads=heads.values)
-    program, pages = built(b, team), -(-2 * case.new // PAGE_SIZE)
-    for slot in range(case.sequences):
-        start_slot(program, slot, range(slot * pages, (slot + 1) * pages))
-    return program
+    return built(b, team)

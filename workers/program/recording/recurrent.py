@@ -66,5 +66,8 @@ class RecurrentRecorder(Recorder):
         return out
 
     def sigmoid_gate(self, x: Operand, gate: Tensor) -> None:
-        """Multiply `x`, bf16, by sigmoid(gate), fp32 of the same shape, in place."""
+        """Multiply `x`, bf16, by sigmoid(gate), fp32 of the same shape, in place. Raises `ValueError` if a product has
+        read `x` in int8, which would stay as it is."""
+        if any(made is x for made, _ in self._quantized):
+            raise ValueError("a gate must multiply an operand before products read it")
         self.operations.append(SigmoidGate(x=x, gate=gate))

@@ -176,6 +176,31 @@ class SchedulerFamilies:
         )
 
 
+class SnapshotFamilies:
+    """Counts of the snapshots of recurrent states."""
+
+    def __init__(self, series: Series) -> None:
+        self.snapshots = series.each(
+            Gauge,
+            "numaserve_snapshots",
+            "Snapshots of recurrent states, by state. Only for a model with recurrent layers. Cached snapshots belong to "
+            "cached pages, active ones to running sequences.",
+            "state",
+            PAGE_STATES,
+        )
+        self.anchor_hits = series.one(
+            Counter,
+            "numaserve_anchor_hits_total",
+            "Prompts that continued from a cached snapshot. Only for a model with recurrent layers.",
+        )
+        self.unanchored = series.one(
+            Counter,
+            "numaserve_unanchored_tokens_total",
+            "Prompt tokens in cached pages that were computed again, because no snapshot was cached at or after them. "
+            "Only for a model with recurrent layers.",
+        )
+
+
 class WorkerFamilies:
     """Times of steps, and the state of the processes that run them."""
 

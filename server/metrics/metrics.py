@@ -5,10 +5,17 @@ zero.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 from numaserve.server.common.death import DeathReason
 from numaserve.server.common.finish_reasons import FinishReason
-from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
+from numaserve.server.metrics.families import (
+    CommonFamilies,
+    RequestFamilies,
+    SchedulerFamilies,
+    SnapshotFamilies,
+    WorkerFamilies,
+)
 from numaserve.server.metrics.labels import Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
@@ -34,7 +41,7 @@ class Metrics:
         self._before_scrape = _BeforeScrape()
         self.registry.register(self._before_scrape)  # first: collected before the gauges that it sets
         ProcessCollector(registry=self.registry)
-        series = Series(self.registry, {"model_name": model_name})
+        self._series = series = Series(self.registry, {"model_name": model_name})
         self._requests = RequestFamilies(series)
         self._scheduler = SchedulerFamilies(series)
         self._workers = WorkerFamilies(series)
@@ -147,6 +154,17 @@ class Metrics:
         self._scheduler.cache_queries.inc(queried_tokens)
         self._scheduler.cache_hits.inc(hit_tokens)
 
+    def snapshots(self, *, free: int, cached: int, active: int) -> None:
+        """Set the numbers of snapshots: unused, cached with pages, and held by a running sequence."""
+        self._snapshots.snapshots["free"].set(free)
+        self._snapshots.snapshots["cached"].set(cached)
+        self._snapshots.snapshots["active"].set(active)
+
+    def anchors(self, *, hits: int, unanchored_tokens: int) -> None:
+        """Count prompts that continued from a snapshot, and tokens of cached pages that no snapshot allowed to use."""
+        self._snapshots.anchor_hits.inc(hits)
+        self._snapshots.unanchored.inc(unanchored_tokens)
+
     def drafted(self, drafter: str, *, accepted: int, rejected: int) -> None:
         """Count draft tokens that steps verified."""
         self._scheduler.draft_tokens[drafter, "accepted"].inc(accepted)
@@ -191,6 +209,11 @@ class Metrics:
         told = self.registry.restricted_registry([_PROMPT_TOKENS, _GENERATION_TOKENS])
         counts = {sample.name: int(sample.value) for family in told.collect() for sample in family.samples}
         return counts[_PROMPT_TOKENS], counts[_GENERATION_TOKENS]
+
+    @cached_property
+    def _snapshots(self) -> SnapshotFamilies:
+        """The metrics that only models with recurrent states have."""
+        return SnapshotFamilies(self._series)
 
     def render(self) -> tuple[bytes, str]:
         """Return the body and the content type of GET /metrics."""

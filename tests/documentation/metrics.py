@@ -22,6 +22,7 @@ def metrics() -> str:
     shown.request_over_limit("alice")
     shown.describe(version="", model="", isa="", tp=0)
     shown.describe_cache(page_size=0, num_pages=0, dtype="", prefix_cache=True)
+    shown.snapshots(free=0, cached=0, active=0)
     return _table(shown.registry)
 
 

@@ -21,6 +21,8 @@ class Gauges:
         self._scheduler = scheduler
         self._queries = self._hits = self._retractions = 0  # reported so far
         self._drafted: Counter[tuple[str, bool]] = Counter()
+        self._anchor_hits = self._unanchored_tokens = 0
+        self._set_snapshots()  # before the first scrape: a metric that is added during a scrape is not in it
 
     def describe_cache(self, dtype: str) -> None:
         """Report the layout of the KV cache, whose numbers have type `dtype`."""
@@ -42,6 +44,7 @@ class Gauges:
         self._metrics.retracted(stats.retractions - self._retractions)
         self._queries, self._hits, self._retractions = queries, hits, stats.retractions
         self._set_drafted()
+        self._set_snapshots()
 
     def _set_drafted(self) -> None:
         drafted = self._scheduler.drafted.copy()
@@ -49,3 +52,14 @@ class Gauges:
             accepted, rejected = (drafted[name, right] - self._drafted[name, right] for right in (True, False))
             self._metrics.drafted(name, accepted=accepted, rejected=rejected)
         self._drafted = drafted
+
+    def _set_snapshots(self) -> None:
+        stats = self._scheduler.snapshot_stats()
+        if stats is None:
+            return
+        self._metrics.snapshots(free=stats.free, cached=stats.cached, active=stats.active)
+        self._metrics.anchors(
+            hits=stats.anchor_hits - self._anchor_hits,
+            unanchored_tokens=stats.unanchored_tokens - self._unanchored_tokens,
+        )
+        self._anchor_hits, self._unanchored_tokens = stats.anchor_hits, stats.unanchored_tokens

@@ -165,3 +165,13 @@ def test_gauges_are_set_when_they_are_read(metrics: Metrics) -> None:
 def test_two_servers_in_one_process_do_not_share(metrics: Metrics) -> None:
     metrics.inter_token(0.1)
     assert value(Metrics(NAME), "numaserve_generation_tokens_total") == 0
+
+
+def test_snapshots_are_shown_where_there_are_some(metrics: Metrics) -> None:
+    assert "numaserve_snapshots" not in rendered(metrics)
+    metrics.snapshots(free=3, cached=2, active=1)
+    metrics.anchors(hits=4, unanchored_tokens=5)
+    states = [value(metrics, "numaserve_snapshots", state=state) for state in ("free", "cached", "active")]
+    assert states == [3, 2, 1]
+    assert value(metrics, "numaserve_anchor_hits_total") == 4
+    assert value(metrics, "numaserve_unanchored_tokens_total") == 5

@@ -1,0 +1,39 @@
+"""The scheduler's counters, as /metrics shows them."""
+
+from numaserve.server.engine.views.gauges import Gauges
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepResult
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
+
+
+def serve(scheduler: Scheduler, prompt: list[int]) -> None:
+    """Compute a prompt to its end."""
+    scheduler.add(Sequence("request", prompt, SamplingParams(), 1))
+    plan = scheduler.schedule()
+    assert plan is not None
+    scheduler.apply(StepResult(plan.step_id, 0, [SeqResult(7)], 0, 0, 0))
+
+
+def test_snapshots_and_anchors_are_counted_once() -> None:
+    scheduler, metrics = Scheduler(SchedulerConfig(16, 64, page_size=4, num_snapshots=3)), Metrics("m")
+    gauges = Gauges(metrics, scheduler)
+    assert value(metrics, "numaserve_snapshots", state="free") == 3
+    shared = list(range(12))
+    for own in range(3):
+        serve(scheduler, [*shared, *range(100 * own, 100 * own + 8)])
+        gauges.set()
+    gauges.set()
+    assert value(metrics, "numaserve_snapshots", state="cached") == 3
+    assert value(metrics, "numaserve_anchor_hits_total") == 1
+    assert value(metrics, "numaserve_unanchored_tokens_total") == 12
+
+
+def test_a_model_without_states_has_no_metrics_of_snapshots() -> None:
+    metrics = Metrics("m")
+    Gauges(metrics, Scheduler(SchedulerConfig(16, 64))).set()
+    assert value(metrics, "numaserve_snapshots", state="free") is None

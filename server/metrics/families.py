@@ -183,8 +183,8 @@ class SnapshotFamilies:
         self.snapshots = series.each(
             Gauge,
             "numaserve_snapshots",
-            "Snapshots of recurrent states, by state. Only for a model with recurrent layers. Cached snapshots belong to "
-            "cached pages, active ones to running sequences.",
+            "Snapshots of recurrent states, by state. Only for a model with recurrent layers. Cached snapshots belong "
+            "to cached pages, active ones to running sequences.",
             "state",
             PAGE_STATES,
         )

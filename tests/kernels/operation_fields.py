@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     "pages_per_slot": 2,
     "num_pages": 4,
     "num_snapshots": 2,
-    "max_drafts": 1,
+    "max_drafts": 0,
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,

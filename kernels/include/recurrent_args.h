@@ -63,7 +63,7 @@ struct DeltaArgs {
   int32_t key_heads, value_heads, key_dim, value_dim;
   std::byte* states;  // of all slots and snapshots
   int64_t state_bytes;
-  // Of all slots, `slot_bytes` each: keys, values and gates [drafts, ldd] of the draft tokens of the last step.
+  // Keys, values and gates [drafts, ldd] of the draft tokens of each slot's last step, `slot_bytes` for a slot.
   const std::byte* drafts;
   int64_t slot_bytes, ldd;
   float* out;  // [tokens, ldo]
@@ -81,7 +81,14 @@ struct DeltaItem {
   const StateSegment* segments;
   int64_t num_segments;
   int32_t head, column, columns;
+  const float* ahead;  // the strip that the thread reads next, to be fetched meanwhile; or null
 };
+
+// Returns the number of values of a state before a strip's columns.
+[[gnu::always_inline]] inline int64_t strip_offset(const DeltaArgs& a, int32_t head, int32_t column) {
+  const int32_t first = column / kStripColumns * kStripColumns;
+  return (int64_t{head} * a.value_dim + first) * a.key_dim + (column - first);
+}
 
 // The norm of each head of x times silu(gate): out = x * weight / sqrt(mean of squares + eps) * silu(gate).
 struct GatedNormArgs {

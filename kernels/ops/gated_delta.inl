@@ -75,16 +75,17 @@ inline void delta_factors(const DeltaArgs& a, int32_t head, const DeltaRows& fir
   (vector_scales(first.q, first.ld, a.key_dim, rows) / root).store(factors.of_query);
 }
 
-// A strip of a state, and its scale, of which there is one for each 16 columns: items may cut strips there.
+// A strip of a state, and its scale. Each 16 columns have a scale, because items may cut strips there.
 struct StripState {
   float *values, *scale;
 };
 
-// A token: `product` is S^T k before it, and with a `next` key S^T next after it. Returns the scale after it.
+// A token: `product` is S^T k before it, and unless it is the last one S^T next after it, where `next` is the next key.
+// At the last one `next` is a strip to fetch. Returns the scale after it.
 template <int kVectors, bool kWhole>
 inline float delta_token(const Strip<kVectors, kWhole>& strip, const float* from, float* to,
-                         const DeltaFactors& factors, int token, float scale, const DeltaRows& row, const float* next,
-                         F32x16* product) {
+                         const DeltaFactors& factors, int token, float scale, const DeltaRows& row, bool is_last,
+                         const float* next, F32x16* product) {
   const float decayed = scale * factors.decay[token];
   const bool scales = !(decayed >= kLeastScale);
   const F32x16 recalled = F32x16::set1(decayed * factors.of_key[token]), rate = F32x16::set1(factors.rate[token]);
@@ -95,9 +96,9 @@ inline float delta_token(const Strip<kVectors, kWhole>& strip, const float* from
     update_strip<kVectors, kWhole, kScales, kNext>(strip, from, to, decayed, row.k, u, row.q, result, next, product);
   };
   if (scales)
-    next != nullptr ? update.template operator()<true, true>() : update.template operator()<true, false>();
+    is_last ? update.template operator()<true, false>() : update.template operator()<true, true>();
   else
-    next != nullptr ? update.template operator()<false, true>() : update.template operator()<false, false>();
+    is_last ? update.template operator()<false, false>() : update.template operator()<false, true>();
   const float after = scales ? 1.0f : decayed;
   const F32x16 of_query = F32x16::set1(factors.of_query[token] * after);
   for (int j = 0; j < kVectors && row.out != nullptr; ++j) strip.store(result[j] * of_query, row.out, j);
@@ -106,7 +107,7 @@ inline float delta_token(const Strip<kVectors, kWhole>& strip, const float* from
 
 // Tokens: the strip's columns go from `from` to `to`. Returns the scale after them.
 template <int kVectors, bool kWhole>
-inline float delta_rows(const DeltaArgs& a, int32_t head, const Strip<kVectors, kWhole>& strip, DeltaRows row,
+inline float delta_rows(const DeltaArgs& a, const DeltaItem& item, const Strip<kVectors, kWhole>& strip, DeltaRows row,
                         int32_t count, const float* from, float* to, float scale) {
   F32x16 product[kVectors];
   multiply_strip(strip, from, row.k, product);
@@ -114,8 +115,9 @@ inline float delta_rows(const DeltaArgs& a, int32_t head, const Strip<kVectors, 
   for (int32_t t = 0; t < count; ++t, row.advance()) {
     const int token = t % kDeltaTokens;
     const int32_t left = count - t;
-    if (token == 0) delta_factors(a, head, row, left < kDeltaTokens ? left : kDeltaTokens, factors);
-    scale = delta_token(strip, from, to, factors, token, scale, row, left > 1 ? row.k + row.ld : nullptr, product);
+    if (token == 0) delta_factors(a, item.head, row, left < kDeltaTokens ? left : kDeltaTokens, factors);
+    const float* next = left > 1 ? row.k + row.ld : item.ahead != nullptr ? item.ahead : from;
+    scale = delta_token(strip, from, to, factors, token, scale, row, left == 1, next, product);
     from = to;
   }
   return scale;
@@ -158,27 +160,26 @@ inline void delta_segment(const DeltaArgs& a, const DeltaItem& item, const Strip
     from = to;
   }
   if (segment.replayed > 0) {
-    scale = delta_rows(a, item.head, strip, rows_of_drafts(a, item, segment.load), segment.replayed, from.values,
-                       to.values, scale);
+    scale = delta_rows(a, item, strip, rows_of_drafts(a, item, segment.load), segment.replayed, from.values, to.values,
+                       scale);
     from = to;
   }
   if (segment.count > 0)
-    scale = delta_rows(a, item.head, strip, rows_of_step(a, item, segment.row), segment.count, from.values, to.values,
-                       scale);
+    scale =
+        delta_rows(a, item, strip, rows_of_step(a, item, segment.row), segment.count, from.values, to.values, scale);
   for (int j = 0; j < kVectors; ++j) to.scale[j] = scale;
 }
 
 template <int kVectors, bool kWhole>
 inline void delta_item(const DeltaArgs& a, const DeltaItem& item, float* scratch) {
-  const int32_t first = item.column / kStripColumns * kStripColumns, rest = a.value_dim - first;
+  const int32_t rest = a.value_dim - item.column / kStripColumns * kStripColumns;
   const int64_t ld = rest < kStripColumns ? rest : kStripColumns;
   const Strip<kVectors, kWhole> strip{.stride = ld, .height = a.key_dim, .valid = a.value_dim - item.column};
-  const int64_t at = (int64_t{item.head} * a.value_dim + first) * a.key_dim + (item.column - first);
   const int64_t scales = int64_t{a.value_heads} * a.value_dim * a.key_dim;
   const int64_t scale = scales + item.head * ceil_div(a.value_dim, kScaleColumns) + item.column / kScaleColumns;
   const auto state = [&](int32_t number) {
     float* const values = reinterpret_cast<float*>(a.states + number * a.state_bytes);
-    return StripState{values + at, values + scale};
+    return StripState{values + strip_offset(a, item.head, item.column), values + scale};
   };
   const StripState nowhere{scratch, scratch + kStripColumns * a.key_dim};
   for (int64_t i = 0; i < item.num_segments; ++i) {

@@ -3,6 +3,7 @@
 
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/f32x16.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/unrolled.h"
 
 namespace numaserve {
@@ -62,7 +63,7 @@ NUMASERVE_FLAT inline void multiply_strip(const Strip<kVectors, kWhole> strip, c
 }
 
 // S = S + k u^T, or with `kScales` scale S + k u^T, from `from` to `to`; out = S^T q; and with `kNext` product = S^T
-// next.
+// next. Without it `next` is a strip to fetch: with few tokens, as long as memory takes for this one.
 template <int kVectors, bool kWhole, bool kScales, bool kNext>
 NUMASERVE_FLAT inline void update_strip(const Strip<kVectors, kWhole> strip, const float* from, float* to, float scale,
                                         const float* k, const F32x16* u, const float* q, F32x16* out, const float* next,
@@ -75,6 +76,10 @@ NUMASERVE_FLAT inline void update_strip(const Strip<kVectors, kWhole> strip, con
   const auto row = [&]<int kHalf>() NUMASERVE_INLINE {
     const F32x16 key = F32x16::set1(*k++), query = F32x16::set1(*q++);
     const F32x16 next_key = kNext ? F32x16::set1(*next++) : F32x16::zero();
+    if constexpr (!kNext) {
+      unrolled<kVectors>([&]<int kVector>() NUMASERVE_INLINE { prefetch_line(next + 16 * kVector); });
+      next += ld;
+    }
     unrolled<kVectors>([&]<int kVector>() NUMASERVE_INLINE {
       F32x16 s = strip.load(from, kVector);
       if constexpr (kScales) s = factor * s;

@@ -3,6 +3,17 @@
 #include <cstring>
 
 namespace numaserve {
+namespace {
+
+// Returns the strip that an item reads first, or null if it begins with zeros.
+const float* first_read(const DeltaArgs& args, const DeltaItem& item) {
+  const int32_t load = item.segments->load;
+  if (load < 0) return nullptr;
+  return reinterpret_cast<const float*>(args.states + load * args.state_bytes) +
+         strip_offset(args, item.head, item.column);
+}
+
+}  // namespace
 
 DeltaArgs DeltaNode::arguments(const Run& run) const {
   return {.x = run.at<float>(x),
@@ -32,15 +43,19 @@ void DeltaNode::run(Run& run, int thread) const {
   const int64_t strips = chains * heads.values * ceil_div(heads.value_dim, kStripColumns);
   const int32_t columns = strips < 2 * threads ? kStripColumns / 2 : kStripColumns;
   const int64_t pieces = ceil_div(heads.value_dim, columns), of_chain = heads.values * pieces;
-  for (int64_t i = thread; i < chains * of_chain; i += threads) {
+  const auto item = [&](int64_t i) {
     const Range& chain = run.step.chains[static_cast<size_t>(i / of_chain)];
-    run.table.gated_delta(args,
-                          {.segments = run.step.segments.data() + chain.begin,
-                           .num_segments = chain.end - chain.begin,
-                           .head = static_cast<int32_t>(i % of_chain / pieces),
-                           .column = static_cast<int32_t>(i % pieces) * columns,
-                           .columns = columns},
-                          run.scratch<void>(thread));
+    return DeltaItem{.segments = run.step.segments.data() + chain.begin,
+                     .num_segments = chain.end - chain.begin,
+                     .head = static_cast<int32_t>(i % of_chain / pieces),
+                     .column = static_cast<int32_t>(i % pieces) * columns,
+                     .columns = columns,
+                     .ahead = nullptr};
+  };
+  for (int64_t i = thread; i < chains * of_chain; i += threads) {
+    DeltaItem own = item(i);
+    if (i + threads < chains * of_chain) own.ahead = first_read(args, item(i + threads));
+    run.table.gated_delta(args, own, run.scratch<void>(thread));
   }
 }
 

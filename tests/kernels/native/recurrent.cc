@@ -90,7 +90,8 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
                          .num_segments = static_cast<int64_t>(chain.size()),
                          .head = head,
                          .column = column,
-                         .columns = columns},
+                         .columns = columns,
+                         .ahead = nullptr},
                         scratch.data());
 }
 

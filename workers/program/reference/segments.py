@@ -50,7 +50,7 @@ def segments(
 
 
 def _kept(slot: int, drafts: int, limits: ProgramLimits) -> int:
-    """The number of the states of a slot after its known tokens, or after draft tokens behind these."""
+    """The number of the states of a slot after its known tokens, or after draft tokens that follow these."""
     of_drafts = limits.max_slots + limits.num_snapshots + slot * limits.max_drafts
     return of_drafts + drafts - 1 if drafts else slot
 

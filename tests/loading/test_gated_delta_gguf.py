@@ -15,7 +15,7 @@ from numaserve.workers.layers.stored import GGUF_BLOCKS
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import can_predict
 from safetensors.torch import load_file
-from test_gguf_source import write
+from test_gguf_source import DELTA, write
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
@@ -84,16 +84,6 @@ def test_equal_numbers_of_heads_lie_in_order(tmp_path: Path, team: Team) -> None
     assert_same_logits(path, model, 2, team)
 
 
-METADATA = {
-    "ssm.conv_kernel": 4,
-    "ssm.state_size": 16,
-    "ssm.group_count": 2,
-    "ssm.time_step_rank": 4,
-    "ssm.inner_size": 64,
-    "full_attention_interval": 2,
-}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -105,7 +95,7 @@ METADATA = {
 def test_a_file_that_contradicts_itself_is_one_clear_line(
     changes: dict[str, int], message: str, tmp_path: Path
 ) -> None:
-    path = write(tmp_path / "model.gguf", "qwen35", METADATA | changes)
+    path = write(tmp_path / "model.gguf", "qwen35", DELTA | changes)
     with pytest.raises(OperatorError, match=message) as error:
         load_model_config(path)
     assert "\n" not in str(error.value)

@@ -31,6 +31,14 @@ LATENT = EXPERTS | {
     "attention.value_length_mla": 32,
     "rope.dimension_count": 32,
 }
+DELTA = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 16,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 64,
+    "full_attention_interval": 2,
+}
 OF_FAMILY = {"mixtral": EXPERTS, "deepseek_v3": {"expert_gating_func": 2}}
 OF_ARCHITECTURE = {
     "qwen2moe": EXPERTS,
@@ -41,6 +49,9 @@ OF_ARCHITECTURE = {
     "glm4moe": EXPERTS | {"expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek2": LATENT,
     "mistral4": LATENT,
+    "qwen35": DELTA,
+    "qwen35moe": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
+    "qwen3next": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
 }
 GEMMA = {"gemma2", "gemma3"}
 
@@ -113,7 +124,8 @@ def as_converted(name: str) -> str:
     """What llama.cpp's converter makes of a name before it asks the table."""
     if name.endswith(".sinks"):
         return f"{name}.weight"
-    return re.sub(r"experts\.\d+", "experts", name).replace("e_score_correction_bias", "e_score_correction.bias")
+    name = re.sub(r"experts\.\d+", "experts", name).replace("e_score_correction_bias", "e_score_correction.bias")
+    return name.replace(".dt_bias", ".dt_proj.bias")
 
 
 def test_the_output_matrix_has_its_hugging_face_name() -> None:

@@ -17,7 +17,7 @@ from tests.chaos.traffic import Request, draw_embeddings, draw_requests
 
 _EMBEDDING = {"task": "embed"}
 _EMBEDDING_CLIENTS = 4
-_WAYS = 3  # of guessing, see `_guessing`
+_WAYS = 3  # of speculation, see `_guessing`
 # In which the tokens of as many running requests are computed again.
 _STEPS_A_CLIENT, _EMBEDDING_STEPS = 2.5, 40
 

@@ -1,5 +1,4 @@
-"""What real workers of a model with recurrent layers do with snapshots that no front end names: they say no, and serve
-on."""
+"""Snapshots that no front end names, in plans for workers of a recurrent model. They refuse, and serve on."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -29,7 +29,7 @@ STATES = {"num_snapshots": SNAPSHOTS, "max_drafts": DRAFTS}
 
 
 def ways(few_pages: int) -> tuple[dict[str, Any], ...]:
-    """Without snapshots, with them, and with so few pages that sequences are retracted."""
+    """Return limits without snapshots, with them, and with too few pages for all sequences."""
     cached: dict[str, Any] = {"enable_prefix_cache": True, "num_snapshots": SNAPSHOTS}
     return {}, {"max_step_tokens": 64}, cached, {**cached, "num_pages": few_pages}
 

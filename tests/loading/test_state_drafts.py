@@ -43,7 +43,7 @@ def assert_same(found: Sequence[Any], expected: Sequence[Any], backend: str) -> 
 
 
 def decoded(program: AnyProgram, slot: int, prompt: list[int]) -> list[Any]:
-    """What a sequence samples, one token after the other."""
+    """Return the samples of a sequence, one token after the other."""
     start(program, slot, range(2 * slot, 2 * slot + 2))
     found = samples(run(program, [(slot, 0, prompt, True, ())]))
     for position in range(len(prompt), len(prompt) + NEW - 1):

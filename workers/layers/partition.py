@@ -238,7 +238,7 @@ class RankPart:
         return (only is None or 0 in self.along(only)) and len(self.units(parameter)) > 0
 
     def _first_column(self, parameter: MatrixParameter) -> int:
-        """A column at which groups must begin: the rank's first one, or the second unit's where units are gathered."""
+        """The column at which groups must begin, of the rank or of its second unit."""
         split = parameter.columns
         if split is None:
             return 0

@@ -3,6 +3,7 @@ allows: that of transformers in bf16, and where activations are in int8 that of 
 
 import copy
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -15,16 +16,20 @@ from numaserve.workers.models.load import load_model_config
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs
+from tests.support.gguf_delta import save_gguf_delta, small_hybrid
 from tests.support.parity import Distance, served_scores, transformers_scores
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import (
     edit_config,
     save_kimi,
     save_published,
+    save_qwen3_5,
     small_deepseek,
     small_kimi,
     small_llama,
     small_qwen2_moe,
+    small_qwen3_5,
+    small_qwen3_5_moe,
 )
 
 ALLOWED = 1.15
@@ -99,6 +104,23 @@ def test_kimi_is_served_as_published(tmp_path: Path) -> None:
     assert {name.split(".")[2:4] == ["mlp", "experts"] for name in stored} == {True}
     assert {(each.native, each.group) for each in stored.values()} == {("int4", 32)}
     assert_as_close_as_the_arithmetic(tmp_path, model, "bf16")
+
+
+@pytest.mark.parametrize("make", [small_qwen3_5, small_qwen3_5_moe])
+@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
+def test_delta_networks_are_served_as_published(
+    layout: str, make: Callable[[], hf.PreTrainedModel], tmp_path: Path
+) -> None:
+    model = make()
+    assert_as_close_as_the_arithmetic(save_qwen3_5(model, tmp_path, layout), model, "bf16")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe", "qwen3_next"])
+def test_delta_networks_of_a_gguf_file_are_served(name: str, kind: str, tmp_path: Path) -> None:
+    model = small_hybrid(name)
+    path = save_gguf_delta(model, tmp_path / "model.gguf", kind)
+    assert_as_close_as_the_arithmetic(path, model, "bf16")
 
 
 @pytest.mark.parametrize("kind", checkpoints.GGUF_BLOCKS)

@@ -84,6 +84,7 @@ def _check_snapshots(scheduler: Scheduler) -> None:
     nodes = set(scheduler.kv.tree.nodes())
     for node, anchor in anchors._of.items():
         _require(anchor.node is node and node in nodes and not node.hidden, "an anchor is at no node that can be found")
+    _require(anchors._unfound.keys() <= nodes, "marks are remembered whose pages are gone")
 
 
 def _check_slots(scheduler: Scheduler) -> None:

@@ -1,7 +1,9 @@
 """Sequences of a model with states: each goes on from a snapshot of its own states, and nothing fails without one."""
 
 import pytest
-from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.workers.interface.protocol import SamplingParams
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
 from tests.support.scheduler_integrity import check_integrity
@@ -111,15 +113,26 @@ def test_what_an_aborted_sequence_was_about_to_store_is_found(ahead: bool) -> No
     assert server.scheduler.kv.hit_tokens == 12
 
 
-def test_states_after_a_token_that_nobody_knows_are_nobody_s() -> None:
+def test_states_after_a_token_that_is_not_known_are_found_by_nobody() -> None:
     server = service(ahead=True)
-    left = server.add(SHARED[:7], 9)
+    left = server.add(SHARED[:5], 9)
     server.schedule()
-    server.schedule()  # ends the second page with a token that is not known
+    for _ in range(2):
+        server.schedule()
+        server.receive()
+    server.schedule()  # ends the second page, with a token that is not known
     server.end(left, "abort")
     server.drain()
     check_integrity(server.scheduler)
-    assert serve(server, [*left.truth[:8], *own(1)]) == 4
+    assert free(server) == 8
+    assert serve(server, [*left.truth[:8], *own(1)]) == 0
+
+
+def test_a_mark_after_pages_that_others_have_too_is_found_later() -> None:
+    server = service()
+    serve(server, SHARED + own(1))
+    assert serve(server, SHARED + own(2)) == 0  # computes the shared pages again, and others after them
+    assert serve(server, [*SHARED, *own(2), *own(3)]) == 20
 
 
 def test_states_of_another_token_do_not_outlive_the_sequence_that_rewinds() -> None:
@@ -157,6 +170,32 @@ def test_states_that_gave_no_numbers_do_not_outlive_the_sequence() -> None:
     assert serve(server, spoiled) == 0
     assert [serve(server, SHARED + own(number)) for number in (3, 4)] == [0, 16]
     assert serve(server, spoiled) == 16  # others have had numbers from these states
+
+
+def test_a_snapshot_is_found_from_the_next_plan_on() -> None:
+    cache = KVCache(SchedulerConfig(64, 100, page_size=PAGE, num_snapshots=4))
+    first, storing, finding = (Sequence(str(n), SHARED + own(n), SamplingParams(), 1) for n in (1, 2, 3))
+    for seq in (first, storing):
+        cache.begin_step()
+        assert cache.admit(seq, 0)
+        cache.state_work(seq, len(seq.tokens), 0)
+        seq.position.planned(len(seq.tokens), 0, len(seq.tokens))
+        cache.publish(seq)
+    assert not cache.admit(finding, 0)
+    cache.begin_step()
+    assert cache.admit(finding, 0)
+    assert finding.cached_tokens == 16
+
+
+def test_states_of_an_aborted_sequence_are_sound_once_another_has_had_numbers_from_them() -> None:
+    server = service()
+    left = server.add([*SHARED, 7, 8], 9)
+    server.schedule()
+    server.end(left, "abort")
+    server.receive()
+    assert serve(server, SHARED + own(1)) == 16
+    assert serve(server, [*SHARED, NAN_TOKEN, *own(2)]) == 16
+    assert serve(server, SHARED + own(3)) == 16
 
 
 def test_a_sequence_that_was_retracted_goes_on_from_its_own_states() -> None:

@@ -4,6 +4,7 @@ import math
 
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 
+from tests.simulation.anchor_order import AnchorOrder
 from tests.simulation.scenario import Scenario
 from tests.simulation.server import Server
 from tests.simulation.world import World
@@ -32,6 +33,8 @@ class Invariants:
         self._scheduler = server.scheduler
         self._metrics = server.metrics
         self._groups = server.groups
+        anchors = server.scheduler.kv.anchors
+        self._anchors = None if anchors is None else AnchorOrder(world, anchors)
         self._state = server.engine.state
         config = server.engine._config
         # After the last answer, or the last sign of life of those that freeze just after it.
@@ -49,6 +52,8 @@ class Invariants:
             check_integrity(scheduler)
         except SchedulerIntegrityError as error:
             world.violate(f"the scheduler's books: {error}")
+        if self._anchors is not None:
+            self._anchors.check()
         live, sequences = self._engine._requests._live.keys(), scheduler.live.by_id.keys()
         if live != sequences:
             world.violate(f"requests {sorted(live)} live, and the scheduler has sequences {sorted(sequences)}")
@@ -77,6 +82,9 @@ class Invariants:
             world.violate(f"nobody waits, and {backlog.tokens} tokens do")
         if stats.pages_active:
             world.violate(f"{stats.pages_active} pages are lost")
+        snapshots = self._scheduler.snapshot_stats()
+        if snapshots is not None and snapshots.active:
+            world.violate(f"{snapshots.active} snapshots are lost")
 
     def check_search(self, scenario: Scenario) -> None:
         """Check that one request that kills, and nothing else that does, was found with few deaths."""

@@ -110,7 +110,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
     longest = min(context, pages * PAGE_SIZE)
     requests = _requests(rng, longest, load_s, until)
     stateful = random.Random(5 * until)  # of its own, as what the requests are
-    snapshots = stateful.choice((0, 0, 1, 4, 16, 64))
+    snapshots = stateful.choice((0, 0, 0, 4, 1, 6))
     if snapshots:
         requests += _later_turns(stateful, requests, longest)
     deaths = rng.choice((0, 0, 1, 3)) if faulty else 0

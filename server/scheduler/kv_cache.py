@@ -117,10 +117,10 @@ class KVCache:
         seq.pages += pages
         return pages, min(drafts, len(seq.pages) * size - seq.position.computed - 1)
 
-    def state_work(self, seq: Sequence, length: int, index: int) -> StateWork | None:
-        """Return what the plan in the making does with the states of a sequence, in its next `length` known
-        positions; None where nothing is to be said."""
-        return None if self._marking is None else self._marking.plan(seq, length, index)
+    def state_work(self, seq: Sequence, length: int, index: int) -> list[StateWork]:
+        """Return the entry of a sequence of the plan in the making, for the snapshots in its next `length` known
+        positions; none where there are none."""
+        return [] if self._marking is None else self._marking.plan(seq, length, index)
 
     def publish(self, seq: Sequence) -> None:
         """Move the own pages that are full and whose tokens are known to the tree, to be shared by later plans.

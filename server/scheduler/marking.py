@@ -57,8 +57,9 @@ class Marking:
         if before_end > start:
             marks.want(before_end, MarkKind.PROMPT)
 
-    def plan(self, seq: Sequence, length: int, index: int) -> StateWork | None:
-        """Plan the marks in the next `length` known positions of the sequence, which is at `index` of the plan."""
+    def plan(self, seq: Sequence, length: int, index: int) -> list[StateWork]:
+        """Plan the marks in the next `length` known positions of the sequence, which is at `index` of the plan. Return
+        its entry, if it needs one."""
         marks, at = _marks_of(seq), seq.position
         begin, marks.begin = marks.begin, -1
         stored = []
@@ -67,8 +68,8 @@ class Marking:
             marks.planned += stored
             stored += self._rolling(seq, marks, stored[-1].position if stored else at.next, at.next + length)
         if begin < 0 and not stored:
-            return None
-        return StateWork(index, begin, [(mark.position, mark.snapshot) for mark in stored])
+            return []
+        return [StateWork(index, begin, [(mark.position, mark.snapshot) for mark in stored])]
 
     def published(self, seq: Sequence) -> list[Node]:
         """Make the planned marks the anchors of their pages, as far as these are in the tree. Return the nodes."""

@@ -109,8 +109,7 @@ class Planner:
     def _plan(
         self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
     ) -> None:
-        states = self._kv.state_work(seq, chunk.length, len(step.plans))
-        if states is not None:
-            step.states.append(states)
+        if self._kv.anchors is not None:
+            step.states += self._kv.state_work(seq, chunk.length, len(step.plans))
         step.add(seq, chunk, pages, init)
         self._kv.publish(seq)

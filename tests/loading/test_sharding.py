@@ -183,6 +183,8 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         "max_slots": 1,
         "pages_per_slot": 4,
         "num_pages": 64,
+        "num_snapshots": 0,
+        "max_drafts": 0,
         "vocabulary": 32,
         "extra_tokens": 0,
         "context_parallel": None,

@@ -188,7 +188,6 @@ class Run {
     sequence.begin = flags & 1 ? numbers_.number(kLimits.num_snapshots - 1) : -1;
     marks.clear();
     for (int i = flags / 2 % 4; i > 0; --i) {
-      // Mostly among the tokens, which have any position.
       const int32_t position = numbers_.number(24);
       marks.push_back({position < 24 && position >= 0 ? std::clamp(sequence.start, 0, 1000) + position : position,
                        numbers_.number(kLimits.num_snapshots - 1)});
@@ -226,12 +225,10 @@ class Run {
         require(sequence.pages[i / kPageTokens] < kLimits.num_pages, "a page beyond the cache is attended");
   }
 
-  // The segments of each sequence cover its rows in order, each goes on from the one before, and the last one ends in
-  // the sequence's slot.
+  // The segments of each sequence cover its rows in order, and the last known one ends in its slot.
   void check_segments(std::span<const SequenceInput> plan) {
     const int64_t states = kLimits.max_slots + kLimits.num_snapshots;
     int64_t next = 0, row = 0;
-    require(step_.chains.size() == plan.size(), "a sequence without segments");
     for (size_t i = 0; i < plan.size(); ++i) {
       require(step_.chains[i].begin == next && step_.chains[i].end > next, "segments that are not one after the other");
       for (; next < step_.chains[i].end; ++next) {
@@ -239,9 +236,8 @@ class Run {
         require(segment.row == row && segment.count >= 0, "segments whose rows are not one after the other");
         require(segment.load >= -1 && segment.load < states && segment.store >= -1 && segment.store < states,
                 "a state that does not exist");
-        require(segment.replayed == 0 ||
-                    (segment.load == plan[i].slot && segment.replayed > 0 && segment.replayed <= kLimits.max_drafts),
-                "draft tokens that are not kept");
+        require(segment.replayed == 0 || segment.load == plan[i].slot, "draft tokens of another slot");
+        require(segment.replayed >= 0 && segment.replayed <= kLimits.max_drafts, "draft tokens that are not kept");
         if (next > step_.chains[i].begin)
           require(segment.load == step_.segments[static_cast<size_t>(next) - 1].store,
                   "a segment that goes on elsewhere");
@@ -249,11 +245,9 @@ class Run {
       }
       const size_t last = static_cast<size_t>(next) - (plan[i].drafts > 0 ? 2 : 1);
       require(step_.segments[last].store == plan[i].slot, "a state that the slot does not get");
-      if (plan[i].drafts > 0) {
-        const StateSegment& drafts = step_.segments[last + 1];
-        require(drafts.store == -1 && drafts.load == plan[i].slot && drafts.count == plan[i].drafts,
-                "draft tokens that change a state");
-      }
+      if (plan[i].drafts == 0) continue;
+      const StateSegment& drafts = step_.segments[last + 1];
+      require(drafts.store == -1 && drafts.count == plan[i].drafts, "draft tokens that change a state");
     }
     require(row == step_.num_tokens(), "tokens without a segment");
   }

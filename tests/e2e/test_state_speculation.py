@@ -92,3 +92,15 @@ def test_a_layer_that_goes_by_hidden_states_alone_is_always_right(name: str, tp:
             wrong += traffic.scheduler.drafted["mtp", False]
     assert right > 500
     assert wrong == 0
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_draft_model_changes_no_bit(tp: int, tmp_path: Path) -> None:
+    draft, requests = save_tiny_model("llama", tmp_path / "draft"), few_requests()
+    with make_group(save_tiny_model("qwen3_5", tmp_path / "served"), tp, draft_model=draft, **STATES) as group:
+        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        for ahead in (1, 2):
+            config = scheduler_config(worker_drafter="draft_model", max_drafts=DRAFTS, **ways(FEWEST_PAGES)[3])
+            traffic = Traffic(group, config, ahead=ahead, drafters=NoDrafters())
+            assert_serves(traffic, requests, alone)
+        assert traffic.scheduler.drafted["draft_model", False] > 50

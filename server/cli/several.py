@@ -14,7 +14,7 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
     """Print the placement of each model. Raises `OperatorError` for models that cannot be loaded together."""
     models = read_models_file(path, max_loaded)
     plan = place_models(models, machine)
-    has_states = any(rank.state_bytes for each in plan.placed.values() for rank in each.deployment.ranks)
+    has_states = any(each.deployment.has_states for each in plan.placed.values())
     caches = ("KV cache", "states") if has_states else ("KV cache",)
     table = Table(
         *("model", "node", "cores", "ranks", "weights", *caches, "scratch", "context", "loaded"),

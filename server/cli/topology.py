@@ -62,7 +62,7 @@ def topology(
     wanted = deployment_options(config, path)
     deployment = make_deployment(wanted, load_model_config(path, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
-    if any(rank.state_bytes for rank in deployment.ranks):
+    if deployment.has_states:
         running, cached = deployment.max_running_requests, deployment.num_snapshots
         console.print(f"states of {running} running and {cached} cached sequences")
     _print_notes(console, deployment.notes)
@@ -97,11 +97,10 @@ def _print_facts(console: Console, machine: Topology) -> None:
 def _ranks_table(deployment: Deployment, name: str) -> Table:
     dtype = deployment.launches[0].settings.kv_cache_dtype
     title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages in {dtype}"
-    has_states = any(rank.state_bytes for rank in deployment.ranks)
-    caches = ("KV cache", "states") if has_states else ("KV cache",)
+    caches = ("KV cache", "states") if deployment.has_states else ("KV cache",)
     table = Table("rank", "node", "cores", "weights", *caches, "scratch (about)", title=title, title_justify="left")
     for rank in deployment.ranks:
-        of_caches = (rank.kv_bytes, rank.state_bytes) if has_states else (rank.kv_bytes,)
+        of_caches = (rank.kv_bytes, rank.state_bytes) if deployment.has_states else (rank.kv_bytes,)
         sizes = (rank.weight_bytes, *of_caches, rank.scratch_bytes)
         table.add_row(
             str(rank.rank), str(rank.node), format_cpu_list(rank.cpus), *(format_bytes(size) for size in sizes)

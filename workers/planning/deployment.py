@@ -57,6 +57,11 @@ class Deployment:
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # sentences for the operator about the choices made
 
+    @property
+    def has_states(self) -> bool:
+        """Whether ranks keep recurrent states."""
+        return any(rank.state_bytes for rank in self.ranks)
+
 
 def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: Topology) -> Deployment:
     """The deployment of `model` on a machine.

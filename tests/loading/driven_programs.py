@@ -8,6 +8,7 @@ import numpy as np
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams, SlotInit
 from numaserve.workers.program.given import GivenMatrix
+from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import Numbers
@@ -15,9 +16,10 @@ from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.reference.ranks import Group, Member
 from numaserve.workers.program.slots import slot_settings
 
-from tests.support.recorded_programs import HIDDEN, VOCAB, Shapes
+from tests.support.recorded_programs import HIDDEN, VOCAB, Part, Shapes, all_programs
 
 AnyProgram = Program | ReferenceProgram
+RECURRENT = [f"{name}, 1" for name in ("recurrent", "gated, bf16", "gated, int8")]  # names of programs with states
 NONE = np.empty(0, np.int32)
 # Rows of (slot, start, tokens or None: the one sampled before, whether to sample or what else it ends in, targets).
 Row = tuple[int, int, Sequence[int] | None, int, Sequence[int]]
@@ -114,6 +116,12 @@ def reference(
     b: ProgramBuilder, operations: Sequence[Operation], numbers: Numbers, ranks: Member | None = None
 ) -> ReferenceProgram:
     return ReferenceProgram(b.setup, operations, numbers=numbers, ranks=ranks)
+
+
+def recurrent_program(name: str, backend: str, team: Team, numbers: Numbers) -> AnyProgram:
+    """A recorded program of one rank, native or with the numbers of the reference."""
+    b = all_programs(Part(weights=RandomWeights(team)))[name]
+    return make_program(b.setup, b.fused(), team) if backend == "native" else reference(b, b.fused(), numbers)
 
 
 def reference_group(builders: Sequence[ProgramBuilder], numbers: Numbers) -> list[list[Told]]:

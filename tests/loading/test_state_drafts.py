@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from driven_programs import AnyProgram, RandomWeights, reference, run, start
+from driven_programs import RECURRENT, AnyProgram, recurrent_program, run, start
 from numaserve.kernels import Team
-from numaserve.workers.program.native import make_program
 from numaserve.workers.program.reference.numbers import Numbers
 
-from tests.support.recorded_programs import LIMITS, VOCAB, Part, all_programs
+from tests.support.recorded_programs import LIMITS, VOCAB
 
-NAMES = [f"{name}, 1" for name in ("recurrent", "gated, bf16", "gated, int8")]
 PROMPTS = np.random.default_rng(0).integers(0, VOCAB, (2, 21)).tolist()
 NEW = 40
 
@@ -24,10 +22,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def program_of(name: str, backend: str, team: Team) -> AnyProgram:
-    b = all_programs(Part(weights=RandomWeights(team)))[name]
-    if backend == "native":
-        return make_program(b.setup, b.fused(), team)
-    return reference(b, b.fused(), Numbers(torch.float64, rounded=False))
+    return recurrent_program(name, backend, team, Numbers(torch.float64, rounded=False))
 
 
 def samples(found: Sequence[Any], sequence: int = 0) -> list[Any]:
@@ -78,7 +73,7 @@ class Drafted:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_draft_tokens_change_no_bit(name: str, seed: int, backend: str, team: Team) -> None:
     program = program_of(name, backend, team)
     expected = [decoded(program, slot, prompt) for slot, prompt in enumerate(PROMPTS)]
@@ -93,7 +88,7 @@ def test_draft_tokens_change_no_bit(name: str, seed: int, backend: str, team: Te
         assert_same(each.found[:NEW], each.expected, backend)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_snapshots_hold_what_is_certain(name: str, backend: str, team: Team) -> None:
     program = program_of(name, backend, team)
     (expected, _), prompt = [decoded(program, slot, PROMPTS[slot]) for slot in (0, 1)], PROMPTS[0]

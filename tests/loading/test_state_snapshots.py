@@ -5,17 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from driven_programs import AnyProgram, RandomWeights, Told, logprobs, reference, run, start
+from driven_programs import RECURRENT, AnyProgram, Told, logprobs, recurrent_program, run, start
 from numaserve.kernels import Team
-from numaserve.workers.program.native import make_program
 from numaserve.workers.program.reference.numbers import DECLARED
 
-from tests.support.recorded_programs import VOCAB, Part, all_programs
+from tests.support.recorded_programs import VOCAB
 
 States = Sequence[tuple[int, int, list[tuple[int, int]]]]
 TOKENS: list[int] = np.random.default_rng(0).integers(0, VOCAB, 45).tolist()
 OTHERS: list[int] = np.random.default_rng(1).integers(0, VOCAB, 45).tolist()
-NAMES = [f"{name}, 1" for name in ("recurrent", "gated, bf16", "gated, int8")]
 MARKS = [(1, 2), (8, 0), (32, 1)]
 
 
@@ -25,10 +23,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def program_of(name: str, backend: str, team: Team) -> AnyProgram:
-    b = all_programs(Part(weights=RandomWeights(team)))[name]
-    if backend == "native":
-        return make_program(b.setup, b.fused(), team)
-    return reference(b, b.fused(), DECLARED)
+    return recurrent_program(name, backend, team, DECLARED)
 
 
 def chunk(
@@ -43,7 +38,7 @@ def whole(program: AnyProgram, states: States = ()) -> list[Told]:
     return chunk(program, 0, 44, states=states)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_marks_change_no_result(name: str, backend: str, team: Team) -> None:
     plain, marked = (program_of(name, backend, team) for _ in range(2))
     expected = whole(plain)
@@ -52,7 +47,7 @@ def test_marks_change_no_result(name: str, backend: str, team: Team) -> None:
     assert whole(marked, [(0, -1, [(position, position % 2) for position in (43, 44)])]) == expected
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 @pytest.mark.parametrize("other", [False, True])
 def test_another_sequence_goes_on_from_a_snapshot(name: str, other: bool, backend: str, team: Team) -> None:
     program = program_of(name, backend, team)
@@ -66,7 +61,7 @@ def test_another_sequence_goes_on_from_a_snapshot(name: str, other: bool, backen
         assert chunk(program, position, 44, slot=1, states=[(0, snapshot, [])]) == expected[position:]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_a_sequence_that_began_with_a_snapshot_goes_on_from_its_slot(name: str, backend: str, team: Team) -> None:
     program = program_of(name, backend, team)
     expected = whole(program, [(0, -1, [(8, 0)])])
@@ -83,7 +78,7 @@ def test_a_sequence_that_began_with_a_snapshot_goes_on_from_its_slot(name: str, 
     np.testing.assert_allclose(logprobs(again), logprobs(expected[9:]), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_every_cut_with_a_mark_at_it_has_the_same_bits(name: str, team: Team) -> None:
     program = program_of(name, "native", team)
     expected = whole(program)

@@ -38,7 +38,7 @@ def more_pages_are_found_than_states(_right: Callable[..., Node], _cache: KVCach
 def shallow_anchors_lose_their_snapshots_first(
     _right: Callable[..., Any], anchors: Anchors, _kind: MarkKind
 ) -> Anchor | None:
-    """What most sequences share is the first to go."""
+    """Prefixes that most sequences share are evicted first."""
     others = [each for each in anchors._of.values() if each.snapshot not in anchors._named]
     return min(others, key=lambda each: each.node.depth, default=None)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.masks.matcher import ConstraintFailed, MaskState
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest
@@ -110,11 +109,6 @@ async def test_the_same_bits_alone_batched_cached_chunked_and_retracted(
         assert info["retractions"] > 0
         assert isinstance(info["prefix_hit_tokens"], int)
         assert info["prefix_hit_tokens"] > 0
-
-
-@pytest.fixture
-def drafts_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CostModel, "describe", lambda *_: None)
 
 
 @pytest.mark.usefixtures("drafts_are_free")

@@ -5,12 +5,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from numaserve.server.config.option_types import DrafterName
 from numaserve.server.engine.config import EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.speculation.drafter import Drafters
+from numaserve.server.speculation.server_drafters import ServerDrafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.shm_comm.mask_board import create_mask_board
@@ -38,8 +40,12 @@ async def real_engine(
     settings: ModelSettings = DEFAULT_SETTINGS,
     metrics: Metrics | None = None,
     drafters: Drafters | None = None,
+    speculative: tuple[DrafterName, ...] = (),
 ) -> AsyncIterator[Engine]:
-    """A model on `tp` ranks of `threads` unpinned threads each, until the context ends. Its texts mean nothing."""
+    """A model on `tp` ranks of `threads` unpinned threads each, until the context ends. Its texts mean nothing.
+
+    Draft tokens are those of the server's drafters that `speculative` names, or of `drafters`.
+    """
     config = load_model_config(model)
     wide = max(limits.max_step_tokens * (config.hidden_size + 32), limits.max_logit_rows * (config.vocab_size + 32))
     launches = [
@@ -51,6 +57,8 @@ async def real_engine(
             nodes=[0] * tp,
             weights=[threads] * tp,
             num_pages=limits.num_pages,
+            num_snapshots=limits.num_snapshots,
+            max_drafts=limits.max_drafts,
             context_length=limits.context_length,
             max_running_requests=limits.max_running_requests,
             max_step_tokens=limits.max_step_tokens,
@@ -67,9 +75,16 @@ async def real_engine(
     ring = partial(create_segment, tp, threads, -(-4 * wide // 4096) * 4096)
     board = partial(create_mask_board, mask_rows(limits.max_running_requests), config.vocab_size)
     engine = Engine(
-        EngineConfig("real", "0", step_deadline_s=_PATIENCE_S, overlap=overlap, mask_patience_s=mask_patience_s),
+        EngineConfig(
+            "real",
+            "0",
+            step_deadline_s=_PATIENCE_S,
+            overlap=overlap,
+            mask_patience_s=mask_patience_s,
+            drafters=speculative,
+        ),
         Supervisor(GroupSpec(launches, ring if tp > 1 else None, board_factory=board)),
-        Scheduler(limits, drafters=drafters),
+        Scheduler(limits, drafters=ServerDrafters(speculative) if speculative else drafters),
         ByteTokenizer(),
         metrics or Metrics("real"),
     )

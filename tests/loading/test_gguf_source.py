@@ -260,5 +260,5 @@ def test_all_end_tokens_of_the_file_are_read(tmp_path: Path) -> None:
 
 
 def test_an_architecture_that_is_not_supported_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"'mamba' is not supported \(similar supported names: llama\); use a "):
-        load_model_config(write(tmp_path / "model.gguf", "mamba", {}))
+    with pytest.raises(OperatorError, match=r"'llama5' is not supported \(similar supported names: llama, llama4\)"):
+        load_model_config(write(tmp_path / "model.gguf", "llama5", {}))

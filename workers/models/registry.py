@@ -5,10 +5,11 @@ import functools
 import pkgutil
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib import import_module
 
 from numaserve.workers import models
-from numaserve.workers.interface.errors import OperatorError, nearest
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.family import Family
 
@@ -24,7 +25,7 @@ def families() -> dict[str, Family]:
 def family_of(architecture: str, where: str) -> Family:
     """Return the family that runs one of Hugging Face's architectures.
 
-    Raises `OperatorError` with the supported architectures of the most similar names.
+    Raises `OperatorError` with the most similar names of supported architectures.
     """
     known = {name: family for family in families().values() for name in family.architectures}
     if architecture not in known:
@@ -43,13 +44,23 @@ def gguf_family(architecture: str, metadata: Fields) -> Family:
 
 
 def _unsupported(architecture: str, where: str, names: Iterable[str]) -> OperatorError:
-    by_stem = {_stem(name): name for name in names}
-    near = [by_stem[stem] for stem in nearest(_stem(architecture), by_stem)]
+    near = _nearest(_stem(architecture), names)
     hint = f" (similar supported names: {', '.join(near)})" if near else ""
     return OperatorError(
         f"{where}: architecture {architecture[:100]!r} is not supported{hint}; use a model of a family"
         " listed in docs/models.md"
     )
+
+
+def _nearest(stem: str, names: Iterable[str]) -> list[str]:
+    """Return at most three of `names` that begin with the word of the same families, the most similar name first.
+
+    Spelling alone was rejected: it takes Mamba for Llama, and sees nothing in common in Kimi Linear and Kimi K2.5.
+    """
+    words = {re.split("[^a-z]", name)[0] for name in families()}
+    word = max(filter(stem.startswith, words), key=len, default=None)
+    by_stem = {} if word is None else {other: name for name in names if (other := _stem(name)).startswith(word)}
+    return [by_stem[other] for other in get_close_matches(stem, by_stem, n=3, cutoff=0.0)]
 
 
 def _stem(architecture: str) -> str:

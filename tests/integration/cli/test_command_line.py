@@ -186,9 +186,9 @@ def test_states_that_are_too_large_are_refused_before_a_worker_starts(
 def test_an_unsupported_architecture_is_named_with_those_that_are_supported(
     capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
-    (Path(model) / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MambaForCausalLM"]}))
+    (Path(model) / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["Llama5ForCausalLM"]}))
     line = mistake(capsys, "serve", model, "--port", "0")
-    assert "'MambaForCausalLM' is not supported" in line
+    assert "'Llama5ForCausalLM' is not supported" in line
     assert "LlamaForCausalLM" in line
 
 

@@ -38,7 +38,7 @@ def test_two_geometries_and_a_window_change_no_bit(tmp_path: Path, tp: int, kv_c
 @pytest.mark.parametrize("tp", [1, 2, 3])
 def test_a_state_changes_no_bit(tmp_path: Path, tp: int) -> None:
     model = save_echo(tmp_path / "model")
-    assert not load_model_config(model).reuses_prefixes
+    assert load_model_config(model).has_states
     with make_group(model, tp) as group:
         alone = answers_alone(group)
         for ahead, changes in ((1, {}), (2, {"max_step_tokens": 64}), (2, {"num_pages": FEW_PAGES})):

@@ -37,7 +37,7 @@ def test_layers_are_numbered_within_their_kind(tmp_path: Path) -> None:
     narrow, wide = shape.caches
     assert (narrow.heads.query, narrow.heads.kv, narrow.heads.dim, narrow.window, narrow.layers) == (2, 1, 64, 0, 2)
     assert (wide.heads.dim, wide.window, wide.layers) == (128, 100, 2)
-    assert model.reuses_prefixes
+    assert not model.has_states
     places = model.decoder.layer_caches(model.partition([1]).ranks[0]).places
     assert places == (CacheIndex(0, 0), CacheIndex(1, 0), CacheIndex(0, 1), CacheIndex(1, 1))
 

@@ -357,4 +357,4 @@ def test_all_delta_networks_are_of_one_kind_of_state(folder: Path) -> None:
     assert len({each.cache for each in deltas}) == 1
     shape = config.decoder.shape(config.partition([1]).ranks[0])
     assert [kind.layers for kind in shape.states] == [len(deltas)]
-    assert not config.reuses_prefixes
+    assert config.has_states

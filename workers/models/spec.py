@@ -58,9 +58,9 @@ class ModelConfig:
         return any(isinstance(cache, Latent) for cache in self.decoder.keeps)
 
     @property
-    def reuses_prefixes(self) -> bool:
-        """Whether the pages of a prefix are all that a sequence needs to continue from it."""
-        return all(cache.is_paged for cache in self.decoder.keeps)
+    def has_states(self) -> bool:
+        """True if layers keep states: the pages of a prefix are then not enough to continue from it."""
+        return not all(cache.is_paged for cache in self.decoder.keeps)
 
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
         """Return the division of the model among ranks with these shares, their cores."""

@@ -130,7 +130,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         max_step_tokens=tokens,
         max_logit_rows=max_logit_rows(options),
         weight_formats=partition.weight_formats(),
-        reuses_prefixes=model.reuses_prefixes or memory.num_snapshots > 0,
+        reuses_prefixes=not model.has_states or memory.num_snapshots > 0,
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *memory.notes),
@@ -151,7 +151,7 @@ def check_draft_model(options: DeploymentOptions) -> None:
 
     A draft model reads its own draft tokens, and goes back to any position when they are rejected.
     """
-    if options.draft is not None and not options.draft.config.reuses_prefixes:
+    if options.draft is not None and options.draft.config.has_states:
         raise OperatorError(
             "--draft-model needs a model without recurrent layers, because it goes back when draft tokens are rejected,"
             " and this draft model has some: choose another one"

@@ -55,7 +55,7 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
     context, notes = _choose_context(options, model, caches.num_pages, sum(needs.per_page))
     if caches.slots < options.max_running_requests:
         notes += (_fewer_slots(options, needs, caches.slots),)
-    if not (model.reuses_prefixes or caches.num_snapshots) and options.state_cache_gib is None:
+    if model.has_states and not caches.num_snapshots and options.state_cache_gib is None:
         notes += (_NO_SNAPSHOTS,)
     num_pages = min(caches.num_pages, caches.slots * pages_of(context) + 1)
     return Fitting(partition, needs, caches.slots, num_pages, caches.num_snapshots, context, notes)

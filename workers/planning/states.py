@@ -41,7 +41,7 @@ def slot_counts(options: DeploymentOptions, model: ModelConfig) -> Iterator[int]
     """Yield the numbers of slots to try, the preferred one first."""
     count = options.max_running_requests
     yield count
-    while options.may_run_fewer and not model.reuses_prefixes and count > 1:
+    while options.may_run_fewer and model.has_states and count > 1:
         count //= 2
         yield count
 
@@ -52,7 +52,7 @@ def max_drafts(options: DeploymentOptions, model: ModelConfig, partition: Partit
     A slot keeps what its states need to go on from each draft token of the last step. This takes up to a quarter of the
     memory of the states, unless that would be very few draft tokens.
     """
-    if not options.drafts or model.reuses_prefixes:
+    if not (options.drafts and model.has_states):
         return 0
     decoder = model.decoder
     states, draft = (sum(map(count, partition.ranks)) for count in (decoder.state_bytes, decoder.draft_bytes))
@@ -66,7 +66,7 @@ def draft_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) 
 
 def check_state_cache(options: DeploymentOptions, model: ModelConfig) -> None:
     """Raise `OperatorError` for snapshots of a model that has no states."""
-    if options.state_cache_gib and model.reuses_prefixes:
+    if options.state_cache_gib and not model.has_states:
         raise OperatorError(
             f"--state-cache-gib {options.state_cache_gib:g} needs a model with recurrent layers, and this model has"
             " none: leave the option out"

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from numaserve.server.cli.cache_columns import CacheColumns
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.products import products_text
@@ -88,11 +89,11 @@ def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
 
 
 def _memory_table(nodes: list[NodeMemory]) -> Table:
-    has_states = any(node.states for node in nodes)
-    caches = ("KV cache", "states") if has_states else ("KV cache",)
-    table = _table("Memory", "node", "ranks", "weights", *caches, "scratch (about)", "needed", "available", "fits")
+    caches = CacheColumns(any(node.states for node in nodes))
+    sums = ("needed", "available", "fits")
+    table = _table("Memory", "node", "ranks", "weights", *caches.names, "scratch (about)", *sums)
     for node in nodes:
-        cached = (node.kv_cache, node.states) if has_states else (node.kv_cache,)
+        cached = caches.sizes(node.kv_cache, node.states)
         sizes = (node.weights, *cached, node.scratch, node.needed, node.usable)
         table.add_row(str(node.node), str(node.ranks), *map(format_bytes, sizes), "yes" if node.fits else "no")
     return table

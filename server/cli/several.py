@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from numaserve.server.cli.cache_columns import CacheColumns
 from numaserve.server.gateway.models.models_file import read_models_file
 from numaserve.server.gateway.models.placement import Placed, check_together, place_models
 from numaserve.workers.planning.needs import format_bytes
@@ -14,15 +15,14 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
     """Print the placement of each model. Raises `OperatorError` for models that cannot be loaded together."""
     models = read_models_file(path, max_loaded)
     plan = place_models(models, machine)
-    has_states = any(each.deployment.has_states for each in plan.placed.values())
-    caches = ("KV cache", "states") if has_states else ("KV cache",)
+    caches = CacheColumns(any(each.deployment.has_states for each in plan.placed.values()))
     table = Table(
-        *("model", "node", "cores", "ranks", "weights", *caches, "scratch", "context", "loaded"),
+        *("model", "node", "cores", "ranks", "weights", *caches.names, "scratch", "context", "loaded"),
         title="Models",
         title_justify="left",
     )
     for name, placed in plan.placed.items():
-        for row in _rows(name, placed, has_states=has_states):
+        for row in _rows(name, placed, caches):
             table.add_row(*row)
     console.print(table)
     for name, placed in plan.placed.items():
@@ -36,7 +36,7 @@ def print_models(console: Console, path: Path, machine: Topology, max_loaded: in
     check_together(plan, models.max_loaded)
 
 
-def _rows(name: str, placed: Placed, *, has_states: bool) -> list[tuple[str, ...]]:
+def _rows(name: str, placed: Placed, caches: CacheColumns) -> list[tuple[str, ...]]:
     """Return a row for each node; the first row also has the figures of the model."""
     place, rows = placed.spec.place, list[tuple[str, ...]]()
     when = "pinned" if place.pinned else place.load
@@ -44,8 +44,7 @@ def _rows(name: str, placed: Placed, *, has_states: bool) -> list[tuple[str, ...
         ranks = [each for each in placed.deployment.ranks if each.node == node.id]
         sizes = (
             sum(each.weight_bytes for each in ranks),
-            sum(each.kv_bytes for each in ranks),
-            *([sum(each.state_bytes for each in ranks)] if has_states else []),
+            *caches.sizes(sum(each.kv_bytes for each in ranks), sum(each.state_bytes for each in ranks)),
             sum(each.scratch_bytes for each in ranks),
         )
         cores = format_cpu_list(cpu for each in ranks for cpu in each.cpus)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from numaserve.server.cli.cache_columns import CacheColumns
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
 from numaserve.server.config.serve import load_config
@@ -97,11 +98,11 @@ def _print_facts(console: Console, machine: Topology) -> None:
 def _ranks_table(deployment: Deployment, name: str) -> Table:
     dtype = deployment.launches[0].settings.kv_cache_dtype
     title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages in {dtype}"
-    caches = ("KV cache", "states") if deployment.has_states else ("KV cache",)
-    table = Table("rank", "node", "cores", "weights", *caches, "scratch (about)", title=title, title_justify="left")
+    caches = CacheColumns(deployment.has_states)
+    heads = ("rank", "node", "cores", "weights", *caches.names, "scratch (about)")
+    table = Table(*heads, title=title, title_justify="left")
     for rank in deployment.ranks:
-        of_caches = (rank.kv_bytes, rank.state_bytes) if deployment.has_states else (rank.kv_bytes,)
-        sizes = (rank.weight_bytes, *of_caches, rank.scratch_bytes)
+        sizes = (rank.weight_bytes, *caches.sizes(rank.kv_bytes, rank.state_bytes), rank.scratch_bytes)
         table.add_row(
             str(rank.rank), str(rank.node), format_cpu_list(rank.cpus), *(format_bytes(size) for size in sizes)
         )

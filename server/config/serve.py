@@ -107,9 +107,9 @@ class ServeConfig(BaseModel):
         ge=0,
         le=1 << 14,
         description="Size of the cached states of a model with recurrent layers, of all ranks together, in GiB. A "
-        "shared prompt prefix is reused up to a cached state. 0 caches none. Default: a quarter of the memory that "
-        "weights, scratch and running sequences leave, or more where the KV cache needs less than the rest; at most 8 "
-        "states for each running sequence.",
+        "shared prompt prefix is reused up to a cached state. 0 caches none. The default is larger where the KV cache "
+        "needs less than the rest, up to 8 states for each running sequence. Default: a quarter of the memory that "
+        "weights, scratch and running sequences leave.",
     )
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Fraction of a node's free memory for weights, scratch and caches."

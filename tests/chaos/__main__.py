@@ -8,10 +8,10 @@ import random
 import signal
 import sys
 
-from tests.chaos.model import FAMILIES
 from tests.chaos.report import Report
 from tests.chaos.run import Options, run
 from tests.chaos.served import ROOT
+from tests.support.chat_model import FAMILIES
 
 LOGS = ROOT / "build" / "chaos"
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.model import DRAFT, FAMILIES, MODEL, write_model
 from tests.chaos.report import Report
 from tests.chaos.served import oracle, under_chaos
 from tests.chaos.site import Load, Site, answers_of
 from tests.chaos.traffic import Request, draw_embeddings, draw_requests
+from tests.support.chat_model import DRAFT, FAMILIES, MODEL, write_model
 
 _EMBEDDING = {"task": "embed"}
 _EMBEDDING_CLIENTS = 4

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.model import MODEL
+from tests.support.chat_model import MODEL
 from tests.support.demo import ALICE
 
 Body = dict[str, Any]

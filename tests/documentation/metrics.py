@@ -15,15 +15,20 @@ _OF_LIBRARY = "process_"  # whose names and texts are not this project's
 _SUFFIX = {"counter": "_total", "info": "_info"}
 
 
-def metrics() -> str:
-    """Each metric with its labels, and their values where they are words."""
+def registry() -> CollectorRegistry:
+    """Return the metrics of a server whose model has recurrent layers."""
     shown = Metrics("m")
     shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     shown.request_over_limit("alice")
     shown.describe(version="", model="", isa="", tp=0)
     shown.describe_cache(page_size=0, num_pages=0, dtype="", prefix_cache=True)
     shown.snapshots(free=0, cached=0, active=0)
-    return _table(shown.registry)
+    return shown.registry
+
+
+def metrics() -> str:
+    """Each metric with its labels, and their values where they are words."""
+    return _table(registry())
 
 
 def fleet_metrics() -> str:

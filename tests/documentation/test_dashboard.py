@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from numaserve.server.metrics.metrics import Metrics
 
+from tests.documentation.metrics import registry
 from tests.documentation.parts import ROOT
 
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -19,12 +19,8 @@ SHOWN = {title: panel for title, panel in PANELS.items() if panel["type"] != "ro
 
 @pytest.fixture(scope="module")
 def families() -> set[str]:
-    metrics = Metrics("m")
-    metrics.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
-    metrics.request_over_limit("a key")
-    return {sample.name for metric in metrics.registry.collect() for sample in metric.samples} | {
-        metric.name for metric in metrics.registry.collect()
-    }
+    collected = list(registry().collect())
+    return {sample.name for metric in collected for sample in metric.samples} | {metric.name for metric in collected}
 
 
 def names_in(panel: dict[str, Any]) -> set[str]:
@@ -60,7 +56,7 @@ def test_every_family_of_the_server_s_own_is_shown_or_alerted_of() -> None:
     alerts = (ROOT / "deploy" / "alerts.yml").read_text()
     shown = set().union(*map(names_in, SHOWN.values()))
     text = " ".join(shown) + alerts + json.dumps(DASHBOARD["templating"])
-    own = {metric.name for metric in Metrics("m").registry.collect() if metric.name.startswith("numaserve")}
+    own = {metric.name for metric in registry().collect() if metric.name.startswith("numaserve")}
     # Details that the pages above lead to, when somebody looks for the reason.
     beside = {
         "numaserve_prefill_time_seconds",

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 
+from tests.support.chat_model import HYBRID, write_model
 from tests.support.real_server import PATIENCE_S, RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +92,8 @@ class Prometheus:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that has scraped a server for a while, which was at work meanwhile."""
     folder = tmp_path_factory.mktemp("prometheus")
-    with RealServer("--tp", "2", "--threads-per-worker", "1", "--kv-cache-gib", "0.125") as server:
+    model = str(write_model(folder, family=HYBRID))  # which has metrics that others lack
+    with RealServer("--tp", "2", "--threads-per-worker", "1", "--kv-cache-gib", "0.125", model=model) as server:
         prometheus = Prometheus([server.url.removeprefix("http://")], folder)
         try:
             _work(server, prometheus)

@@ -2,14 +2,16 @@
 
 They are in llama.cpp, which llama-cpp-python's source distribution carries; pip downloads that into `build/templates`,
 in an environment of its own. Each template writes a conversation in which a tool was called; the format chosen for the
-template must read the call that it wrote. Prints a table; the exit status is 1 where one does not.
+template must read the call that it wrote. A template writes the thoughts of earlier answers again or leaves them out,
+as expected. Prints a table; the exit status is 1 where something is wrong.
 """
 
 import sys
 from pathlib import Path
 
 from tests.support.llama_cpp import PACKAGE, VERSION, llama_cpp_files
-from tests.templates.expected import EXPECTED, WRITE_NO_CALLS
+from tests.templates.expected import EXPECTED, KEPT_THOUGHTS, WRITE_NO_CALLS
+from tests.templates.kept_thoughts import NEVER, kept_thoughts
 from tests.templates.written_calls import WRITES_NO_CALL, Outcome, try_template
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "templates"
@@ -21,15 +23,20 @@ def main() -> int:
     folder = llama_cpp_files(FOLDER, TEMPLATES) / TEMPLATES
     templates = {path.name: path.read_text() for path in sorted(folder.glob("*.jinja"))}
     outcomes = {name: try_template(template) for name, template in templates.items()}
+    kept = {name: kept_thoughts(template) for name, template in templates.items()}
+    verdicts = {name: _verdict(name, outcomes[name], kept[name]) for name in templates}
     for name, outcome in outcomes.items():
-        print(f"{name:58} {outcome.calls or '-':14} {outcome.thoughts or '-':12} {_verdict(name, outcome)}")
-    missing = EXPECTED.keys() - templates.keys()
+        formats = f"{outcome.calls or '-':14} {outcome.thoughts or '-':12}"
+        print(f"{name:58} {formats} {kept[name]:9} {verdicts[name]}")
+    missing = (EXPECTED.keys() | KEPT_THOUGHTS.keys()) - templates.keys()
     for name in sorted(missing):
         print(f"{name:58} is not in {PACKAGE} {VERSION}")
-    return int(bool(missing) or any(_verdict(name, outcome) != "right" for name, outcome in outcomes.items()))
+    return int(bool(missing) or set(verdicts.values()) != {"right"})
 
 
-def _verdict(name: str, outcome: Outcome) -> str:
+def _verdict(name: str, outcome: Outcome, kept: str) -> str:
+    if kept != (expected_kept := KEPT_THOUGHTS.get(name, NEVER)):
+        return f"WRONG: earlier thoughts are expected {expected_kept}"
     expected = EXPECTED.get(name, (None, None))
     if (outcome.calls, outcome.thoughts) != expected:
         return f"WRONG: {expected} is expected"

@@ -1,5 +1,7 @@
 """The formats of calls and of thoughts of each template; those that are not here have neither."""
 
+from tests.templates.kept_thoughts import ALWAYS, IN_LOOPS
+
 _TEMPLATES: dict[tuple[str | None, str | None], list[str]] = {
     ("apriel", None): ["Apriel-1.6-15b-Thinker-fixed", "unsloth-Apriel-1.5"],
     ("cohere", "cohere"): ["Cohere2MoE", "CohereForAI-c4ai-command-r7b-12-2024-tool_use"],
@@ -57,6 +59,40 @@ _TEMPLATES: dict[tuple[str | None, str | None], list[str]] = {
     ],
 }
 EXPECTED = {f"{name}.jinja": formats for formats, names in _TEMPLATES.items() for name in names}
+
+# Templates that write the thought of an earlier answer again.
+_KEPT_THOUGHTS: dict[str, list[str]] = {
+    IN_LOOPS: [
+        "GLM-4.6",
+        "GLM-4.7-Flash",
+        "LFM2.5-8B-A1B",
+        "MiniMax-M2",
+        "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+        "Qwen-Qwen3-0.6B",
+        "Qwen3.5-4B",
+        "StepFun3.5-Flash",
+        "google-gemma-4-31B-it",
+        "google-gemma-4-31B-it-interleaved",
+        "openai-gpt-oss-120b",
+        "openbmb-MiniCPM5-1B",
+    ],
+    ALWAYS: [
+        "Bielik-11B-v3.0-Instruct",
+        "ByteDance-Seed-OSS",
+        "Cohere2MoE",
+        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+        "Kimi-K3",
+        "MiniMax-M3",
+        "Spark2.5",
+        "inclusionai-ling-3.0-flash",
+        "muse-glimmer",
+        "poolside-Laguna-S-2.1",
+        "poolside-Laguna-XS-2.1",
+        "poolside-Laguna-XS.2",
+        "tencent-Hy3",
+    ],
+}
+KEPT_THOUGHTS = {f"{name}.jinja": kept for kept, names in _KEPT_THOUGHTS.items() for name in names}
 
 WRITE_NO_CALLS = {
     "ibm-granite-granite-3.3-2B-Instruct.jinja",  # the calls of an earlier answer are its content

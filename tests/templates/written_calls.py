@@ -73,8 +73,8 @@ def _written(template: str) -> Iterator[tuple[str, str]]:
     """The answer that calls, and the prompt before it, for each form of calls that the template takes."""
     for message in _messages():
         try:
-            prompt = _render(template, [USER], add_generation_prompt=True)
-            whole = _render(template, [USER, message], add_generation_prompt=False)
+            prompt = render(template, [USER], add_generation_prompt=True)
+            whole = render(template, [USER, message], add_generation_prompt=False)
         except (TemplateError, TypeError, KeyError, AttributeError):
             continue
         begin = prompt
@@ -95,7 +95,8 @@ def _messages() -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-def _render(template: str, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+def render(template: str, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+    """Return the text of `messages`, with one tool."""
     function = {"name": TOOL.name, "description": TOOL.description, "parameters": TOOL.parameters}
     return (
         make_environment()

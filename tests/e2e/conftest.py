@@ -1,8 +1,9 @@
-"""Servers and workers that are forked from processes which have imported what they need."""
+"""Servers and workers that are forked from processes which have imported what they need, and their instruction sets."""
 
 from collections.abc import Iterator
 
 import pytest
+from numaserve.kernels import _native
 from numaserve.server.costs.cost_model import CostModel
 
 from tests.support.forked import members_and_workers_forked, prepare
@@ -20,6 +21,22 @@ def _cheap_processes() -> Iterator[None]:
     prepare(["numaserve.workers.process.main"])
     with members_and_workers_forked():
         yield
+
+
+def _instruction_sets() -> list[object]:
+    names = _native.available_isas()
+    return [
+        pytest.param(name, marks=pytest.mark.amx if name == "amx" else ())
+        for name in names
+        if name != "amx_emulated" or "amx" not in names
+    ]
+
+
+@pytest.fixture(scope="module", params=_instruction_sets())
+def isa(request: pytest.FixtureRequest) -> str:
+    """Return each instruction set that the machine can run. Tiles are emulated where it has none: tests/kernels shows
+    that an emulated product is the real one."""
+    return request.param
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from tests.support.same_bits import (
     FEWEST_PAGES,
     QUANTIZED,
     few_requests,
-    instruction_sets,
     make_group,
     save_tiny_model,
     scheduler_config,
@@ -26,11 +25,6 @@ FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 SNAPSHOTS = 6
 PROMPT = np.random.default_rng(1).integers(3, VOCAB, 65).tolist()  # as many scores as a step has rows of logits
 PAGES = list(range(-(-len(PROMPT) // PAGE_SIZE)))
-
-
-@pytest.fixture(scope="module", params=instruction_sets())
-def isa(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])

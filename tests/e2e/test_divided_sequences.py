@@ -10,7 +10,6 @@ from tests.support.rank_group import RankGroup
 from tests.support.same_bits import (
     CONTEXT,
     FEW_PAGES,
-    instruction_sets,
     make_group,
     random_requests,
     save_tiny_model,
@@ -29,7 +28,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("tp", [2, 3])
-@pytest.mark.parametrize("isa", instruction_sets())
 def test_dividing_long_sequences_changes_no_bit(model: Path, isa: str, tp: int) -> None:
     requests = [each for each in random_requests() if len(each.prompt) + each.max_new_tokens >= FROM]
     with make_group(model, tp, isa=isa, context_parallel_from=NEVER) as group:
@@ -46,7 +44,6 @@ def test_dividing_long_sequences_changes_no_bit(model: Path, isa: str, tp: int) 
 
 
 @pytest.mark.parametrize("tp", [2, 3])
-@pytest.mark.parametrize("isa", instruction_sets())
 def test_dividing_sequences_with_draft_tokens_changes_no_bit(model: Path, isa: str, tp: int) -> None:
     requests = [each for each in random_requests() if len(each.prompt) + each.max_new_tokens >= FROM]
     with make_group(model, tp, isa=isa, context_parallel_from=FROM_OF_FEW) as group:

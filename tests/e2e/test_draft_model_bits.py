@@ -12,7 +12,6 @@ from tests.support.same_bits import (
     FEWEST_PAGES,
     GREEDY,
     few_requests,
-    instruction_sets,
     make_group,
     random_requests,
     save_tiny_model,
@@ -31,11 +30,6 @@ def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
 def plans_behind_drafts(traffic: Traffic) -> int:
     """The number of plans with draft tokens after tokens that only the workers knew."""
     return sum(any(seq.from_previous and seq.tokens for seq in plan.seqs) for plan in traffic.plans)
-
-
-@pytest.fixture(scope="module", params=instruction_sets())
-def isa(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(scope="module", params=[1, 2])

@@ -19,7 +19,7 @@ from numaserve.workers.interface.protocol import SamplingParams, TokenLogprobs
 from tests.support import checkpoints
 from tests.support.played_drafts import played
 from tests.support.real_engine import real_engine
-from tests.support.same_bits import instruction_sets, save_tiny_model, scheduler_config
+from tests.support.same_bits import save_tiny_model, scheduler_config
 from tests.support.scripted_matchers import ScriptedMatcher, some_tokens
 
 ALLOWED = some_tokens(checkpoints.VOCAB, 3, share=5)
@@ -84,17 +84,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model("llama", tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(params=instruction_sets())
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("NUMASERVE_ISA", request.param)
-    return request.param
+@pytest.fixture
+def workers_of_each_isa(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMASERVE_ISA", isa)
 
 
+@pytest.mark.usefixtures("workers_of_each_isa")
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("tp", [1, 2])
-async def test_the_same_bits_alone_batched_cached_chunked_and_retracted(
-    model: Path, isa: str, tp: int, overlap: bool
-) -> None:
+async def test_the_same_bits_alone_batched_cached_chunked_and_retracted(model: Path, tp: int, overlap: bool) -> None:
     some = requests()
     async with real_engine(model, tp, limits=LIMITS, overlap=overlap, threads=3 - tp) as engine:
         alone = [await answer_of(engine, request) for request in some]
@@ -111,9 +109,9 @@ async def test_the_same_bits_alone_batched_cached_chunked_and_retracted(
         assert info["prefix_hit_tokens"] > 0
 
 
-@pytest.mark.usefixtures("drafts_are_free")
+@pytest.mark.usefixtures("drafts_are_free", "workers_of_each_isa")
 @pytest.mark.parametrize("tp", [1, 2])
-async def test_draft_tokens_right_wrong_and_forbidden_change_no_bit(model: Path, isa: str, tp: int) -> None:
+async def test_draft_tokens_right_wrong_and_forbidden_change_no_bit(model: Path, tp: int) -> None:
     some = requests()
     async with real_engine(model, tp, limits=LIMITS) as engine:
         alone = [await answer_of(engine, request) for request in some]

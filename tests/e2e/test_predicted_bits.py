@@ -14,7 +14,6 @@ from tests.support.same_bits import (
     FEWEST_PAGES,
     GREEDY,
     few_requests,
-    instruction_sets,
     make_group,
     random_requests,
     scheduler_config,
@@ -39,11 +38,6 @@ def right_and_wrong(group: RankGroup, requests: list[Request]) -> tuple[int, int
         right += traffic.scheduler.drafted["mtp", True]
         wrong += traffic.scheduler.drafted["mtp", False]
     return right, wrong
-
-
-@pytest.fixture(scope="module", params=instruction_sets())
-def isa(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(scope="module", params=[1, 2])

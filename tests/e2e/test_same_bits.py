@@ -25,7 +25,6 @@ from tests.support.same_bits import (
     TINY_MODELS,
     demo_requests,
     few_requests,
-    instruction_sets,
     make_group,
     random_requests,
     save_tiny_model,
@@ -62,11 +61,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     name, formats, kv_cache_dtype = request.param
     model = save_tiny_model(name, tmp_path_factory.mktemp(name))
     return {"model": model, "formats": formats, "kv_cache_dtype": kv_cache_dtype}
-
-
-@pytest.fixture(scope="module", params=instruction_sets())
-def isa(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(scope="module", params=[1, 2])

@@ -15,7 +15,6 @@ from tests.support.same_bits import (
     FEWEST_PAGES,
     GREEDY,
     few_requests,
-    instruction_sets,
     make_group,
     random_requests,
     save_tiny_model,
@@ -32,11 +31,6 @@ def ways(few_pages: int) -> tuple[dict[str, Any], ...]:
     """Return limits without snapshots, with them, and with too few pages for all sequences."""
     cached: dict[str, Any] = {"enable_prefix_cache": True, "num_snapshots": SNAPSHOTS}
     return {}, {"max_step_tokens": 64}, cached, {**cached, "num_pages": few_pages}
-
-
-@pytest.fixture(scope="module", params=instruction_sets())
-def isa(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(scope="module", params=[1, 2])

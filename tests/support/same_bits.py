@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pytest
 import transformers as hf
-from numaserve.kernels import _native
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.interface.protocol import SamplingParams, WeightsCache
@@ -182,17 +180,6 @@ SAMPLED = (
         temperature=1.0, min_p=0.02, seed=3, presence_penalty=0.5, frequency_penalty=0.5, token_ids_logprob=[7]
     ),
 )
-
-
-def instruction_sets() -> list[object]:
-    """Parameters of a test that runs on every one that the machine can run. Tiles are emulated where it has none: that
-    an emulated product is the real one is shown by tests/kernels."""
-    names = _native.available_isas()
-    return [
-        pytest.param(name, marks=pytest.mark.amx if name == "amx" else ())
-        for name in names
-        if name != "amx_emulated" or "amx" not in names
-    ]
 
 
 def tiny_model(name: str, **fields: object) -> hf.PreTrainedModel:

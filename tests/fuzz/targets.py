@@ -22,6 +22,7 @@ from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.files.gguf_metadata import read_metadata
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import ProtocolError, decode_from_worker, decode_to_worker, encode
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.load import load_model_config, open_model, read_config
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -72,7 +73,7 @@ def _gguf(path: Path) -> None:
 
 
 def _safetensors(path: Path) -> None:
-    source = SafetensorsSource(path.parent)
+    source = SafetensorsSource(SafetensorsFiles(path.parent))
     for name in source.names():
         with suppress(OperatorError):  # a type that is not known
             tensor = source.part(name)
@@ -96,7 +97,7 @@ def _folder(path: Path) -> None:
         load_model_config,
         partial(read_sampling_defaults, "m"),
         check_pooling,
-        SafetensorsSource,
+        lambda folder: SafetensorsSource(SafetensorsFiles(folder)),
         load_tokenizer,
     ):
         with suppress(OperatorError):

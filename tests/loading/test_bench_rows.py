@@ -15,6 +15,7 @@ from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, time
 from numaserve.workers.bench.shapes import MODEL_SHAPES, SHAPES, random_checkpoint, write_checkpoint
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Ceilings
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -146,7 +147,7 @@ def test_only_what_is_named_is_measured() -> None:
 
 def test_a_random_checkpoint_is_a_model_and_is_gone_afterwards() -> None:
     with random_checkpoint("tiny") as folder:
-        config, source = load_model_config(folder), SafetensorsSource(folder)
+        config, source = load_model_config(folder), SafetensorsSource(SafetensorsFiles(folder))
         assert (config.hidden_size, config.num_layers, config.vocab_size) == (64, 2, 320)
         assert set(source.names()) == set(SHAPES["tiny"].tensors())
         assert all(seconds > 0 for seconds in read_seconds(checkpoint_files(folder), threads=2, repetitions=1))

@@ -14,8 +14,8 @@ from numaserve.workers.models.config import safetensors_files
 from numaserve.workers.models.config.gguf_file import open_gguf
 from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.config.gguf_parts import open_gguf_model
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.load import load_model_config, open_model
-from numaserve.workers.weights import safetensors_source
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.tensors import check_tensors
@@ -54,13 +54,13 @@ def test_code_named_by_auto_map_is_never_run(folder: Path, tmp_path: Path) -> No
 def test_a_pickle_is_refused_without_being_opened(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(OperatorError, match=f"{name}.*convert the weights to safetensors"):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 def test_a_pickle_that_is_called_safetensors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(OperatorError, match="not a valid safetensors file"):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 def safetensors_bytes(header: object, data: bytes = b"") -> bytes:
@@ -88,7 +88,7 @@ def safetensors_bytes(header: object, data: bytes = b"") -> bytes:
 def test_a_safetensors_header_that_lies_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(OperatorError, match="not a valid safetensors file"):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 _ONE = b'{"dtype":"F32","shape":[],"data_offsets":[0,4]}'
@@ -97,7 +97,7 @@ _ONE = b'{"dtype":"F32","shape":[],"data_offsets":[0,4]}'
 def test_a_tensor_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(b'{"a":%b,"a":%b}' % (_ONE, _ONE), b"\0" * 4))
     with pytest.raises(OperatorError, match=r"model.safetensors: not a valid .* \(an object has the name 'a' twice"):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 def test_a_tensor_that_two_files_have_is_refused_by_name(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_tensor_that_two_files_have_is_refused_by_name(tmp_path: Path) -> None
         json.dumps({"weight_map": dict(zip("ab", names, strict=True))})
     )
     with pytest.raises(OperatorError, match=r"tensor 'a' is in both .*model-1.safetensors and model-2.safetensors;"):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,17 @@ def test_a_header_of_too_much_is_refused_before_it_is_parsed(
         raise AssertionError("it is parsed")
 
     monkeypatch.setattr(safetensors_files, "parse_json", parse)
-    monkeypatch.setattr(safetensors_source, "safe_open", parse)
+    monkeypatch.setattr(safetensors_files, "safe_open", parse)
     (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(header, b"\0" * 4))
     with pytest.raises(OperatorError, match=reason):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 def test_a_dtype_that_cannot_be_packed_is_named(tmp_path: Path) -> None:
     header = {"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}
     (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(header, b"\0" * 4))
     with pytest.raises(OperatorError, match="tensor a is F8_E4M3"):
-        SafetensorsSource(tmp_path).tensor("a")
+        SafetensorsSource(SafetensorsFiles(tmp_path)).tensor("a")
 
 
 @pytest.mark.parametrize(
@@ -151,21 +151,21 @@ def test_an_index_that_points_elsewhere_is_refused(name: object, folder: Path, t
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     (inner / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(OperatorError, match="in weight_map is not a safetensors file in the same folder"):
-        SafetensorsSource(inner)
+        SafetensorsSource(SafetensorsFiles(inner))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "[" * 100_000])
 def test_an_index_that_is_no_index_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(OperatorError, match=r"index\.json"):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 def test_a_file_that_the_index_names_and_the_folder_lacks_is_named(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(OperatorError, match=r"model-00001-of-00002\.safetensors: missing"):
-        SafetensorsSource(tmp_path)
+        SafetensorsSource(SafetensorsFiles(tmp_path))
 
 
 @pytest.mark.parametrize("end", [0, 3, 8, 24, 40, 100, 300, 700, 1500, -100, -1000])

@@ -13,6 +13,7 @@ from numaserve.workers.interface.settings import WeightFormats
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.stored import Stored
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
@@ -99,7 +100,7 @@ def test_rows_decode_one_by_one_and_some_apart(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(12, 70)).astype(np.float32)
     written = mxfp4(values)
     save_file({f"m.{suffix}": each for suffix, each in written.tensors.items()}, tmp_path / "model.safetensors")
-    matrix = QuantizedMatrix(SafetensorsSource(tmp_path), "m", STORED, (12, 70))
+    matrix = QuantizedMatrix(SafetensorsSource(SafetensorsFiles(tmp_path)), "m", STORED, (12, 70))
     for rows in (range(12), range(3, 5), range(1, 12, 2)):
         expected = written.values[rows.start : rows.stop : rows.step]
         np.testing.assert_array_equal(matrix.decode(rows).dequantized(), expected)

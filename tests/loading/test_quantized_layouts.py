@@ -10,6 +10,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization import read_quantization
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.weights.quantized.coded import CodedTensor, e4m3_values, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix, parts_of
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -38,7 +39,9 @@ def matrix_of(
     tensors = {f"up.{suffix}": tensor for suffix, tensor in (written.tensors | edits).items()}
     save_file(tensors, folder / "model.safetensors")
     shape = (values.shape[0], values.shape[1])
-    return QuantizedMatrix(SafetensorsSource(folder), "up", stored_as(published), shape), written.values
+    return QuantizedMatrix(
+        SafetensorsSource(SafetensorsFiles(folder)), "up", stored_as(published), shape
+    ), written.values
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -16,6 +16,7 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.own_head import has_own_head
 from numaserve.workers.models.config.quantization import left_out, read_quantization
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.config.saved import as_saved
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of
@@ -27,25 +28,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model folder, or a GGUF model with its tables read. Reading them takes half as long as loading a small model,
-    so it is done once, for the configuration and for the weights."""
+    """A model folder, or a GGUF model with its tables read. Reading the tables takes half as long as loading a small
+    model, so it is done once, for the configuration and for the weights."""
 
     path: Path
     gguf: GGUFModel | None  # None: a folder
+    safetensors: SafetensorsFiles  # of a folder
 
 
 def open_model(path: Path) -> ModelFiles:
     """Return the model at `path`, a folder or a .gguf file. Raises `OperatorError` when there is none, or it is
     damaged."""
     if path.is_dir():
-        return ModelFiles(path, None)
+        return ModelFiles(path, None, SafetensorsFiles(path))
     if not path.is_file():
         raise OperatorError(f"{path}: no such file or folder; give a model folder, a .gguf file or a hub id")
     if path.suffix != ".gguf":
         raise OperatorError(f"{path}: not a model; give the folder that holds config.json, or a .gguf file")
     from numaserve.workers.models.config.gguf_parts import open_gguf_model  # noqa: PLC0415
 
-    return ModelFiles(path, open_gguf_model(path))
+    return ModelFiles(path, open_gguf_model(path), SafetensorsFiles(path))
 
 
 def load_model_config(path: Path, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:
@@ -71,11 +73,11 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
 def read_whole_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig:
     """Return the configuration with all parts that the checkpoint claims to have; `pooled`: it may be of a class
     without a head."""
-    return _load_hf_config(files.path, pooled=pooled) if files.gguf is None else gguf_config(files.gguf)
+    return _load_hf_config(files, pooled=pooled) if files.gguf is None else gguf_config(files.gguf)
 
 
-def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
-    path = folder / "config.json"
+def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
+    path = files.path / "config.json"
     if not is_there(path):
         raise OperatorError(f"{path}: missing; give the folder of a complete checkpoint")
     fields = Fields(read_json(path), str(path))
@@ -86,12 +88,12 @@ def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
     architecture = re.sub("Model$", "ForCausalLM", architectures[0]) if pooled else architectures[0]
     config = family_of(architecture, str(path)).configure(fields, architecture)
     if config.aliases:
-        config = as_saved(config, folder)
+        config = as_saved(config, files.safetensors)
     head = config.decoder.head
-    if head is not None and head.tied and has_own_head(folder):
+    if head is not None and head.tied and has_own_head(files.safetensors):
         config = config.with_own_head()
     config = replace(config, stored=read_quantization(fields, config), left_out=_left_out(fields))
-    generation = folder / "generation_config.json"
+    generation = files.path / "generation_config.json"
     if not is_there(generation):
         return config
     # Chat models often end a turn with a token that only this file names.

@@ -61,6 +61,7 @@ class RankWeights:
         # Whole pages: a plan's positions are checked against a slot's page table, not against the context length.
         positions = _pages_per_slot(self.launch) * PAGE_SIZE
         loader = RankLoader(self._files, self.config, self.part, positions, self.launch.weights_cache)
+        del self._files  # the tables of a large checkpoint take tens of megabytes
         self.loaded = loader.load(node.team, report)
 
 

@@ -19,7 +19,7 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
         from numaserve.workers.weights.gguf_source import GGUFSource  # noqa: PLC0415
 
         return GGUFSource(files.gguf, GgufNames(config.decoder, config.skipped_layers))
-    source, stacks = SafetensorsSource(files.path), stacks_of(config.decoder)
+    source, stacks = SafetensorsSource(files.safetensors), stacks_of(config.decoder)
     if not stacks:
         return source
     return StackedSource(source, stacks, find_names(source.names(), config.prefixes, config.aliases))

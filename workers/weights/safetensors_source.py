@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.files import map_file, open_file
 from numaserve.workers.mapped import MappedFile, ReadFiles
-from numaserve.workers.models.config.safetensors_files import files_of, read_header
+from numaserve.workers.models.config.safetensors_files import SafetensorsFile, SafetensorsFiles
 from numaserve.workers.weights.source import DType, RawTensor
-from safetensors import SafetensorError, safe_open
 
 _DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 _CODES: dict[str, DType] = {"U8": "u8", "I8": "i8", "I32": "i32", "I64": "i64", "F8_E4M3": "e4m3"}
@@ -21,16 +19,12 @@ _CODES: dict[str, DType] = {"U8": "u8", "I8": "i8", "I32": "i32", "I64": "i64", 
 class SafetensorsSource:
     """The tensors of a Hugging Face folder. Raises `OperatorError` when it has no safetensors or they are damaged."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, files: SafetensorsFiles) -> None:
         self._where: dict[str, Path] = {}
         self._files: dict[Path, _File] = {}
         self._read = ReadFiles()
-        for path in files_of(folder):
-            try:
-                file = _File(path)
-            except (SafetensorError, ValueError, RecursionError) as error:
-                raise OperatorError(f"{path}: not a valid safetensors file ({error}); fetch it again") from error
-            self._add(path, file)
+        for file in files:
+            self._add(file.path, _File(file))
 
     def _add(self, path: Path, file: _File) -> None:
         for name in file.tensors:
@@ -68,16 +62,11 @@ class SafetensorsSource:
 
 
 class _File:
-    """A mapped file. The library checks it, but returns bf16 and fp8 only to torch, whose import takes a second or two.
-    The header is therefore read here as well. Raises the errors of the library."""
+    """A mapped file."""
 
-    def __init__(self, path: Path) -> None:
-        with open_file(path) as file:
-            self.tensors, begin = read_header(file)  # first: the library parses any header
-            with safe_open(path, framework="np"):
-                pass
-            self.mapped = MappedFile(map_file(file))
-        self._data = self.mapped.data[begin:]
+    def __init__(self, file: SafetensorsFile) -> None:
+        self.tensors, self.mapped = file.tensors, MappedFile(file.mapped)
+        self._data = self.mapped.data[file.begin :]
 
     def tensor(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[np.uint8]]:
         """Return type, shape and bytes."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.files import map_file, open_file
-from numaserve.workers.models.config.safetensors_files import files_of, read_header
+from numaserve.workers.models.config.safetensors_files import SafetensorsFile, SafetensorsFiles
 
 _HEAD, _EMBEDDINGS = "lm_head.", "embed_tokens.weight"
 _CHUNK = 16 << 20
@@ -22,15 +20,15 @@ class _Tensor:
     data: memoryview
 
 
-def has_own_head(folder: Path) -> bool:
-    """Return whether the safetensors in `folder` have a head that differs, byte by byte, from their embeddings.
+def has_own_head(files: SafetensorsFiles) -> bool:
+    """Return whether the safetensors have a head that differs, byte by byte, from their embeddings.
 
     A tied head may be missing. If head and embeddings both exist, transformers, since version 5, ties them only if they
     are equal. Files that cannot be read give False; the loader reports them.
     """
     try:
-        heads, embeddings = _find(folder)
-    except (OperatorError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        heads, embeddings = _find(files)
+    except OperatorError:
         return False
     if not heads or not embeddings:
         return False
@@ -38,11 +36,11 @@ def has_own_head(folder: Path) -> bool:
     return bool(others) or not name.endswith(f"{_HEAD}weight") or not _are_equal(head, embeddings[0])
 
 
-def _find(folder: Path) -> tuple[dict[str, _Tensor], list[_Tensor]]:
+def _find(files: SafetensorsFiles) -> tuple[dict[str, _Tensor], list[_Tensor]]:
     heads: dict[str, _Tensor] = {}
     embeddings: list[_Tensor] = []
-    for path in files_of(folder):
-        for name, tensor in _tensors(path):
+    for file in files:
+        for name, tensor in _tensors(file):
             if ".layers." in name or name.startswith("layers."):
                 continue  # of a predictor layer
             if name.startswith(_HEAD) or f".{_HEAD}" in name:
@@ -60,10 +58,8 @@ def _are_equal(head: _Tensor, embeddings: _Tensor) -> bool:
     return all(head.data[begin : begin + _CHUNK] == embeddings.data[begin : begin + _CHUNK] for begin in cuts)
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, _Tensor]]:
-    with open_file(path) as file:
-        header, begin = read_header(file)
-        data = memoryview(map_file(file))[begin:]
-    for name, about in header.items():
+def _tensors(file: SafetensorsFile) -> Iterator[tuple[str, _Tensor]]:
+    data = memoryview(file.mapped)[file.begin :]
+    for name, about in file.tensors.items():
         first, end = about["data_offsets"]
         yield name, _Tensor((about["dtype"], about["shape"]), data[first:end])

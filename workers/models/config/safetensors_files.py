@@ -1,10 +1,15 @@
 """The files of a safetensors checkpoint, one or several with an index, and their headers."""
 
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.files import INDEX_BYTES, is_there, parse_json, read_json
+from numaserve.workers.interface.files import INDEX_BYTES, is_there, map_file, open_file, parse_json, read_json
+from safetensors import SafetensorError, safe_open
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -15,7 +20,46 @@ _MOST_COMMAS = 1_500_000  # about six for a tensor: the cheapest bound on the nu
 _METADATA = "__metadata__"
 
 
-def read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
+@dataclass(frozen=True)
+class SafetensorsFile:
+    """A mapped file, and its description of each tensor."""
+
+    path: Path
+    tensors: dict[str, dict[str, Any]]
+    mapped: mmap.mmap
+    begin: int  # offset of the tensors' bytes
+
+
+class SafetensorsFiles:
+    """The files of a folder, which are opened when they are first needed: their headers are parsed once for the
+    configuration and for the weights."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[SafetensorsFile]:
+        """Yield all files. Raises `OperatorError` if there are none, or one is damaged."""
+        return iter(self._opened)
+
+    @cached_property
+    def _opened(self) -> list[SafetensorsFile]:
+        return [_open(path) for path in files_of(self._folder)]
+
+
+def _open(path: Path) -> SafetensorsFile:
+    """The library checks the file, but returns bf16 and fp8 only to torch, whose import takes a second or two. The
+    header is therefore read here as well, first: the library parses any header."""
+    with open_file(path) as file:
+        try:
+            tensors, begin = _read_header(file)
+            with safe_open(path, framework="np"):
+                pass
+            return SafetensorsFile(path, tensors, map_file(file), begin)
+        except (SafetensorError, ValueError, RecursionError) as error:
+            raise OperatorError(f"{path}: not a valid safetensors file ({error}); fetch it again") from error
+
+
+def _read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
     """Return a file's description of each tensor, and the offset where the tensors' bytes begin.
 
     Raises the errors of `parse_json`, and `ValueError` for a header with more bytes or values than models have.

@@ -3,25 +3,23 @@ tensors."""
 
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.files import open_file
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.names import TensorNames, find_names
-from numaserve.workers.models.config.safetensors_files import files_of, read_header
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.spec import ModelConfig
 
 
-def as_saved(config: ModelConfig, folder: Path) -> ModelConfig:
+def as_saved(config: ModelConfig, files: SafetensorsFiles) -> ModelConfig:
     """Return the configuration with experts in one tensor or apart, and with a layer for multi-token prediction (MTP)
-    or without, as the safetensors in `folder` have them. Files that cannot be read change nothing; the loader reports
+    or without, as the safetensors have them. Files that cannot be read change nothing; the loader reports
     them."""
     try:
-        found = _tensor_names(folder)
+        found = {name for file in files for name in file.tensors}
         names = find_names(found, config.prefixes, config.aliases)
-    except (OperatorError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+    except OperatorError:
         return config
     decoder = config.decoder
     blocks = tuple(_with_experts(block, found, names) for block in decoder.blocks)
@@ -31,14 +29,6 @@ def as_saved(config: ModelConfig, folder: Path) -> ModelConfig:
     config = replace(config, decoder=replace(decoder, blocks=blocks, predictor=predictor))
     can_predict = any(name.startswith(saved) for _, saved in config.aliases for name in found)
     return config if can_predict else replace(config.unpredicted(), skipped_layers=0)
-
-
-def _tensor_names(folder: Path) -> set[str]:
-    names: set[str] = set()
-    for path in files_of(folder):
-        with open_file(path) as file:
-            names.update(read_header(file)[0])
-    return names
 
 
 def _with_experts(block: Block, found: Collection[str], names: TensorNames) -> Block:

@@ -174,7 +174,7 @@ template <int kVectors, bool kWhole>
 inline void delta_item(const DeltaArgs& a, const DeltaItem& item, float* scratch) {
   const int32_t rest = a.value_dim - item.column / kStripColumns * kStripColumns;
   const int64_t ld = rest < kStripColumns ? rest : kStripColumns;
-  const Strip<kVectors, kWhole> strip{.stride = ld, .height = a.key_dim, .valid = a.value_dim - item.column};
+  const Strip<kVectors, kWhole> strip{{a.value_dim - item.column}, ld, a.key_dim};
   const int64_t scales = int64_t{a.value_heads} * a.value_dim * a.key_dim;
   const int64_t scale = scales + item.head * ceil_div(a.value_dim, kScaleColumns) + item.column / kScaleColumns;
   const auto state = [&](int32_t number) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/simd/columns.h"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/unrolled.h"
@@ -12,21 +13,10 @@ namespace {
 // Columns of a strip: two registers if it is whole, otherwise one, which is partly outside of the strip unless
 // `kWhole`.
 template <int kVectors, bool kWhole>
-struct Strip {
-  static_assert(kVectors == 1 || kWhole);
+struct Strip : RowColumns<kVectors, kWhole> {
   int64_t stride;  // of a row
   int32_t height;  // rows: the key's dimensions
-  int valid;       // columns
   int64_t ld() const { return kVectors == 2 ? kStripColumns : stride; }
-  F32x16 load(const float* p, int vector) const {
-    return kWhole ? F32x16::load(p + 16 * vector) : F32x16::load_head(p, valid);
-  }
-  void store(F32x16 x, float* p, int vector) const {
-    if (kWhole)
-      x.store(p + 16 * vector);
-    else
-      x.store_head(p, valid);
-  }
 };
 
 // Two sums of rows, of the even and of the odd ones: a single one would wait for itself.

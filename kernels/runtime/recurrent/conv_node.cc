@@ -1,5 +1,7 @@
 #include "kernels/runtime/recurrent/conv_node.h"
 
+#include "kernels/runtime/machine/memory.h"
+
 namespace numaserve {
 
 ConvNode::ConvNode(Place x_in, Place out_in, const Vector& weight_in, int32_t taps_in, CacheIndex state_in)
@@ -8,11 +10,12 @@ ConvNode::ConvNode(Place x_in, Place out_in, const Vector& weight_in, int32_t ta
       out(out_in),
       taps(taps_in),
       cols(static_cast<int64_t>(weight_in.size()) / taps_in),
-      weight(weight_in.size()),
+      weight(allocate_pooled(weight_in.size() * sizeof(float))),
       state(state_in) {
+  auto* const by_tap = reinterpret_cast<float*>(weight.get());
   for (int64_t column = 0; column < cols; ++column)
     for (int64_t tap = 0; tap < taps; ++tap)
-      weight[static_cast<size_t>(tap * cols + column)] = weight_in[static_cast<size_t>(column * taps + tap)];
+      by_tap[tap * cols + column] = weight_in[static_cast<size_t>(column * taps + tap)];
 }
 
 void ConvNode::run(Run& run, int thread) const {
@@ -30,7 +33,7 @@ void ConvNode::run(Run& run, int thread) const {
     run.table.causal_conv({.x = run.at<float>(x) + segment.row * x.ld,
                            .ldx = x.ld,
                            .count = segment.count,
-                           .weight = weight.data(),
+                           .weight = reinterpret_cast<const float*>(weight.get()),
                            .ldw = cols,
                            .bias = bias,
                            .taps = taps,

@@ -1,7 +1,7 @@
 // The nodes of layers that keep a state for each sequence.
 #pragma once
 
-#include <vector>
+#include <memory>
 
 #include "kernels/runtime/program/nodes.h"
 
@@ -14,7 +14,7 @@ struct ConvNode : Node {
   Place x, out;
   int32_t taps;
   int64_t cols;
-  std::vector<float> weight;  // [taps, cols]
+  std::shared_ptr<std::byte> weight;  // fp32 [taps, cols], in huge pages: each tap of a column lies in another page
   CacheIndex state;
   const float* bias = nullptr;
   bool silu = false;

@@ -74,13 +74,13 @@ inline constexpr int32_t kMaxKeyDim = 512;
 // Bytes of scratch for a strip and its scales: the states of draft tokens.
 inline constexpr int64_t kDeltaScratch = int64_t{4} * kStripColumns * kMaxKeyDim + kLineBytes;
 
-// Columns of a value head for some segments of a sequence, in order: work for one thread. `column` is a multiple of
-// `columns`, and `columns` kScaleColumns or kStripColumns. A result has the same bits however items cut columns and
-// tokens.
+// Consecutive strips of a value head for some segments of a sequence, in order: work for one thread. `column` is a
+// multiple of `columns`, and `columns` of a strip kScaleColumns or kStripColumns. A result has the same bits however
+// items cut columns and tokens.
 struct DeltaItem {
   const StateSegment* segments;
   int64_t num_segments;
-  int32_t head, column, columns;
+  int32_t head, column, columns, strips;
   const float* ahead;  // the strip that the thread reads next, to be fetched meanwhile; or null
 };
 
@@ -88,6 +88,13 @@ struct DeltaItem {
 [[gnu::always_inline]] inline int64_t strip_offset(const DeltaArgs& a, int32_t head, int32_t column) {
   const int32_t first = column / kStripColumns * kStripColumns;
   return (int64_t{head} * a.value_dim + first) * a.key_dim + (column - first);
+}
+
+// Returns the strip that an item reads first, or null if it begins with zeros.
+[[gnu::always_inline]] inline const float* first_strip(const DeltaArgs& a, const DeltaItem& item) {
+  const int32_t load = item.segments->load;
+  if (load < 0) return nullptr;
+  return reinterpret_cast<const float*>(a.states + load * a.state_bytes) + strip_offset(a, item.head, item.column);
 }
 
 // The norm of each head of x times silu(gate): out = x * weight / sqrt(mean of squares + eps) * silu(gate).

@@ -17,6 +17,12 @@ struct Strip : RowColumns<kVectors, kWhole> {
   int64_t stride;  // of a row
   int32_t height;  // rows: the key's dimensions
   int64_t ld() const { return kVectors == 2 ? kStripColumns : stride; }
+  // Each pass over a strip fetches half of the rows of the next one: memory idles in a pass without.
+  const float* second_half(const float* strip) const { return strip + (height + 1) / 2 * ld(); }
+  NUMASERVE_INLINE void fetch_row(const float*& rows) const {
+    unrolled<kVectors>([&]<int kVector>() NUMASERVE_INLINE { prefetch_line(rows + 16 * kVector); });
+    rows += ld();
+  }
 };
 
 // Two sums of rows, of the even and of the odd ones: a single one would wait for itself.
@@ -30,14 +36,15 @@ struct RowSums {
   F32x16 total(int vector) const { return sums[0][vector] + sums[1][vector]; }
 };
 
-// product = S^T k
+// product = S^T k. Fetches half of the rows of a strip that begins at `ahead`.
 template <int kVectors, bool kWhole>
 NUMASERVE_FLAT inline void multiply_strip(const Strip<kVectors, kWhole> strip, const float* s, const float* k,
-                                          F32x16* product) {
+                                          const float* ahead, F32x16* product) {
   RowSums<kVectors> sums;
   const int64_t ld = strip.ld();
   const auto row = [&]<int kHalf>() NUMASERVE_INLINE {
     const F32x16 key = F32x16::set1(*k++);
+    if constexpr (kHalf == 0) strip.fetch_row(ahead);
     unrolled<kVectors>([&]<int kVector>() NUMASERVE_INLINE {
       F32x16& sum = sums.sums[kHalf][kVector];
       sum = F32x16::fma(key, strip.load(s, kVector), sum);
@@ -53,7 +60,7 @@ NUMASERVE_FLAT inline void multiply_strip(const Strip<kVectors, kWhole> strip, c
 }
 
 // S = S + k u^T, or with `kScales` scale S + k u^T, from `from` to `to`; out = S^T q; and with `kNext` product = S^T
-// next. Without it `next` is a strip to fetch: with few tokens, as long as memory takes for this one.
+// next. Without it `next` has rows to fetch.
 template <int kVectors, bool kWhole, bool kScales, bool kNext>
 NUMASERVE_FLAT inline void update_strip(const Strip<kVectors, kWhole> strip, const float* from, float* to, float scale,
                                         const float* k, const F32x16* u, const float* q, F32x16* out, const float* next,
@@ -66,10 +73,7 @@ NUMASERVE_FLAT inline void update_strip(const Strip<kVectors, kWhole> strip, con
   const auto row = [&]<int kHalf>() NUMASERVE_INLINE {
     const F32x16 key = F32x16::set1(*k++), query = F32x16::set1(*q++);
     const F32x16 next_key = kNext ? F32x16::set1(*next++) : F32x16::zero();
-    if constexpr (!kNext) {
-      unrolled<kVectors>([&]<int kVector>() NUMASERVE_INLINE { prefetch_line(next + 16 * kVector); });
-      next += ld;
-    }
+    if constexpr (!kNext && kHalf == 0) strip.fetch_row(next);
     unrolled<kVectors>([&]<int kVector>() NUMASERVE_INLINE {
       F32x16 s = strip.load(from, kVector);
       if constexpr (kScales) s = factor * s;

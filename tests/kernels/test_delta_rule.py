@@ -52,21 +52,29 @@ class Rule:
         s = self.sizes
         return np.full((3, DeltaHeads(s.key_heads, s.heads, s.key_dim, s.value_dim).kept), np.nan, np.float32)
 
-    def run(self, isa: str, segments: Sequence[tuple[int, int, int, int]], states: Floats, columns: int = 32) -> Floats:
-        """The results of those segments; rows without a segment are NaN."""
+    def run(
+        self,
+        isa: str,
+        segments: Sequence[tuple[int, int, int, int]],
+        states: Floats,
+        *,
+        columns: int = 32,
+        strips: int = 1,
+    ) -> Floats:
+        """The results of those segments, in items of `strips` of `columns`; rows without a segment are NaN."""
         s = self.sizes
         out = np.full((len(self.x), s.heads * s.value_dim), np.nan, np.float32)
         chain = np.array(segments, np.int32).reshape(-1, 4)
         gated_delta(
             isa, self.x, self.gates, self.decay, self.decay_bias, s.key_heads, s.key_dim, s.value_dim, chain, states,
-            out, columns,
+            out, columns, strips,
         )  # fmt: skip
         return out
 
-    def whole(self, isa: str, columns: int = 32) -> tuple[Floats, Floats]:
+    def whole(self, isa: str, **cut: int) -> tuple[Floats, Floats]:
         """The results of the whole sequence, and its state."""
         states = self.states()
-        return self.run(isa, [(0, len(self.x), -1, SLOT)], states, columns), states[SLOT]
+        return self.run(isa, [(0, len(self.x), -1, SLOT)], states, **cut), states[SLOT]
 
     def expected(self) -> tuple[F64, F64]:
         """The results in float64, and the bound of their rounding errors.
@@ -135,6 +143,19 @@ def test_half_strips_have_the_same_bits(isa: str, rng: np.random.Generator) -> N
         rule = Rule(rng, sizes)
         for whole, half in zip(rule.whole(isa), rule.whole(isa, columns=16), strict=True):
             np.testing.assert_array_equal(half, whole)
+
+
+@pytest.mark.parametrize(("columns", "strips"), [(32, 2), (32, 4), (16, 3)])
+def test_strips_of_an_item_have_the_bits_that_each_has_alone(
+    isa: str, rng: np.random.Generator, columns: int, strips: int
+) -> None:
+    segments = [(0, 3, -1, SNAPSHOT), (3, 1, SNAPSHOT, SLOT), (4, 0, SLOT, OTHER), (4, TOKENS - 4, SLOT, SLOT)]
+    for sizes in ALL:
+        rule = Rule(rng, sizes)
+        states, together = rule.states(), rule.states()
+        alone = rule.run(isa, segments, states)
+        np.testing.assert_array_equal(rule.run(isa, segments, together, columns=columns, strips=strips), alone)
+        np.testing.assert_array_equal(together, states)
 
 
 def test_a_snapshot_is_the_state_of_its_position(isa: str, rng: np.random.Generator) -> None:

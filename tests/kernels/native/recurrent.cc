@@ -1,4 +1,5 @@
 // Operations with a state of each sequence, see module.cc
+#include <algorithm>
 #include <vector>
 
 #include "kernels/include/recurrent_args.h"
@@ -43,11 +44,11 @@ void causal_conv(const std::string& isa, Array<const float, 2> x, Array<const fl
   play_threads(threads, [&](int thread) { table.causal_conv(args, thread, threads); });
 }
 
-// `segments`: rows of (row, count, load, store) of one sequence, in order; `columns` of an item.
+// `segments`: rows of (row, count, load, store) of one sequence, in order; an item has `strips` of `columns`.
 void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const float, 2> gates,
                  Array<const float, 1> decay, Array<const float, 1> decay_bias, int32_t key_heads, int32_t key_dim,
                  int32_t value_dim, Array<const int32_t, 2> segments, Array<float, 2> states, Array<float, 2> out,
-                 int32_t columns) {
+                 int32_t columns, int32_t strips) {
   const KernelTable& table = *table_by_name(isa);
   const auto heads = static_cast<int32_t>(size(decay, 0));
   require(key_heads > 0 && heads % key_heads == 0 && size(decay_bias, 0) == heads, "the heads do not fit each other");
@@ -57,7 +58,8 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
           "the input or the output has another shape");
   require(size(states, 1) == heads * (key_dim * value_dim + ceil_div(value_dim, kScaleColumns)),
           "the states have another size");
-  require(columns == 16 || columns == kStripColumns, "an item has 16 or 32 columns");
+  require(columns == 16 || columns == kStripColumns, "a strip has 16 or 32 columns");
+  require(strips >= 1, "an item has strips");
   std::vector<StateSegment> chain;
   for (int64_t i = 0; i < size(segments, 0); ++i) {
     chain.push_back({segments(i, 0), segments(i, 1), segments(i, 2), segments(i, 3), 0});
@@ -84,13 +86,14 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
                        .ldo = size(out, 1)};
   const LargeBuffer scratch(static_cast<size_t>(kDeltaScratch));
   for (int32_t head = 0; head < heads; ++head)
-    for (int32_t column = 0; column < value_dim; column += columns)
+    for (int32_t column = 0; column < value_dim; column += columns * strips)
       table.gated_delta(args,
                         {.segments = chain.data(),
                          .num_segments = static_cast<int64_t>(chain.size()),
                          .head = head,
                          .column = column,
                          .columns = columns,
+                         .strips = std::min(strips, static_cast<int32_t>(ceil_div(value_dim - column, columns))),
                          .ahead = nullptr},
                         scratch.data());
 }
@@ -130,7 +133,7 @@ void bind_recurrent(nb::module_& ops) {
   ops.def("causal_conv", &causal_conv, "isa"_a, "x"_a, "weight"_a, "bias"_a.none(), "silu"_a, "before"_a.none(),
           "after"_a, "out"_a, "threads"_a);
   ops.def("gated_delta", &gated_delta, "isa"_a, "x"_a, "gates"_a, "decay"_a, "decay_bias"_a, "key_heads"_a, "key_dim"_a,
-          "value_dim"_a, "segments"_a, "states"_a, "out"_a, "columns"_a);
+          "value_dim"_a, "segments"_a, "states"_a, "out"_a, "columns"_a, "strips"_a);
   ops.def("gated_head_norm", &gated_head_norm, "isa"_a, "x"_a, "gate"_a, "weight"_a, "eps"_a, "heads"_a, "out"_a,
           "threads"_a);
   ops.def("sigmoid_gate", &sigmoid_gate, "isa"_a, "x"_a, "gate"_a, "cols"_a, "threads"_a);

@@ -22,6 +22,8 @@ PARTIAL_EXTRA: int  # floats after the values of a partial attention result
 SCALE_COLUMNS: int  # of a state of the gated delta rule that share a scale
 MAX_HEAD_DIM: int  # or values of a latent
 MAX_LATENT_DIM: int  # values and rotated part
+MAX_KEY_DIM: int  # of the gated delta rule
+MAX_CONV_TAPS: int  # tokens that a convolution combines
 MAX_EXPERTS: int  # of a layer
 MAX_TOP_K: int  # experts of a token
 MAX_MASKED_DRAFTS: int  # of a sequence in a step

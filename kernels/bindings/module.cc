@@ -117,6 +117,8 @@ void bind_constants(nb::module_& m) {
   m.attr("SCALE_COLUMNS") = kScaleColumns;
   m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
   m.attr("MAX_LATENT_DIM") = kMaxLatentDim;
+  m.attr("MAX_KEY_DIM") = kMaxKeyDim;
+  m.attr("MAX_CONV_TAPS") = kMaxConvTaps;
   m.attr("MAX_EXPERTS") = kMaxExperts;
   m.attr("MAX_TOP_K") = kMaxTopK;
   m.attr("MAX_MASKED_DRAFTS") = kMaxMaskedDrafts;

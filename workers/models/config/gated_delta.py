@@ -20,7 +20,8 @@ from numaserve.workers.models.config.huggingface import (
 )
 from numaserve.workers.models.spec import ModelConfig
 
-_MAX_HEADS, _MAX_HEAD_DIM, _MAX_TAPS = 2**10, 2**9, 2**5
+_MAX_HEADS = 2**10
+_MAX_HEAD_DIM, _MAX_TAPS = 512, 8  # the maxima that the kernels support
 _DEFAULTS = {
     "head_dim": 256,
     "partial_rotary_factor": 0.25,

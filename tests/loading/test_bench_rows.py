@@ -125,8 +125,12 @@ def test_the_gated_delta_rule_is_measured_by_its_states() -> None:
     best = float(figures["best_us"] or 0)
     assert float(figures["gb_s"] or 0) * best == pytest.approx(2 * 2 * state / 1e3)
     assert float(figures["gflop_s"] or 0) * best == pytest.approx(2 * 6 * 16 * 128 * 128 / 1e3)
-    others = [(row.what["operation"], row.what["rows"]) for row in rows if row.table != "recurrent"]
-    assert others == [(name, count) for count in (3, 2) for name in ("causal_conv", "gated_head_norm")]
+    others = [row for row in rows if row.table != "recurrent"]
+    names = [(row.what["operation"], row.what["rows"]) for row in others]
+    assert names == [(name, count) for count in (3, 2) for name in ("causal_conv", "gated_head_norm")]
+    figures, row_bytes = others[2].figures, (2 * 16 + 16) * 128 * 4
+    moved = float(figures["gb_s"] or 0) * float(figures["best_us"] or 0) * 1e3
+    assert moved == pytest.approx((4 + 2 * (3 + 3) + 2 * (1 + 1)) * row_bytes)  # weights, states, rows
 
 
 def test_every_format_has_a_peak() -> None:

@@ -24,6 +24,7 @@ from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.caches import CacheIndex, DeltaHeads, StateKind
 from numaserve.workers.program.cost import BF16, FP32
 from numaserve.workers.program.handles import round_up
+from numaserve.workers.program.ops.recurrent import conv_bytes
 
 _KEYS, _DIM, _TAPS = 16, 128, 4
 _STEPS = 64  # of a sequence
@@ -51,13 +52,16 @@ def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
     program = _program(team, heads, case, layers)
     walk = _Walk(program, case)
     outputs = heads.values * heads.value_dim
-    row_bytes = {"causal_conv": 2 * heads.convolved * FP32, "gated_head_norm": outputs * (2 * FP32 + BF16)}
+    nbytes_of = {
+        "causal_conv": conv_bytes(heads.convolved, _TAPS, case.sequences, tokens),
+        "gated_head_norm": outputs * (2 * FP32 + BF16) * tokens,
+    }
     for node in ("causal_conv", "gated_delta", "gated_head_norm"):
         with Ceiling(partial(rank_ceilings, team, ("bf16", "fp32"))) as ceiling:
             times = effort.repeat(partial(_timed, program, node, walk)).per(layers)
-        if node in row_bytes:
+        if node in nbytes_of:
             what: dict[str, str | int] = {"model": f"{case.values} value heads", "operation": node, "rows": tokens}
-            yield timed_row("small operations", what, times, Work(row_bytes[node] * tokens), ceiling.best)
+            yield timed_row("small operations", what, times, Work(nbytes_of[node]), ceiling.best)
             continue
         nbytes, flops = (each / layers for each in work_of_step(program, node, walk.next()))
         yield timed_row("recurrent", dict(vars(case)), times, Work(nbytes, flops, "fp32"), ceiling.best)

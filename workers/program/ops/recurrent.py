@@ -7,7 +7,7 @@ from typing import Literal
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.caches import CacheIndex, DeltaHeads
-from numaserve.workers.program.cost import BF16, FP32, Amount, OperationCost, StepWork, of_columns
+from numaserve.workers.program.cost import BF16, FP32, Amount, OperationCost, StepWork, column_pieces, of_columns
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -32,8 +32,18 @@ class CausalConv(Operation):
     state: CacheIndex
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """Rows are read and written, and the state of each sequence too."""
-        return [of_columns("causal_conv", self.out.cols, 2 * self.out.cols * FP32)]
+        """Each core has columns of all rows."""
+
+        def amount(step: StepWork) -> Amount:
+            touched = conv_bytes(self.out.cols, self.taps, len(step.sequences), step.tokens)
+            return Amount(rows=step.tokens, touched=touched, pieces=column_pieces(1, self.out.cols))
+
+        return [OperationCost("causal_conv", "rows", amount)]
+
+
+def conv_bytes(columns: int, taps: int, sequences: int, tokens: int) -> int:
+    """Return the bytes that a convolution reads and writes in a step: weights, states of sequences, rows."""
+    return (taps + 2 * (taps - 1) * sequences + 2 * tokens) * columns * FP32
 
 
 @dataclass(frozen=True, kw_only=True)

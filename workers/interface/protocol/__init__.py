@@ -46,6 +46,7 @@ from numaserve.workers.interface.protocol.steps import (
     StepPlan,
     StepResult,
     TokenLogprobs,
+    WindowWork,
     mask_rows,
 )
 
@@ -82,6 +83,7 @@ __all__ = [
     "TokenLogprobs",
     "WeightsCache",
     "WeightsOrigin",
+    "WindowWork",
     "WorkerStats",
     "decode_from_worker",
     "decode_to_worker",

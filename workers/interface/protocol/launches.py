@@ -52,6 +52,8 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     drafter: str = ""  # the drafter in the workers; empty: none
     num_snapshots: int = 0  # of the states of a sequence; 0 for a model without recurrent layers
     max_drafts: int = 0  # draft tokens of a sequence in a step that its states can go back by
+    # Pages of each window table, in the order of the model's windows. Empty: all layers use the pages of `SeqPlan`.
+    window_pages: list[int] = []
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

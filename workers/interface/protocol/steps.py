@@ -113,6 +113,20 @@ class StateWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     marks: list[tuple[int, int]] = []
 
 
+class WindowWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A change of a sequence's window table: the page table of the layers whose attention has one window.
+
+    No token of this step and of later steps reads the `first` pages of the table, which are whole blocks and never get
+    fewer. `pages` are appended before the step, as those of `SeqPlan` are. With `SlotInit` the table begins with
+    `first` pages that are absent.
+    """
+
+    index: int  # of the sequence in the plan
+    window: int  # number of the window table, in the order of `Launch.window_pages`
+    first: int
+    pages: list[int] = []
+
+
 class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
     """The work of one step, for every rank."""
 
@@ -126,6 +140,8 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     draft_work: list[DraftWork] | msgspec.UnsetType = msgspec.UNSET
     # One entry for each sequence that begins with a snapshot or stores some. Left out where none does.
     states: list[StateWork] | msgspec.UnsetType = msgspec.UNSET
+    # One entry for each window table that changes. Left out where none does.
+    windows: list[WindowWork] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def drafts_of_each(self) -> list[int]:

@@ -2,9 +2,24 @@
 
 from typing import NamedTuple
 
+from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import PAGE_SIZE
 
 BLOCK_PAGES = 8  # attention reads whole blocks of pages
+
+
+class PageLayout(NamedTuple):
+    """The tokens of a page and the pages of a block."""
+
+    page_size: int = PAGE_SIZE  # smaller in tests only
+    block_pages: int = BLOCK_PAGES  # smaller in tests only
+
+    def pages_of(self, tokens: int) -> int:
+        """Return the number of pages that the first tokens of a sequence take."""
+        return -(-tokens // self.page_size)
+
+
+LAYOUT = PageLayout()
 
 
 class Window(NamedTuple):
@@ -22,12 +37,26 @@ class Window(NamedTuple):
             return 0
         return position // self.tokens * self.tokens if self.aligned else max(position - self.tokens + 1, 0)
 
-    def first_page(self, position: int) -> int:
+    def first_page(self, position: int, layout: PageLayout = LAYOUT) -> int:
         """Return the first page that tokens from `position` on read: the first one of its block.
 
         With draft tokens the position is that of the first token if all of them are rejected.
         """
-        return self.first(position) // (PAGE_SIZE * BLOCK_PAGES) * BLOCK_PAGES
+        return self.first(position) // (layout.page_size * layout.block_pages) * layout.block_pages
+
+    def least_pages(
+        self, sequences: int, step_tokens: int, max_drafts: int = MAX_DRAFTS, layout: PageLayout = LAYOUT
+    ) -> int:
+        """Return the most pages that `sequences` running sequences hold.
+
+        A sequence whose next position is n holds the pages from `first_page(n)` to its last planned position. At most
+        `tokens` - 1 positions and a block less one are between the first position of these pages and n. Draft tokens of
+        two plans may follow, or a part of a prompt. All parts in a plan have `step_tokens` tokens, and each part may
+        begin in one more page.
+        """
+        behind = self.tokens + layout.page_size * layout.block_pages - 2
+        each = max(layout.pages_of(behind) + 1, layout.pages_of(behind + 1 + 2 * max_drafts))
+        return sequences * each + layout.pages_of(step_tokens)
 
 
 class WindowTable(NamedTuple):

@@ -1,7 +1,7 @@
 """The first page that a window still needs."""
 
 import pytest
-from numaserve.workers.interface.windows import Window
+from numaserve.workers.interface.windows import PageLayout, Window
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,18 @@ from numaserve.workers.interface.windows import Window
 )
 def test_a_window_frees_whole_blocks_before_its_first_position(window: Window, position: int, page: int) -> None:
     assert window.first_page(position) == page
+
+
+def test_small_pages_are_freed_by_small_blocks() -> None:
+    window, layout = Window(6), PageLayout(page_size=4, block_pages=2)
+    assert [window.first_page(position, layout) for position in (12, 13, 20, 21)] == [0, 2, 2, 4]
+
+
+@pytest.mark.parametrize("window", [Window(128), Window(2047), Window(4096), Window(8192, aligned=True)], ids=str)
+@pytest.mark.parametrize("drafts", [0, 16])
+def test_the_pages_of_a_sequence_at_any_position_are_enough(window: Window, drafts: int) -> None:
+    layout = PageLayout()
+    held = [layout.pages_of(n + 1 + 2 * drafts) - window.first_page(n) for n in range(20_000)]
+    prompt = [layout.pages_of(n + 512) - window.first_page(n) for n in range(20_000)]
+    assert max(held) <= window.least_pages(1, 0, drafts)
+    assert max(prompt) <= window.least_pages(1, 512, drafts)

@@ -188,12 +188,13 @@ class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
     def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any]) -> None:
-        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, num_snapshots, max_drafts,
-        vocabulary, extra_tokens, context_parallel (None, or a tuple: boundaries of the ranks' heads, from how many
-        tokens on, of at most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and arena_bytes. `caches` has a
-        tuple for each kind of KV cache: query heads, KV heads, dimensions, dimensions of a latent's values or 0, window
-        or 0, whether the window begins at its multiples, layers. `states` has one for each kind of state: bytes of a
-        slot, of a page, and of a draft token of a slot, layers.
+        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, window_pages (of each window
+        table), num_snapshots, max_drafts, vocabulary, extra_tokens, context_parallel (None, or a tuple: boundaries of
+        the ranks' heads, from how many tokens on, of at most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and
+        arena_bytes. `caches` has a tuple for each kind of KV cache: query heads, KV heads, dimensions, dimensions of a
+        latent's values or 0, window or 0, whether the window begins at its multiples, layers, page table (0, or the
+        number of a window table plus 1). `states` has one for each kind of state: bytes of a slot, of a page, and of a
+        draft token of a slot, layers.
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
         cannot do.
@@ -226,8 +227,15 @@ class Program:
         Raises ValueError for a board with fewer rows than slots, or fewer bits than tokens.
         """
     def append_pages(self, slot: int, pages: Sequence[int], /) -> None: ...
+    def advance_window(self, slot: int, window: int, first: int, pages: Sequence[int], /) -> None:
+        """Append pages to a window table, of which no token reads the `first` pages any more. An empty table begins
+        with as many pages that are absent.
+
+        Raises ValueError for a slot, a window table or a page that is out of range, for a full table, and for a `first`
+        that is no multiple of a block, below the one before, or after the end of the table.
+        """
     def revert(self) -> None:
-        """Undo every `init_slot` and `append_pages` since the last step that was run."""
+        """Undo the changes of slots since the last step that was run."""
     @property
     def nan_sequences(self) -> list[int]:
         """Indices of the last step's sequences with a row of logits that holds a NaN or has no finite maximum, known to

@@ -50,7 +50,7 @@ struct Settings {
     field("num_snapshots", limits.num_snapshots), field("max_drafts", limits.max_drafts);
     field("extra_tokens", limits.extra_tokens);
     field("context_parallel", context_parallel);
-    field("caches", shape.caches), field("states", shape.states);
+    field("caches", shape.caches), field("window_pages", shape.window_pages), field("states", shape.states);
     field("kv_dtype", shape.kv_dtype), field("arena_bytes", shape.arena_bytes);
   }
 };
@@ -68,13 +68,12 @@ template <>
 struct FromPython<CacheKind> {
   static std::string wanted() {
     return "a tuple (query heads, KV heads, dimensions, dimensions of a latent's values, window, whether it is "
-           "aligned, "
-           "layers)";
+           "aligned, layers, page table)";
   }
   static bool read(nb::handle from, CacheKind& to, Kept& kept) {
     HeadGeometry& heads = to.heads;
     return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.head_dim, heads.value_dim, to.window.tokens,
-                      to.window.aligned, to.layers);
+                      to.window.aligned, to.layers, to.table);
   }
 };
 template <>
@@ -268,6 +267,10 @@ void bind_program(nb::module_& m) {
       .def("init_slot", &init_slot, nb::arg("slot"), nb::arg("settings"))
       .def("append_pages", [](Program& self, int64_t slot,
                               const std::vector<int32_t>& pages) { self.slots().append_pages(slot, pages); })
+      .def("advance_window",
+           [](Program& self, int64_t slot, int64_t window, int64_t first, const std::vector<int32_t>& pages) {
+             self.slots().advance_window(slot, window, first, pages);
+           })
       .def("revert", [](Program& self) { self.slots().revert(); })
       .def("use_masks", &use_masks, nb::arg("board"), nb::arg("grace_s"), nb::keep_alive<1, 2>())
       .def_prop_ro("nan_sequences", &Program::nan_sequences)

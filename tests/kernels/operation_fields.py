@@ -28,7 +28,8 @@ SETTINGS: dict[str, Any] = {
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
-    "caches": [(1, 1, DIM, 0, 0, False, 1)],
+    "caches": [(1, 1, DIM, 0, 0, False, 1, 0)],
+    "window_pages": [],
     "states": [(3 * HIDDEN * 4, 0, 2 * HIDDEN * 4, 1)],
     "kv_dtype": "bf16",
     "arena_bytes": 1 << 20,
@@ -59,7 +60,7 @@ GREEDY: dict[str, Any] = {
 
 def program(*, latent: bool = False) -> Program:
     """One rank, one layer with one head."""
-    latents = {"caches": [(1, 1, 2 * DIM, DIM, 0, False, 1)]} if latent else {}
+    latents = {"caches": [(1, 1, 2 * DIM, DIM, 0, False, 1, 0)]} if latent else {}
     return Program(Team([-1]), None, SETTINGS | latents)
 
 

@@ -11,10 +11,10 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <random>
 #include <string>
 
 #include "kernels/runtime/program/step.h"
+#include "tests/kernels/fuzz_numbers.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -23,11 +23,13 @@
 namespace numaserve::testing {
 namespace {
 
+constexpr int32_t kWindowPages = 17;
+constexpr Window kWindow{.tokens = 40};
 constexpr Limits kLimits{.max_tokens = 48,
                          .max_logit_rows = 9,
                          .max_slots = 4,
-                         .pages_per_slot = 5,
-                         .num_pages = 11,
+                         .pages_per_slot = 14,
+                         .num_pages = 31,
                          .vocabulary = 19,
                          .num_snapshots = 3,
                          .max_drafts = 4};
@@ -49,39 +51,8 @@ void require(bool condition, const char* what) {
   std::abort();
 }
 
-// Reads numbers out of an input; zeros come after its end.
-class Numbers {
- public:
-  explicit Numbers(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  bool empty() const { return bytes_.empty(); }
-  uint8_t byte() {
-    if (bytes_.empty()) return 0;
-    const uint8_t value = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return value;
-  }
-  // Mostly from 0 to `usual`, else any: a plan that is wrong everywhere is refused at the first place.
-  int32_t number(int32_t usual) {
-    const uint8_t value = byte();
-    if (value < 248) return value % (usual + 1);
-    if (value == 248) return -1;
-    if (value == 249) return usual + 1;
-    uint32_t any = 0;
-    for (int i = 0; i < 4; ++i) any = any << 8 | byte();
-    return static_cast<int32_t>(any);
-  }
-  std::vector<int32_t> list(int32_t longest, int32_t usual) {
-    std::vector<int32_t> values(byte() % static_cast<size_t>(longest + 1));
-    for (int32_t& value : values) value = number(usual);
-    return values;
-  }
-
- private:
-  std::span<const uint8_t> bytes_;
-};
-
 struct Remembered {
-  std::vector<int32_t> pages;
+  std::vector<std::pair<std::vector<int32_t>, int64_t>> tables;
   int32_t last_token, min_position, state_position, state_drafts;
   std::vector<int32_t> named_ids;
   bool operator==(const Remembered&) const = default;
@@ -92,10 +63,12 @@ class Run {
   explicit Run(std::span<const uint8_t> input)
       : numbers_(input),
         step_(kLimits, kinds(input), parallel(input), 1 + (input.size() % 3)),
-        slots_(kLimits.max_slots, kLimits.pages_per_slot, kLimits.num_pages, kLimits.vocabulary) {
+        windows_(input.size() % 4 == 1 ? 2 : 1),
+        slots_(kLimits.max_slots, kLimits.pages_per_slot, table_pages(), kLimits.vocabulary) {
     if (input.size() % 2 == 0) step_.allow_pooling();
     if (input.size() % 3 == 0) step_.keep_states();
-    step_.limit_positions(150);
+    step_.limit_positions(400);
+    if (windows_.size() > 1) windows_[1] = kWindow;
   }
 
   void play() {
@@ -119,8 +92,16 @@ class Run {
   static std::vector<CacheKind> kinds(std::span<const uint8_t> input) {
     if (input.size() % 4 < 2)
       return {{.heads = {.q_heads = 6, .kv_heads = 3, .head_dim = 24}, .window = {}, .layers = 1},
-              {.heads = {.q_heads = 2, .kv_heads = 1, .head_dim = 40}, .window = {.tokens = 40}, .layers = 1}};
+              {.heads = {.q_heads = 2, .kv_heads = 1, .head_dim = 40},
+               .window = kWindow,
+               .layers = 1,
+               .table = input.size() % 4}};
     return {{.heads = {.q_heads = 4, .kv_heads = 1, .head_dim = 96, .value_dim = 64}, .window = {}, .layers = 1}};
+  }
+
+  std::vector<int64_t> table_pages() const {
+    if (windows_.size() == 1) return {kLimits.num_pages};
+    return {kLimits.num_pages, kWindowPages};
   }
 
   static ContextParallel parallel(std::span<const uint8_t> input) {
@@ -132,15 +113,32 @@ class Run {
     std::vector<Remembered> all;
     for (int64_t i = 0; i < slots_.size(); ++i) {
       const Slot& slot = slots_.at(i);
-      all.push_back({slot.pages, slot.last_token, slot.sampling.min_position, slot.state_position, slot.state_drafts,
-                     slot.named_ids});
+      all.push_back(
+          {{}, slot.last_token, slot.sampling.min_position, slot.state_position, slot.state_drafts, slot.named_ids});
+      for (const PageTable& table : slot.tables) all.back().tables.emplace_back(table.pages, table.first);
     }
     return all;
   }
 
   void change() {
     const int32_t slot = numbers_.number(kLimits.max_slots - 1);
-    if (numbers_.byte() % 2 == 0) return slots_.append_pages(slot, numbers_.list(6, kLimits.num_pages - 1));
+    switch (numbers_.byte() % 4) {
+      case 0:
+        return slots_.append_pages(slot, numbers_.list(12, kLimits.num_pages - 1));
+      case 1:
+        return advance_window(slot);
+      default:
+        return init(slot);
+    }
+  }
+
+  void advance_window(int32_t slot) {
+    const int32_t window = numbers_.number(0), blocks = numbers_.number(1);
+    const int64_t first = blocks == 1 ? kBlockPages : blocks;
+    slots_.advance_window(slot, window, first, numbers_.list(12, kWindowPages - 1));
+  }
+
+  void init(int32_t slot) {
     SlotSettings settings{};
     const int32_t last = kLimits.vocabulary - 1;
     settings.min_position = numbers_.number(100);
@@ -167,6 +165,7 @@ class Run {
                   .num_targets = flags & 64 ? numbers_.number(3) : 0,
                   .pool = (flags & 128) != 0};
       use_snapshots(sequence, marks_[static_cast<size_t>(&sequence - plan.data())]);
+      if (flags & 4 && sequence.start >= 0 && sequence.start <= 150) sequence.start += kAttentionBlock;
       if (flags & 8 && sequence.sample) sequence.drafts = numbers_.number(4);
       // Where states are kept, mostly from where these are.
       if (flags & 2 && sequence.slot >= 0 && sequence.slot < kLimits.max_slots) {
@@ -205,24 +204,31 @@ class Run {
     require(step_.num_tokens() <= kLimits.max_tokens, "too many tokens");
     for (const int32_t token : step_.tokens)
       require(token >= 0 && token < kLimits.vocabulary, "a token beyond the vocabulary");
-    int64_t covered = 0;
-    for (const PageRun& run : step_.runs) {
-      require(run.page >= 0 && run.page < kLimits.num_pages, "a page beyond the cache");
-      require(run.count > 0 && run.position % kPageTokens + run.count <= kPageTokens, "a run beyond its page");
-      require(run.row == covered, "rows that are not one after the other");
-      covered += run.count;
-    }
-    require(covered == step_.num_tokens(), "tokens without a page");
+    for (size_t table = 0; table < windows_.size(); ++table) check_table(table);
     require(step_.logit_rows.size() <= static_cast<size_t>(kLimits.max_logit_rows), "too many rows of logits");
     for (const LogitRow& row : step_.logit_rows)
       require(row.row >= 0 && row.row < step_.num_tokens() && row.sequence >= 0 &&
                   row.sequence < static_cast<int32_t>(plan.size()),
               "a row of logits that there is not");
-    require(step_.sequences.size() + step_.divided.sequences.size() == plan.size(), "a sequence that nobody attends");
+    require(step_.tables[0].sequences.size() + step_.divided.sequences.size() == plan.size(),
+            "a sequence that nobody attends");
     check_segments(plan);
-    for (const AttentionSequence& sequence : step_.sequences)
-      for (int32_t i = 0; i < sequence.start + sequence.q_len; i += kPageTokens)
-        require(sequence.pages[i / kPageTokens] < kLimits.num_pages, "a page beyond the cache is attended");
+  }
+
+  void check_table(size_t table) {
+    const int64_t pages = table_pages()[table];
+    int64_t covered = 0;
+    for (const PageRun& run : step_.tables[table].runs) {
+      require(run.page >= 0 && run.page < pages, "a page beyond the cache");
+      require(run.count > 0 && run.position % kPageTokens + run.count <= kPageTokens, "a run beyond its page");
+      require(run.row == covered, "rows that are not one after the other");
+      covered += run.count;
+    }
+    require(covered == step_.num_tokens(), "tokens without a page");
+    for (const AttentionSequence& s : step_.tables[table].sequences)
+      for (int64_t i = windows_[table].first(s.start) / kAttentionBlock * kBlockPages;
+           i * kPageTokens < s.start + s.q_len; ++i)
+        require(s.pages[i] >= 0 && s.pages[i] < pages, "a page beyond the cache is attended");
   }
 
   // The segments of each sequence cover its rows in order, and the last known one ends in its slot.
@@ -254,6 +260,7 @@ class Run {
 
   Numbers numbers_;
   Step step_;
+  std::vector<Window> windows_;  // of each page table
   SlotTable slots_;
   std::vector<StateMark> marks_[6];  // of the sequences of a plan
 };
@@ -261,14 +268,6 @@ class Run {
 void run(std::vector<uint8_t> input) {
   current = std::move(input);
   Run(current).play();
-}
-
-std::vector<uint8_t> random_input(std::mt19937_64& random) {
-  std::vector<uint8_t> input(random() % 400);
-  // Small numbers are met more often: they are usual ones.
-  const uint64_t most = random() % 3 == 0 ? 256 : 248;
-  for (uint8_t& byte : input) byte = static_cast<uint8_t>(random() % most);
-  return input;
 }
 
 int main(int argc, char** argv) {

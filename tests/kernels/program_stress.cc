@@ -19,8 +19,8 @@ namespace numaserve::testing {
 namespace {
 
 // Shapes at the edges: head sizes that are no multiple of a tile, contexts cut into blocks, sliding windows, ranks
-// without heads or vocabulary, rows of experts that fill whole tiles, ranks with threads beyond the ring's lanes, sums
-// so large that they are shared; programs that sample, that pool, that do both.
+// and window tables, ranks without heads or vocabulary, rows of experts that fill whole tiles, ranks with threads
+// beyond the ring's lanes, sums so large that they are shared; programs that sample, that pool, that do both.
 std::vector<Model> models(const KernelTable& table) {
   std::vector<Model> all;
   const auto add = [&](Shape shape, std::vector<int> threads, int64_t max_tokens, int64_t pages_per_slot,
@@ -67,6 +67,7 @@ std::vector<Model> models(const KernelTable& table) {
        .vocabulary = 499,
        .layers = 2,
        .window = 40,
+       .window_pages = 27,
        .softcap = 5.0f,
        .extras = true,
        .experts = 3},
@@ -80,6 +81,7 @@ std::vector<Model> models(const KernelTable& table) {
        .layers = 4,
        .window = 70,
        .chunked = true,
+       .window_pages = 21,
        .odd_head_dim = 80,
        .extras = true},
       {2, 2}, 64, 20);
@@ -214,8 +216,9 @@ std::vector<Outcomes> play(const Model& model, int requests, uint64_t seed, bool
 
 int differences(const Model& model, int requests, uint64_t seed) {
   const std::vector<Outcomes> wild = play(model, requests, seed, false);
-  Model alone = model;
+  Model alone = model;  // without a window table, which changes no bit
   alone.threads.assign(alone.threads.size(), 1);
+  alone.shape.window_pages = 0;
   const Outcomes calm = play(alone, requests, seed, true).front();
   int wrong = 0;
   for (const auto& [number, expected] : calm) {

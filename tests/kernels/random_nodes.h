@@ -25,6 +25,7 @@ struct Shape {
   int64_t hidden, intermediate, vocabulary, layers;
   int32_t window = 0;        // of the odd layers
   bool chunked = false;      // whether the window begins at its multiples
+  int64_t window_pages = 0;  // of the window table of the odd layers; 0: they use the page table of the even ones
   int32_t odd_head_dim = 0;  // of the odd layers, where they have a window; 0: as the others
   float softcap = 0.0f;
   bool extras = false;         // biases, q and k norms, norms after the sums
@@ -82,6 +83,7 @@ class RandomNodes {
         program_(*model.table, team_, ring,
                  {.limits = model.limits,
                   .caches = kinds(),
+                  .window_pages = window_pages(),
                   .states = states(),
                   .kv_dtype = model.kv_dtype,
                   .parallel = parallel(),
@@ -100,9 +102,10 @@ class RandomNodes {
   int rank() const { return rank_; }
   Program& program() { return program_; }
 
-  // Says whether some sequence holds a page.
-  void hold_page(int32_t page, bool held) const {
+  // Says whether some sequence holds a page of a page table.
+  void hold_page(size_t table, int32_t page, bool held) const {
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
+      if (program_.kv().table(cache_of(layer)) != table) continue;
       const KvLayer kv = program_.kv().layer(cache_of(layer));
       const size_t bytes = static_cast<size_t>(kv.page_stride);
       if (held)
@@ -131,7 +134,12 @@ class RandomNodes {
     return {{.heads = heads(), .window = {}, .layers = (shape_.layers + 1) / 2},
             {.heads = heads(1),
              .window = {.tokens = shape_.window, .aligned = shape_.chunked},
-             .layers = shape_.layers / 2}};
+             .layers = shape_.layers / 2,
+             .table = shape_.window_pages > 0}};
+  }
+  std::vector<int64_t> window_pages() const {
+    if (shape_.window_pages == 0) return {};
+    return {shape_.window_pages};
   }
   CacheIndex cache_of(int64_t layer) const {
     if (shape_.window == 0) return {0, layer};

@@ -52,6 +52,7 @@ class RankProgram : public RecurrentNodes {
     rope->q_norm = extra(dim, 1.0f);
     rope->k_norm = extra(dim, 1.0f);
     rope->eps = 1e-5f;
+    rope->table = program_.kv().table(cache_of(layer));
     RopeStoreNode* before = rope.get();
     program_.add(std::move(rope));
     const Place out = rows(q_cols, sizeof(bf16));

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "tests/kernels/random_masks.h"
-#include "tests/kernels/random_program.h"
+#include "tests/kernels/random_pages.h"
 #include "tests/kernels/random_snapshots.h"
 
 namespace numaserve::testing {
@@ -81,10 +81,10 @@ class Traffic {
         seed_(seed),
         random_(seed),
         calm_(calm),
+        pages_(rank),
         snapshots_(calm ? 0 : rank.model().limits.num_snapshots) {
     slots_.resize(calm ? 1 : static_cast<size_t>(limits_.max_slots));
     if (rank.rank() == 0) front_end_ = std::make_unique<FrontEnd>(limits_);
-    for (int64_t page = limits_.num_pages - 1; page >= 0; --page) free_pages_.push_back(static_cast<int32_t>(page));
   }
 
   // Plays requests number 0 to count - 1.
@@ -103,7 +103,7 @@ class Traffic {
     int number = -1;  // of the request; negative: nothing runs here
     Request request;
     std::vector<int32_t> known;
-    std::vector<int32_t> pages;
+    RandomPages::Tables pages;
     int64_t computed = 0;
     bool sampled = false;  // in the slot as it is: what `from_previous` goes on from
   };
@@ -169,11 +169,7 @@ class Traffic {
   }
 
   void release_pages(Running& running) {
-    for (const int32_t page : running.pages) {
-      rank_.hold_page(page, false);
-      free_pages_.push_back(page);
-    }
-    running.pages.clear();
+    pages_.release(running.pages);
     running.computed = 0;
   }
 
@@ -182,19 +178,6 @@ class Traffic {
     release_pages(slots_[slot]);
     outcomes_[slots_[slot].number].prompt_logprobs.clear();
     init(slot);
-  }
-
-  bool reach(size_t slot, int64_t end) {
-    Running& running = slots_[slot];
-    while (static_cast<int64_t>(running.pages.size()) * kPageTokens < end) {
-      if (free_pages_.empty()) return false;
-      const int32_t page = free_pages_.back();
-      free_pages_.pop_back();
-      running.pages.push_back(page);
-      rank_.hold_page(page, true);
-      rank_.program().slots().append_pages(static_cast<int64_t>(slot), {&page, 1});
-    }
-    return true;
   }
 
   void advance(size_t slot, Batch& batch) {
@@ -207,7 +190,8 @@ class Traffic {
     if (to_score > 0) count = std::min(count, rows_left);
     if (!calm_ && count > 1) count = pick(random_, 1, count);
     if (count <= 0 || rows_left < 0) return;
-    if (!reach(slot, running.computed + count)) return retract(slot);
+    if (!pages_.reach(static_cast<int64_t>(slot), running.pages, running.computed, running.computed + count))
+      return retract(slot);
     const bool ends = running.computed + count == known, sample = ends && !running.request.pooled;
     const int64_t targets = std::clamp<int64_t>(to_score, 0, count);
     const bool from_previous = running.sampled && coin(2);
@@ -291,7 +275,7 @@ class Traffic {
   uint64_t step_id_ = 1000;
   int64_t step_ns_ = 0;  // of the last step
   std::vector<Running> slots_;
-  std::vector<int32_t> free_pages_;
+  RandomPages pages_;
   RandomSnapshots snapshots_;
   std::map<int, Outcome> outcomes_;
   std::unique_ptr<FrontEnd> front_end_;  // of rank 0

@@ -9,6 +9,7 @@ import pytest
 from numaserve.kernels import Team
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import Backend
+from numaserve.workers.interface.windows import ALL, Window
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.needs import rank_needs
@@ -35,8 +36,8 @@ def test_layers_are_numbered_within_their_kind(tmp_path: Path) -> None:
     model = load_model_config(save_two_geometries(tmp_path / "model"))
     shape = model.decoder.shape(model.partition([1, 1, 1]).ranks[2])
     narrow, wide = shape.caches
-    assert (narrow.heads.query, narrow.heads.kv, narrow.heads.dim, narrow.window, narrow.layers) == (2, 1, 64, 0, 2)
-    assert (wide.heads.dim, wide.window, wide.layers) == (128, 100, 2)
+    assert (narrow.heads.query, narrow.heads.kv, narrow.heads.dim, narrow.window, narrow.layers) == (2, 1, 64, ALL, 2)
+    assert (wide.heads.dim, wide.window, wide.layers) == (128, Window(100), 2)
     assert not model.has_states
     places = model.decoder.layer_caches(model.partition([1]).ranks[0]).places
     assert places == (CacheIndex(0, 0), CacheIndex(1, 0), CacheIndex(0, 1), CacheIndex(1, 1))

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 from numaserve.configs import efficiencies
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.windows import Window
 from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, load_efficiencies
 from numaserve.workers.planning.roofline.machine import Isa
 from numaserve.workers.program.cost import StepWork, attended, expected_share
@@ -127,5 +128,6 @@ def test_one_token_reads_its_own_experts_and_many_read_all() -> None:
 
 def test_a_window_bounds_what_is_attended_to() -> None:
     step = StepWork([(10, 2), (0, 3)], 0)
-    assert attended(step, 0) == (12 + 3, 11 + 12 + 1 + 2 + 3)
-    assert attended(step, 4) == (5 + 3, 4 + 4 + 1 + 2 + 3)
+    assert attended(step, Window()) == (12 + 3, 11 + 12 + 1 + 2 + 3)
+    assert attended(step, Window(4)) == (5 + 3, 4 + 4 + 1 + 2 + 3)
+    assert attended(step, Window(4, aligned=True)) == (4 + 3, 3 + 4 + 1 + 2 + 3)

@@ -1,10 +1,11 @@
 """Forward passes of one layer, one for each part of the vocabulary, recorded with weights that are only described or
 with what else a test makes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
+from numaserve.workers.interface.windows import Window
 from numaserve.workers.program.caches import CacheIndex, CacheKind, DeltaHeads, Heads, StateKind
 from numaserve.workers.program.handles import round_up
 from numaserve.workers.program.ops.experts import Routing
@@ -13,6 +14,7 @@ from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5
+SLIDING = Window(40)
 LIMITS = ProgramLimits(64, 64, max_slots=4, pages_per_slot=16, num_pages=40, num_snapshots=3, max_drafts=4)
 
 
@@ -81,9 +83,9 @@ class Part:
         """Boundaries of equal parts of so many."""
         return [count // self.world * rank for rank in range(self.world + 1)]
 
-    def builder(self, shape: RankShape) -> ProgramBuilder:
+    def builder(self, shape: RankShape, **limits: Any) -> ProgramBuilder:
         ranks = Ranks((2,) * self.world, self.rank, 1 << 30 if self.world > 1 else 0)
-        return ProgramBuilder(ProgramSetup(shape, LIMITS, ranks, self.settings))
+        return ProgramBuilder(ProgramSetup(shape, replace(LIMITS, **limits), ranks, self.settings))
 
     def embedding(self) -> dict[str, Any]:
         """Arguments of the vocabulary's method."""
@@ -231,6 +233,23 @@ def gated(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     return b
 
 
+def sliding(
+    part: Part = ALONE, *, window: Window = SLIDING, window_pages: tuple[int, ...] = (), format: str = "bf16"
+) -> ProgramBuilder:
+    """Attention to all tokens, and to those of a window, which may have a page table of its own."""
+    caches = CacheKind(Heads(2, 1, 32)), CacheKind(Heads(2, 2, 48), window)
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, caches), window_pages=window_pages)
+    residual = b.embed(**part.embedding())
+    for kind, cache in enumerate(caches):
+        heads, place = cache.heads, CacheIndex(kind, 0)
+        x = b.rms_norm(residual, w.vector(), EPS)
+        qkv = b.linear(x, w.matrix((heads.query + 2 * heads.kv) * heads.dim, HIDDEN, format))
+        out = b.attention(b.qkv_rope(qkv, cache=place, rope=w.rope()), cache=place, scale=0.2)
+        b.add_all_reduce(residual, b.linear_partial(out, w.matrix(HIDDEN, heads.query * heads.dim, format)))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN, format)))
+    return b
+
+
 def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
@@ -255,7 +274,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     for format in ("bf16", "int8"):
-        for make in (dense, latent, mixture, gated):
+        for make in (dense, latent, mixture, gated, sliding):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)

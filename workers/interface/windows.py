@@ -1,5 +1,6 @@
 """The windows of attention, and the pages that a sequence no longer needs with one."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from numaserve.workers.interface.drafters import MAX_DRAFTS
@@ -57,6 +58,14 @@ class Window(NamedTuple):
         behind = self.tokens + layout.page_size * layout.block_pages - 2
         each = max(layout.pages_of(behind) + 1, layout.pages_of(behind + 1 + 2 * max_drafts))
         return sequences * each + layout.pages_of(step_tokens)
+
+
+ALL = Window()
+
+
+def distinct(windows: Iterable[Window]) -> list[Window]:
+    """Return the windows that have a page table, each once and in the order of their first layers."""
+    return list(dict.fromkeys(window for window in windows if window.tokens))
 
 
 class WindowTable(NamedTuple):

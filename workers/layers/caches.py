@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.windows import ALL, Window
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.program.caches import CacheIndex, CacheKind, DeltaHeads, Heads, StateKind
 from numaserve.workers.program.cost import BF16, FP32, kv_bytes_per_token
@@ -33,6 +34,11 @@ class Cache(ABC):
     def is_paged(self) -> bool:
         """Whether a sequence can continue from the pages of another one alone."""
         return True
+
+    @property
+    def span(self) -> Window:
+        """The window of tokens that the layer looks back at."""
+        return ALL
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """Bytes of a page. Raises `OperatorError` for a dtype that the layer does not cache in."""
@@ -91,9 +97,14 @@ class Paged(HeadCache):
     window: int | None = None
     chunked: bool = False
 
+    @property
+    def span(self) -> Window:
+        """See `Cache`."""
+        return Window(self.window or 0, self.chunked)
+
     def kind(self, part: RankPart, layers: int) -> CacheKind:
         """See `Cache`."""
-        return CacheKind(self._heads(part), self.window or 0, self.chunked, layers)
+        return CacheKind(self._heads(part), self.span, layers)
 
 
 @dataclass(frozen=True)

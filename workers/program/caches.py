@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from numaserve.workers.interface.windows import ALL, Window
+
 SCALE_COLUMNS = 16  # of a native state of the gated delta rule that share a scale
 
 
@@ -65,8 +67,7 @@ class CacheKind:
     """Layers with equal heads and an equal window."""
 
     heads: Heads
-    window: int = 0  # tokens that a token looks back at, the token itself included; 0: all
-    aligned: bool = False  # the window begins at its multiples: a token sees the tokens of its chunk
+    window: Window = ALL
     layers: int = 1
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 from numaserve.workers.interface.protocol import PAGE_SIZE, OperationTerms
 from numaserve.workers.interface.settings import KvCacheDtype
+from numaserve.workers.interface.windows import Window
 from numaserve.workers.program.buffers import ATTENTION_BLOCK, padded
 from numaserve.workers.program.caches import Heads
 from numaserve.workers.program.context_parallel import ContextParallel
@@ -117,16 +118,15 @@ def column_pieces(rows: int, columns: int) -> float:
     return max(rows * columns / _LANES, 1)
 
 
-def attended(step: StepWork, window: int, *, aligned: bool = False) -> tuple[int, int]:
-    """Positions whose keys and values are read, and pairs of a query and a key, for one head. `window` 0: no limit;
-    `aligned`: it begins at its multiples."""
+def attended(step: StepWork, window: Window) -> tuple[int, int]:
+    """Positions whose keys and values are read, and pairs of a query and a key, for one head."""
     positions = pairs = 0
     for start, rows in step.sequences:
-        if aligned and window:
-            positions += start + rows - start // window * window
-            pairs += sum(position % window + 1 for position in range(start, start + rows))
+        if window.aligned:
+            positions += start + rows - window.first(start)
+            pairs += sum(position - window.first(position) + 1 for position in range(start, start + rows))
             continue
-        seen = window or start + rows
+        seen = window.tokens or start + rows
         growing = min(max(seen - start, 0), rows)  # tokens that see everything before them
         positions += start + rows - max(start - seen + 1, 0)
         pairs += growing * start + growing * (growing + 1) // 2 + (rows - growing) * seen

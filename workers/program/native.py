@@ -79,16 +79,17 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
         "max_drafts": limits.max_drafts,
         "vocabulary": shape.vocab_bounds[-1],
         "extra_tokens": shape.extra_tokens,
-        "caches": [_cache_kind(kind) for kind in shape.caches],
+        "caches": [_cache_kind(*each) for each in zip(shape.caches, setup.page_tables, strict=True)],
+        "window_pages": limits.window_pages,
         "states": [(each.slot_bytes, each.page_bytes, each.draft_bytes, each.layers) for each in shape.states],
         "context_parallel": (parallel.head_bounds, parallel.from_tokens, parallel.max_rows) if parallel else None,
         "kv_dtype": setup.settings.kv_cache_dtype,
     }
 
 
-def _cache_kind(kind: CacheKind) -> tuple[int | bool, ...]:
+def _cache_kind(kind: CacheKind, table: int) -> tuple[int | bool, ...]:
     heads = kind.heads
-    return heads.query, heads.kv, heads.dim, heads.value_dim, kind.window, kind.aligned, kind.layers
+    return heads.query, heads.kv, heads.dim, heads.value_dim, *kind.window, kind.layers, table
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.interface.windows import ALL, Window, distinct
 from numaserve.workers.program.caches import CacheKind, StateKind
 from numaserve.workers.program.context_parallel import ContextParallel, context_parallel
 
@@ -20,6 +21,7 @@ class ProgramLimits:
     num_pages: int
     num_snapshots: int = 0  # of the states of a slot
     max_drafts: int = 0  # of a sequence in a step, where its layers keep states
+    window_pages: tuple[int, ...] = ()  # of each window table; empty: all layers use the same page table
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,18 @@ class ProgramSetup:
     limits: ProgramLimits
     ranks: Ranks
     settings: ModelSettings = DEFAULT_SETTINGS
+
+    @cached_property
+    def table_windows(self) -> list[Window]:
+        """The window of each page table of a sequence, of which the first one has none."""
+        windows = distinct(kind.window for kind in self.shape.caches) if self.limits.window_pages else []
+        return [ALL, *windows]
+
+    @cached_property
+    def page_tables(self) -> list[int]:
+        """The number of the page table of each kind of cache."""
+        numbers = {window: number for number, window in enumerate(self.table_windows)}
+        return [numbers.get(kind.window, 0) for kind in self.shape.caches]
 
     @cached_property
     def context_parallel(self) -> ContextParallel | None:

@@ -36,6 +36,7 @@ Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtyp
 }
 
 AttentionArgs AttentionNode::arguments(const Run& run) const {
+  const AttentionWork& todo = run.step.attention[static_cast<size_t>(work)];
   return {.q = run.at<bf16>(q),
           .q_heads = heads.q_heads,
           .kv_heads = heads.kv_heads,
@@ -43,9 +44,9 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
           .head_tiles = heads.head_tiles(),
           .scale = scale,
           .softcap = softcap,
-          .window = run.step.attention[static_cast<size_t>(work)].window,
+          .window = todo.window,
           .kv = kv,
-          .sequences = run.step.sequences.data(),
+          .sequences = run.step.tables[todo.table].sequences.data(),
           .out = run.at<bf16>(out),
           .ldo = out.ld,
           .partial = run.at<float>(partial),
@@ -60,7 +61,7 @@ std::span<const std::byte> AttentionNode::reads_first(const Run& run, int thread
   const AttentionWork& todo = run.step.attention[static_cast<size_t>(work)];
   if (heads.latent() || static_cast<size_t>(thread) >= todo.items.size()) return {};
   const AttentionItem& item = todo.items[static_cast<size_t>(thread)];
-  const AttentionSequence& s = run.step.sequences[static_cast<size_t>(item.sequence)];
+  const AttentionSequence& s = run.step.tables[todo.table].sequences[static_cast<size_t>(item.sequence)];
   const Range pages = todo.first_pages(s, item, heads.q_heads / heads.kv_heads);
   if (index >= pages.end - pages.begin) return {};
   return {kv.k + s.pages[pages.begin + index] * kv.page_stride + item.kv_head * kv.head_stride,

@@ -42,8 +42,8 @@ int32_t all_blocks(const AttentionSequence& s) {
 Range AttentionWork::first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const {
   const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
   const int32_t block = item.block >= 0 ? item.block : first_block(window, s.start + item.first_row / group);
-  const int64_t begin = block * (kAttentionBlock / kPageTokens);
-  return {begin, std::min<int64_t>(begin + kAttentionBlock / kPageTokens, last / kPageTokens + 1)};
+  const int64_t begin = block * kBlockPages;
+  return {begin, std::min<int64_t>(begin + kBlockPages, last / kPageTokens + 1)};
 }
 
 int64_t AttentionPlanner::partial_rows(int64_t pages_per_slot) {

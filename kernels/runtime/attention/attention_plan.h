@@ -10,6 +10,9 @@
 
 namespace numaserve {
 
+// Attention reads whole blocks of pages.
+inline constexpr int64_t kBlockPages = kAttentionBlock / kPageTokens;
+
 // The number of longest sequences for whose partial results there is memory when each is cut into one item per block.
 inline constexpr int64_t kPartialSequences = 8;
 
@@ -52,6 +55,7 @@ struct BlockGroups {
 // The attention of one step with one window: the items, heaviest first, and the merges that follow them.
 struct AttentionWork {
   Window window;
+  size_t table = 0;  // the page table of each sequence that is read; see SlotTable
   std::vector<AttentionItem> items;
   struct Merge {
     AttentionItem first;

@@ -23,13 +23,31 @@ void check(const HeadGeometry& heads, KvDtype dtype) {
     throw std::invalid_argument("heads wider than " + std::to_string(most) + " are not supported");
 }
 
-// Checks the heads before memory is allocated for them.
-std::vector<CacheKind> checked(std::vector<CacheKind> kinds, KvDtype dtype) {
+// Checks that each window table has pages, and that all layers that use it have its window.
+void check_tables(std::span<const CacheKind> kinds, std::span<const int64_t> table_pages) {
+  for (size_t table = 1; table < table_pages.size(); ++table) {
+    const auto uses = [&](const CacheKind& kind) { return kind.table == table; };
+    const auto first = std::find_if(kinds.begin(), kinds.end(), uses);
+    if (table_pages[table] < 1 || first == kinds.end() || first->window.tokens == 0)
+      throw std::invalid_argument("a window table must have pages, and layers with a window");
+    const auto [tokens, aligned] = first->window;
+    for (const CacheKind& kind : kinds)
+      if (uses(kind) && (kind.window.tokens != tokens || kind.window.aligned != aligned))
+        throw std::invalid_argument("layers that share a window table must have the same window");
+  }
+}
+
+// Checks the kinds before memory is allocated for them.
+std::vector<CacheKind> checked(std::vector<CacheKind> kinds, std::span<const int64_t> table_pages, KvDtype dtype) {
   for (const CacheKind& kind : kinds) {
     check(kind.heads, dtype);
     if (kind.layers < 0 || kind.window.tokens < 0)
       throw std::invalid_argument("the layers and the window of a kind of cache must not be negative");
+    if (kind.table >= table_pages.size())
+      throw std::invalid_argument("a kind of cache uses page table " + std::to_string(kind.table) + " of " +
+                                  std::to_string(table_pages.size()));
   }
+  check_tables(kinds, table_pages);
   return kinds;
 }
 
@@ -42,13 +60,13 @@ KvDtype kv_dtype(std::string_view name) {
   return static_cast<KvDtype>(found - std::begin(kNames));
 }
 
-KvCache::KvCache(std::vector<CacheKind> kinds, int64_t num_pages, KvDtype dtype)
-    : dtype_(dtype), kinds_(checked(std::move(kinds), dtype)) {
+KvCache::KvCache(std::vector<CacheKind> kinds, std::span<const int64_t> table_pages, KvDtype dtype)
+    : dtype_(dtype), kinds_(checked(std::move(kinds), table_pages, dtype)) {
   int64_t offset = 0;
-  for (const auto& [heads, window, layers] : kinds_) {
+  for (const auto& [heads, window, layers, table] : kinds_) {
     const int64_t head_stride = (heads.latent() ? 1 : 2) * kv_half_bytes(dtype, heads.head_tiles());
     const int64_t page_stride = heads.kv_heads * head_stride;
-    layouts_.push_back({offset, head_stride, page_stride, num_pages * page_stride});
+    layouts_.push_back({offset, head_stride, page_stride, table_pages[table] * page_stride});
     offset += layers * layouts_.back().layer_stride;
   }
   buffer_ = LargeBuffer(static_cast<size_t>(offset));

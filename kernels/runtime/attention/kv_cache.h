@@ -18,6 +18,7 @@ struct CacheKind {
   HeadGeometry heads;
   Window window;
   int64_t layers = 0;
+  size_t table = 0;  // the page table that they use: 0, or one of its window; see SlotTable
 };
 
 // The cache of a layer: its kind, and its number among the layers of that kind.
@@ -26,15 +27,17 @@ struct CacheIndex {
   int64_t layer = 0;
 };
 
-// The KV cache of a rank: for each layer, page and KV head K and, unless the cache is latent, V; see KvLayer. All kinds
-// have the same pages. Their layers lie one after another, kind by kind.
+// The KV cache of a rank: for each layer, page and KV head K and, unless the cache is latent, V; see KvLayer. Layers
+// lie one after another, kind by kind.
 class KvCache {
  public:
-  // Throws std::invalid_argument for heads that attention does not support, such as latents with a quantized dtype.
-  KvCache(std::vector<CacheKind> kinds, int64_t num_pages, KvDtype dtype);
+  // `table_pages` are the pages of each page table. Throws std::invalid_argument for heads that attention does not
+  // support, such as latents with a quantized dtype, and for kinds that cannot share a page table.
+  KvCache(std::vector<CacheKind> kinds, std::span<const int64_t> table_pages, KvDtype dtype);
   const std::vector<CacheKind>& kinds() const { return kinds_; }
-  // Both throw std::invalid_argument for an index out of range.
+  // These throw std::invalid_argument for an index out of range.
   const HeadGeometry& heads(const CacheIndex& index) const { return kind(index).heads; }
+  size_t table(const CacheIndex& index) const { return kind(index).table; }
   KvLayer layer(const CacheIndex& index) const;
   // Returns the memory of each layer.
   std::vector<std::span<std::byte>> layers() const;

@@ -40,8 +40,8 @@ void LatentStoreNode::run(Run& run, int thread) const {
                           .ld_nope = nope.ld,
                           .query = run.at<bf16>(query),
                           .kv_layer = layer,
-                          .runs = run.step.runs.data(),
-                          .num_runs = static_cast<int64_t>(run.step.runs.size())},
+                          .runs = run.step.tables.front().runs.data(),
+                          .num_runs = static_cast<int64_t>(run.step.tables.front().runs.size())},
                          thread, run.team.size());
 }
 

@@ -224,6 +224,7 @@ bool RopeStoreNode::joins_next(const Run& run) const {
 }
 
 RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
+  const std::vector<PageRun>& runs = run.step.tables[table].runs;
   return {.qkv = run.at<float>(qkv),
           .ld = qkv.ld,
           .q_heads = heads.q_heads,
@@ -240,8 +241,8 @@ RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
           .eps = eps,
           .q = run.at<bf16>(q),
           .kv = kv,
-          .runs = run.step.runs.data(),
-          .num_runs = static_cast<int64_t>(run.step.runs.size())};
+          .runs = runs.data(),
+          .num_runs = static_cast<int64_t>(runs.size())};
 }
 
 void RopeStoreNode::run(Run& run, int thread) const { run.table.rope_store(arguments(run), thread, run.team.size()); }

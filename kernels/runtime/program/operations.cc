@@ -137,6 +137,7 @@ void add(Program& p, const RopeStore& f) {
   node->k_norm = data_or_null(f.k_norm);
   node->eps = f.eps;
   node->norm = f.norm;
+  node->table = p.kv().table(f.cache);
   p.add(std::move(node));
 }
 

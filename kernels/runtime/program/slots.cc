@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/runtime/attention/attention_plan.h"
+
 namespace numaserve {
 namespace {
 
@@ -21,12 +23,18 @@ std::vector<int32_t> counts(const std::vector<int32_t>& history, int64_t vocabul
 
 }  // namespace
 
-SlotTable::SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary)
+SlotTable::SlotTable(int64_t slots, int64_t pages_per_slot, std::vector<int64_t> table_pages, int64_t vocabulary)
     : pages_per_slot_(pages_per_slot),
-      num_pages_(num_pages),
       vocabulary_(vocabulary),
+      table_pages_(std::move(table_pages)),
       slots_(static_cast<size_t>(slots)) {
-  for (Slot& slot : slots_) slot.pages.reserve(static_cast<size_t>(pages_per_slot));
+  for (Slot& slot : slots_) slot.tables = empty_tables();
+}
+
+std::vector<PageTable> SlotTable::empty_tables() const {
+  std::vector<PageTable> tables(table_pages_.size());
+  for (PageTable& table : tables) table.pages.reserve(static_cast<size_t>(pages_per_slot_));
+  return tables;
 }
 
 Slot& SlotTable::at(int64_t slot) {
@@ -45,9 +53,9 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   if (s.bias_ids.size() != s.bias_values.size())
     throw std::invalid_argument("the logit bias must have one value per id");
   // Moving the slot does not move its vectors, so pointers to them stay valid.
-  changes_.push_back({.slot = index, .num_pages = 0, .before = std::move(slot)});
+  changes_.push_back({.slot = index, .table = 0, .num_pages = 0, .first = 0, .before = std::move(slot)});
   slot = {};
-  slot.pages.reserve(static_cast<size_t>(pages_per_slot_));
+  slot.tables = empty_tables();
   slot.bias_ids = std::move(s.bias_ids);
   slot.bias_values = std::move(s.bias_values);
   slot.suppress_ids = std::move(s.suppress);
@@ -78,25 +86,46 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   };
 }
 
-void SlotTable::append_pages(int64_t index, std::span<const int32_t> pages) {
-  Slot& slot = at(index);
-  if (static_cast<int64_t>(slot.pages.size() + pages.size()) > pages_per_slot_)
+void SlotTable::advance_window(int64_t index, int64_t window, int64_t first, std::span<const int32_t> pages) {
+  if (window < 0 || window >= static_cast<int64_t>(table_pages_.size()) - 1)
+    throw std::invalid_argument("window table " + std::to_string(window) + " is out of range");
+  const auto table = static_cast<size_t>(window) + 1;
+  const int64_t before = at(index).tables[table].first;
+  if (first < before || first > pages_per_slot_ || first % kBlockPages != 0)
+    throw std::invalid_argument("the first " + std::to_string(first) + " pages of window table " +
+                                std::to_string(window) + " of slot " + std::to_string(index) +
+                                " must be whole blocks, and no fewer than before");
+  grow(index, table, first, pages);
+}
+
+void SlotTable::grow(int64_t index, size_t table, int64_t first, std::span<const int32_t> pages) {
+  PageTable& grown = at(index).tables[table];
+  const size_t size = grown.pages.size(), absent = size == 0 ? static_cast<size_t>(first) : 0;
+  const auto length = static_cast<int64_t>(size + absent + pages.size());
+  if (length > pages_per_slot_)
     throw std::invalid_argument("the page table of slot " + std::to_string(index) + " is full");
+  if (length < first)
+    throw std::invalid_argument("the page table of slot " + std::to_string(index) + " ends before its first page");
   for (const int32_t page : pages)
-    if (page < 0 || page >= num_pages_)
+    if (page < 0 || page >= table_pages_[table])
       throw std::invalid_argument("page " + std::to_string(page) + " is out of range");
-  changes_.push_back({.slot = index, .num_pages = slot.pages.size(), .before = std::nullopt});
-  slot.pages.insert(slot.pages.end(), pages.begin(), pages.end());
+  changes_.push_back({.slot = index, .table = table, .num_pages = size, .first = grown.first, .before = std::nullopt});
+  grown.pages.insert(grown.pages.end(), absent, -1);
+  grown.pages.insert(grown.pages.end(), pages.begin(), pages.end());
+  grown.first = first;
 }
 
 void SlotTable::revert() {
   for (; !changes_.empty(); changes_.pop_back()) {
     Change& change = changes_.back();
     Slot& slot = at(change.slot);
-    if (change.before)
+    if (change.before) {
       slot = std::move(*change.before);
-    else
-      slot.pages.resize(change.num_pages);
+    } else {
+      PageTable& table = slot.tables[change.table];
+      table.pages.resize(change.num_pages);
+      table.first = change.first;
+    }
   }
 }
 

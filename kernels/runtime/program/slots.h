@@ -10,9 +10,16 @@
 
 namespace numaserve {
 
-struct Slot {
+// A page table of a sequence. No token reads the first pages any more, whole blocks of them; the table may begin with
+// pages that are absent, -1.
+struct PageTable {
   std::vector<int32_t> pages;  // capacity is reserved when the slot starts: no step allocates
-  SamplingState sampling{};    // its pointers refer to the vectors below
+  int64_t first = 0;
+};
+
+struct Slot {
+  std::vector<PageTable> tables;
+  SamplingState sampling{};  // its pointers refer to the vectors below
   std::vector<int32_t> bias_ids, suppress_ids;
   std::vector<float> bias_values;
   std::vector<int32_t> prompt_counts, output_counts;  // [vocabulary], empty without penalties
@@ -50,14 +57,21 @@ struct SlotSettings {
 
 // The slots. Changes can be reverted until a step has accepted them: a refused plan must leave no change, and only the
 // whole plan shows whether it is valid.
+//
+// A slot has the page table of all layers that use each page of a sequence, and one for each window whose pages are
+// given back once no token sees them. Each table has page ids of its own.
 class SlotTable {
  public:
-  SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary);
+  // `table_pages`: the pages of each page table.
+  SlotTable(int64_t slots, int64_t pages_per_slot, std::vector<int64_t> table_pages, int64_t vocabulary);
 
   // Clears the slot and starts a sequence. Throws std::invalid_argument for a slot or token id out of range.
   void init(int64_t slot, SlotSettings settings);
   // Throws std::invalid_argument for a page out of range or a full page table.
-  void append_pages(int64_t slot, std::span<const int32_t> pages);
+  void append_pages(int64_t slot, std::span<const int32_t> pages) { grow(slot, 0, 0, pages); }
+  // Appends pages to a window table, of which no token reads the `first` pages any more. An empty table begins with as
+  // many pages that are absent. Throws std::invalid_argument for a window table, a page or a `first` out of range.
+  void advance_window(int64_t slot, int64_t window, int64_t first, std::span<const int32_t> pages);
   // Makes the changes since the last `commit` final.
   void commit() { changes_.clear(); }
   // Reverts the changes since the last `commit`.
@@ -70,11 +84,15 @@ class SlotTable {
  private:
   struct Change {
     int64_t slot;
-    size_t num_pages;            // before
+    size_t table, num_pages;     // of the table, before
+    int64_t first;               // of the table, before
     std::optional<Slot> before;  // the whole slot, if `init` replaced it
   };
+  void grow(int64_t slot, size_t table, int64_t first, std::span<const int32_t> pages);
+  std::vector<PageTable> empty_tables() const;
 
-  int64_t pages_per_slot_, num_pages_, vocabulary_;
+  int64_t pages_per_slot_, vocabulary_;
+  std::vector<int64_t> table_pages_;
   std::vector<Slot> slots_;
   std::vector<Change> changes_;
 };

@@ -27,13 +27,12 @@ void require_ids(std::span<const int32_t> ids, int64_t count) {
 Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const ContextParallel& parallel, int threads)
     : limits_(limits),
       parallel_(parallel),
+      windows_(1),
       max_positions_(limits.pages_per_slot * kPageTokens),
       named_(static_cast<size_t>(limits.max_slots)),
       stored_(static_cast<size_t>(limits.num_snapshots)) {
   const auto max_tokens = static_cast<size_t>(limits.max_tokens), max_slots = static_cast<size_t>(limits.max_slots);
   tokens.reserve(max_tokens);
-  runs.reserve(max_tokens + max_slots);
-  sequences.reserve(max_slots);
   plan.reserve(max_slots);
   segments.reserve(2 * max_slots + stored_.size());
   chains.reserve(max_slots);
@@ -43,6 +42,14 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
   for (const CacheKind& kind : kinds) {
     planners_.emplace_back(limits, kind.heads, BlockGroups{parallel.world, -1}, threads);
     attention.push_back(planners_.back().make_work(kind.window));
+    attention.back().table = kind.table;
+    windows_.resize(std::max(windows_.size(), kind.table + 1));
+    if (kind.table > 0) windows_[kind.table] = kind.window;
+  }
+  tables.resize(windows_.size());
+  for (Paged& table : tables) {
+    table.sequences.reserve(max_slots);
+    table.runs.reserve(max_tokens + max_slots);
   }
   if (parallel.world == 1) return;
   divided_planner_.emplace(limits, parallel.all_heads(kinds.front().heads), BlockGroups{parallel.world, parallel.rank},
@@ -65,10 +72,9 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (s.count <= 0 || s.start < 0) refuse_slot(s, "has no new token");
     if (s.from_previous && (s.count != 1 || slot.last_token < 0))
       refuse_slot(s, "has no sampled token to continue from");
-    const int64_t end = int64_t{s.start} + s.count;
-    if (end > static_cast<int64_t>(slot.pages.size()) * kPageTokens)
-      refuse_slot(s, "has a page table that is too short for the new tokens");
-    if (end > max_positions_) refuse_slot(s, "exceeds the context that the model was loaded for");
+    check_pages(s, slot);
+    if (int64_t{s.start} + s.count > max_positions_)
+      refuse_slot(s, "exceeds the context that the model was loaded for");
     if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more target tokens than new tokens");
     if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
       refuse_slot(s, "has draft tokens, but no sampled token before them");
@@ -89,6 +95,17 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
   require_ids(targets, limits_.vocabulary);
   check_states(sequences_in, slots);
+}
+
+void Step::check_pages(const SequenceInput& s, const Slot& slot) const {
+  const int64_t end = int64_t{s.start} + s.count;
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    const PageTable& table = slot.tables[i];
+    if (end > static_cast<int64_t>(table.pages.size()) * kPageTokens)
+      refuse_slot(s, "has a page table that is too short for the new tokens");
+    if (table.first > windows_[i].first(s.start) / kPageTokens)
+      refuse_slot(s, "reads pages of a window table that were given back");
+  }
 }
 
 void Step::check_marks(const SequenceInput& s) {
@@ -128,8 +145,10 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
                  std::span<const int32_t> targets, SlotTable& slots) {
   check(sequences_in, tokens_in, targets, slots);
   tokens.clear();
-  runs.clear();
-  sequences.clear();
+  for (Paged& table : tables) {
+    table.sequences.clear();
+    table.runs.clear();
+  }
   segments.clear();
   chains.clear();
   has_drafts = false;
@@ -150,9 +169,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       tokens.insert(tokens.end(), tokens_in.begin(), tokens_in.begin() + s.count);
       tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
     }
-    const AttentionSequence sequence{.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()};
-    add_sequence(sequence);
-    add_runs(sequence);
+    add_pages(s, row, slot);
     add_segments(s, row, slot);
     add_rows(s, slot, static_cast<int32_t>(i), row, targets);
     if (s.pool) {
@@ -160,7 +177,8 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       pooled_sequences.push_back(static_cast<int32_t>(i));
     }
   }
-  for (size_t kind = 0; kind < attention.size(); ++kind) planners_[kind].plan(sequences, attention[kind]);
+  for (size_t kind = 0; kind < attention.size(); ++kind)
+    planners_[kind].plan(tables[attention[kind].table].sequences, attention[kind]);
   if (divided_planner_) divided_planner_->plan(divided.sequences, divided.work);
   totals.steps += counts();
   totals.tokens += num_tokens();
@@ -169,22 +187,31 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   totals.logit_rows += static_cast<int64_t>(logit_rows.size());
 }
 
+void Step::add_pages(const SequenceInput& s, int32_t row, const Slot& slot) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const AttentionSequence sequence{
+        .row = row, .q_len = s.count, .start = s.start, .pages = slot.tables[i].pages.data()};
+    if (i == 0)
+      add_sequence(sequence);
+    else
+      tables[i].sequences.push_back(sequence);
+    const int32_t end = s.start + s.count;
+    std::vector<PageRun>& runs = tables[i].runs;
+    for (int32_t position = s.start; position < end; position += runs.back().count)
+      runs.push_back(page_run(sequence, position, end));
+  }
+}
+
 void Step::add_sequence(AttentionSequence sequence) {
   const auto row = static_cast<int32_t>(divided.rows.size());
   const int64_t end = int64_t{sequence.start} + sequence.q_len;
   if (parallel_.world == 1 || end < parallel_.from * sequence.q_len || row + sequence.q_len > parallel_.max_rows) {
-    sequences.push_back(sequence);
+    tables.front().sequences.push_back(sequence);
     return;
   }
   for (int32_t i = 0; i < sequence.q_len; ++i) divided.rows.push_back(sequence.row + i);
   sequence.row = row;
   divided.sequences.push_back(sequence);
-}
-
-void Step::add_runs(const AttentionSequence& s) {
-  const int32_t end = s.start + s.q_len;
-  for (int32_t position = s.start; position < end; position += runs.back().count)
-    runs.push_back(page_run(s, position, end));
 }
 
 void Step::add_segments(const SequenceInput& s, int32_t row, Slot& slot) {

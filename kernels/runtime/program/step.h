@@ -60,7 +60,8 @@ struct ContextParallel {
 
 class Step {
  public:
-  // Latents of the first of `kinds` are divided where `parallel` says so.
+  // Latents of the first of `kinds` are divided where `parallel` says so. Each page table is used by one of `kinds`,
+  // but for the first.
   Step(const Limits& limits, std::span<const CacheKind> kinds, const ContextParallel& parallel, int threads);
 
   // Limits positions to those below `count`: a node's tables end there.
@@ -87,8 +88,12 @@ class Step {
 
   int64_t num_named = 0;  // log-probabilities of named tokens, of all rows of logits
   std::vector<int32_t> tokens;
-  std::vector<PageRun> runs;
-  std::vector<AttentionSequence> sequences;  // which each rank attends for its own heads
+  // The sequences that each rank attends for its own heads, and the runs of all new tokens, in one page table.
+  struct Paged {
+    std::vector<AttentionSequence> sequences;
+    std::vector<PageRun> runs;
+  };
+  std::vector<Paged> tables;
   std::vector<LogitRow> logit_rows;
   std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
   std::vector<AttentionWork> attention;                // of each kind of cache
@@ -117,14 +122,16 @@ class Step {
              SlotTable& slots);
   void check_states(std::span<const SequenceInput> plan, SlotTable& slots);
   void check_marks(const SequenceInput& sequence);
+  void check_pages(const SequenceInput& sequence, const Slot& slot) const;
   void add_segments(const SequenceInput& sequence, int32_t row, Slot& slot);
   void add_rows(const SequenceInput& sequence, const Slot& slot, int32_t index, int32_t row,
                 std::span<const int32_t>& targets);
-  void add_runs(const AttentionSequence& sequence);
+  void add_pages(const SequenceInput& sequence, int32_t row, const Slot& slot);
   void add_sequence(AttentionSequence sequence);
 
   Limits limits_;
   ContextParallel parallel_;
+  std::vector<Window> windows_;             // of each page table
   std::vector<AttentionPlanner> planners_;  // of each kind of cache
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;

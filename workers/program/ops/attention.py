@@ -69,15 +69,15 @@ class Attention(Joining):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """The KV cache is read once for all new tokens of a sequence."""
         kind, dtype = program.shape.caches[self.cache.kind], program.settings.kv_cache_dtype
-        heads, window = kind.heads, kind.window
+        heads = kind.heads
         position = kv_bytes_per_token(heads, dtype)
         pair = 2 * heads.query * (heads.dim + heads.values)
         # The terms cover all sequences. Sequences whose latents the ranks divide are few, and take less.
-        terms = OperationTerms("attention", position_bytes=position, pair_flops=pair, window=window)
+        terms = OperationTerms("attention", position_bytes=position, pair_flops=pair, window=kind.window.tokens)
 
         def amount(step: StepWork) -> Amount:
             _, whole = parted(step, program.context_parallel)
-            positions, pairs = attended(whole, window, aligned=kind.aligned)
+            positions, pairs = attended(whole, kind.window)
             return Amount(position * positions, pair * pairs, whole.tokens / max(len(whole.sequences), 1))
 
         of: Kind = "latent" if heads.is_latent else "attention"

@@ -7,7 +7,7 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.program.caches import CacheIndex, CacheKind
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.segments import Segment
-from numaserve.workers.program.reference.step import Step
+from numaserve.workers.program.reference.step import SequenceRows, Step
 from numaserve.workers.program.setup import ProgramSetup
 
 Bytes = npt.NDArray[np.uint8]
@@ -23,7 +23,9 @@ class KvCache:
         dtype = setup.settings.kv_cache_dtype
         self._numbers, self._kv_dtype = numbers, dtype
         held = torch.bfloat16 if numbers.rounded and dtype == "bf16" else numbers.dtype
-        self._kinds = [self._memory(kind, setup.limits.num_pages, held) for kind in setup.shape.caches]
+        self._tables, pages = setup.page_tables, (setup.limits.num_pages, *setup.limits.window_pages)
+        kinds = zip(setup.shape.caches, self._tables, strict=True)
+        self._kinds = [self._memory(kind, pages[table], held) for kind, table in kinds]
 
     @staticmethod
     def _memory(kind: CacheKind, pages: int, held: torch.dtype) -> torch.Tensor:
@@ -50,16 +52,17 @@ class KvCache:
         self._store(cache, 0, step, keys.masked_fill(bad, float("nan")))
 
     def _store(self, cache: CacheIndex, part: int, step: Step, x: torch.Tensor) -> None:
-        pages, places = zip(*step.places(), strict=True)
+        pages, places = zip(*step.places(self._tables[cache.kind]), strict=True)
         memory = self._kinds[cache.kind]
         kept = self._numbers.kept(x, self._kv_dtype).to(memory.dtype)
         memory[cache.layer, :, part][list(pages), :, list(places)] = kept
 
-    def load(self, cache: CacheIndex, part: int, pages: list[int], tokens: int) -> torch.Tensor:
-        """The first `tokens` keys, or with `part` 1 values, of a sequence with those pages: [heads, tokens,
+    def load(self, cache: CacheIndex, part: int, sequence: SequenceRows, first: int = 0) -> torch.Tensor:
+        """The keys of a sequence, or with `part` 1 values, from its page number `first` on: [heads, tokens,
         dimensions]."""
-        held = self._kinds[cache.kind][cache.layer, :, part][pages[: -(-tokens // PAGE_SIZE)]]
-        return held.transpose(0, 1).flatten(1, 2)[:, :tokens].to(self._numbers.dtype)
+        pages = sequence.slot.tables[self._tables[cache.kind]].pages[first : -(-sequence.end // PAGE_SIZE)]
+        held = self._kinds[cache.kind][cache.layer, :, part][pages]
+        return held.transpose(0, 1).flatten(1, 2)[:, : sequence.end - first * PAGE_SIZE].to(self._numbers.dtype)
 
 
 class States:

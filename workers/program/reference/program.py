@@ -77,8 +77,12 @@ class ReferenceProgram:
         """Add to a slot's page table."""
         self._slots.append_pages(slot, pages)
 
+    def advance_window(self, slot: int, window: int, first: int, pages: Sequence[int]) -> None:
+        """Add to a window table of a slot, whose `first` pages are no longer read."""
+        self._slots.advance_window(slot, window, first, pages)
+
     def revert(self) -> None:
-        """Undo every `init_slot` and `append_pages` since the last step that was run."""
+        """Undo the changes of slots since the last step that was run."""
         self._slots.revert()
 
     def step(

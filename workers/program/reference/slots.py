@@ -2,20 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from numaserve.workers.interface.protocol import SamplingParams
+from numaserve.workers.interface.windows import BLOCK_PAGES
 from numaserve.workers.program.setup import ProgramLimits
+
+
+class PageTable(NamedTuple):
+    """A page table of a sequence: no token reads its `first` pages any more, and it may begin with absent ones, -1."""
+
+    pages: list[int]
+    first: int = 0
 
 
 @dataclass
 class Slot:
-    """One sequence: its pages, how it is sampled, the tokens that penalties count, what it sampled last or -1.
+    """One sequence: its page tables, how it is sampled, the tokens that penalties count, what it sampled last or -1.
 
     Its states are those after `state_position` tokens; `state_drafts` draft tokens followed these in its last step.
     """
 
-    pages: list[int] = field(default_factory=list)
+    tables: list[PageTable]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
@@ -29,7 +37,8 @@ class SlotTable:
 
     def __init__(self, limits: ProgramLimits, vocabulary: int) -> None:
         self._limits, self._vocabulary = limits, vocabulary
-        self._slots = [Slot() for _ in range(limits.max_slots)]
+        self._table_pages = (limits.num_pages, *limits.window_pages)
+        self._slots = [Slot(self._empty_tables()) for _ in range(limits.max_slots)]
         self._before: dict[int, Slot] = {}
 
     def at(self, index: int) -> Slot:
@@ -50,18 +59,42 @@ class SlotTable:
         own = {name: settings[name] for name in SamplingParams.__struct_fields__ if name in settings}
         bias = dict(zip(settings["bias_ids"], settings["bias_values"], strict=True))
         sampling = SamplingParams(**own, logit_bias=bias, logprobs=settings["num_logprobs"])
-        slot = Slot([], sampling, list(settings["prompt_history"]), list(settings["output_history"]))
+        slot = Slot(self._empty_tables(), sampling, list(settings["prompt_history"]), list(settings["output_history"]))
         self._change(index, slot)
 
     def append_pages(self, index: int, pages: Sequence[int]) -> None:
         """Add to a page table. Raises `ValueError` for a page out of range or a full table."""
+        self._grow(index, 0, 0, pages)
+
+    def advance_window(self, index: int, window: int, first: int, pages: Sequence[int]) -> None:
+        """Add to a window table whose `first` pages are no longer read. Raises `ValueError` for anything out of
+        range."""
+        if not 0 <= window < len(self._limits.window_pages):
+            raise ValueError(f"window table {window} is out of range")
+        before = self.at(index).tables[window + 1].first
+        if not before <= first <= self._limits.pages_per_slot or first % BLOCK_PAGES:
+            raise ValueError(
+                f"the first {first} pages of window table {window} of slot {index} must be whole blocks, and no fewer"
+                " than before"
+            )
+        self._grow(index, window + 1, first, pages)
+
+    def _grow(self, index: int, number: int, first: int, pages: Sequence[int]) -> None:
         slot = self.at(index)
-        if len(slot.pages) + len(pages) > self._limits.pages_per_slot:
+        grown = [*(slot.tables[number].pages or [-1] * first), *pages]
+        if len(grown) > self._limits.pages_per_slot:
             raise ValueError(f"the page table of slot {index} is full")
+        if len(grown) < first:
+            raise ValueError(f"the page table of slot {index} ends before its first page")
         for page in pages:
-            if not 0 <= page < self._limits.num_pages:
+            if not 0 <= page < self._table_pages[number]:
                 raise ValueError(f"page {page} is out of range")
-        self._change(index, replace(slot, pages=[*slot.pages, *pages]))
+        tables = list(slot.tables)
+        tables[number] = PageTable(grown, first)
+        self._change(index, replace(slot, tables=tables))
+
+    def _empty_tables(self) -> list[PageTable]:
+        return [PageTable([]) for _ in self._table_pages]
 
     def check_ids(self, tokens: Sequence[int], *, more: int = 0) -> None:
         """Raises `ValueError` for a token id that is not in the vocabulary, nor among the `more` ids after it."""

@@ -87,11 +87,12 @@ class Step:
         """The position of each token of the step."""
         return [position for each in self.sequences for position in range(each.start, each.end)]
 
-    def places(self) -> Iterator[tuple[int, int]]:
-        """The page of each token, and its place in that."""
+    def places(self, table: int) -> Iterator[tuple[int, int]]:
+        """The page of each token in a page table, and its place in that."""
         for each in self.sequences:
+            pages = each.slot.tables[table].pages
             for position in range(each.start, each.end):
-                yield each.slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
+                yield pages[position // PAGE_SIZE], position % PAGE_SIZE
 
 
 def make_step(
@@ -161,7 +162,8 @@ def _check(
     _require(len(drafts) == len(sequences), "the step must have one number of draft tokens for each sequence")
     rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences) + sum(drafts)
     for row, count in zip(sequences, drafts, strict=True):
-        _check_sequence(limits.pages_per_slot, slots, row)
+        _check_sequence(slots, row)
+        _check_pages(setup, slots, row)
         _check_drafts(slots, row, count)
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
@@ -175,17 +177,26 @@ def _check(
     slots.check_ids(targets)
 
 
-def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> None:
+def _check_sequence(slots: SlotTable, row: list[int]) -> None:
     number, start, count, from_previous, _, num_targets = row
-    slot, end = slots.at(number), start + count
+    slot = slots.at(number)
     named = f"slot {number} of the step"
     _require(count > 0 and start >= 0, f"{named} has no new token")
     _require(
         not from_previous or (count == 1 and slot.last_token >= 0), f"{named} has no sampled token to continue from"
     )
-    _require(end <= len(slot.pages) * PAGE_SIZE, f"{named} has a page table that is too short for the new tokens")
-    _require(end <= pages_per_slot * PAGE_SIZE, f"{named} exceeds the context that the model was loaded for")
     _require(0 <= num_targets <= count, f"{named} has more target tokens than new tokens")
+
+
+def _check_pages(setup: ProgramSetup, slots: SlotTable, row: list[int]) -> None:
+    number, start, count, *_ = row
+    named, end = f"slot {number} of the step", start + count
+    for table, window in zip(slots.at(number).tables, setup.table_windows, strict=True):
+        short = f"{named} has a page table that is too short for the new tokens"
+        _require(end <= len(table.pages) * PAGE_SIZE, short)
+        _require(table.first <= window.first_page(start), f"{named} reads pages of a window table that were given back")
+    exceeds = f"{named} exceeds the context that the model was loaded for"
+    _require(end <= setup.limits.pages_per_slot * PAGE_SIZE, exceeds)
 
 
 def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import torch
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.windows import ALL, Window
 from numaserve.workers.program.buffers import padded
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Rope, Vector
@@ -64,21 +66,21 @@ def attention(run: Run, op: Attention) -> None:
     out = q.new_zeros(len(q), heads.query, heads.values)
     how = Softmax(op.scale, op.softcap, run.optional(op.sinks))
     for each in run.step.whole if heads.query else ():
-        keys = run.kv.load(op.cache, 0, each.slot.pages, each.end)
-        held = keys[..., : heads.values] if heads.is_latent else run.kv.load(op.cache, 1, each.slot.pages, each.end)
-        sees = seen(each, kind.window, aligned=kind.aligned)
+        first = kind.window.first_page(each.start)
+        keys = run.kv.load(op.cache, 0, each, first)
+        held = keys[..., : heads.values] if heads.is_latent else run.kv.load(op.cache, 1, each, first)
+        sees = seen(each, kind.window)[:, first * PAGE_SIZE :]
         for begin in range(0, each.count, _ROWS):
             rows = slice(each.row + begin, each.row + min(begin + _ROWS, each.count))
             out[rows], _ = attended(q[rows], keys, held, sees[begin : begin + _ROWS], how)
     run.put(op.out, run.numbers.bf16(out).flatten(1))
 
 
-def seen(sequence: SequenceRows, window: int = 0, *, aligned: bool = False) -> torch.Tensor:
-    """[new tokens, positions]: the tokens that each sees; `window` 0: all up to itself."""
-    rows, columns = torch.arange(sequence.start, sequence.end)[:, None], torch.arange(sequence.end)[None]
-    behind = rows - columns
-    limit = rows % window + 1 if aligned and window else window or sequence.end
-    return (behind >= 0) & (behind < limit)
+def seen(sequence: SequenceRows, window: Window = ALL) -> torch.Tensor:
+    """[new tokens, positions]: the tokens that each sees."""
+    rows = range(sequence.start, sequence.end)
+    first, columns = torch.tensor([window.first(row) for row in rows])[:, None], torch.arange(sequence.end)[None]
+    return (columns >= first) & (columns <= torch.tensor(rows)[:, None])
 
 
 def attended(

@@ -70,8 +70,8 @@ class Model:
     def advance(self) -> bool:
         return False
 
-    def use(self, page: int) -> None:
-        self.events.append(page)
+    def follow(self, plan: StepPlan) -> None:
+        self.events += [max(seq.pages) for seq in plan.seqs if seq.pages]
 
     def keep_up(self) -> None:
         self.events.append("keep up")

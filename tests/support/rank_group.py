@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -103,6 +104,7 @@ class RankGroup:
         mask_grace_s: float | None = None,
         num_snapshots: int = 0,
         max_drafts: int = 0,
+        window_pages: Sequence[int] = (),
         backend: Backend = "native",
         draft_model: Path | None = None,
         **settings: Any,
@@ -133,6 +135,7 @@ class RankGroup:
                 num_pages=num_pages,
                 num_snapshots=num_snapshots,
                 max_drafts=max_drafts,
+                window_pages=list(window_pages),
                 context_length=context_length,
                 max_running_requests=max_running_requests,
                 max_step_tokens=max_step_tokens,

@@ -178,10 +178,8 @@ class _Loop:
             self._measure()  # traffic without a pause delays the measurement, but cannot prevent it
 
     def _step(self, plan: StepPlan) -> None:
-        for seq in plan.seqs:
-            if seq.pages:
-                for each in self._kv_populations:
-                    each.use(max(seq.pages))
+        for each in self._kv_populations:
+            each.follow(plan)
         begin = time.monotonic_ns()
         try:
             answer = self._model.run(plan)

@@ -26,6 +26,7 @@ from numaserve.workers.interface.protocol import (
     StepPlan,
     TokenLogprobs,
     WeightsOrigin,
+    WindowWork,
 )
 from numaserve.workers.planning.ceilings import ceilings_in_slices
 from numaserve.workers.process.continuations import Continuations
@@ -63,7 +64,9 @@ class RankModel:
         held = RankWeights(launch)
         self._loaded = [held]
         if launch.draft is not None:
-            of_draft = msgspec.structs.replace(launch, model=launch.draft.model, settings=launch.draft.settings)
+            of_draft = msgspec.structs.replace(
+                launch, model=launch.draft.model, settings=launch.draft.settings, window_pages=[]
+            )
             self._loaded.append(RankWeights(of_draft))
         self.weight_bytes = sum(each.weight_bytes for each in self._loaded)
         self.kv_bytes = sum(each.kv_bytes for each in self._loaded)
@@ -74,7 +77,7 @@ class RankModel:
         for each in self._loaded:
             each.load(node, partial(_report_behind, report, before, self.weight_bytes))
             before += each.weight_bytes
-        served = RankProgram(held, held.config.decoder, node)
+        served = RankProgram(held, held.config.decoder, node, launch.window_pages)
         self._program = served.program
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
         self._programs = [served]
@@ -156,7 +159,7 @@ class RankModel:
 
     def kv_populations(self) -> list[Population]:
         """Return the tasks that touch the KV caches' memory ahead of its use."""
-        return [each.kv_population() for each in self._programs]
+        return [population for each in self._programs for population in each.kv_populations()]
 
     def misplaced_pages(self) -> int:
         """Return the number of memory pages of weights and KV cache that are on another node than the rank's node."""
@@ -175,6 +178,8 @@ class RankModel:
                     self._begin(seq.slot, seq.init)
                 if seq.pages:
                     self._program.append_pages(seq.slot, seq.pages)
+            for work in plan.windows or ():
+                self._advance_window(plan, work)
             draft_ns = 0
             if self._drafter is not None:
                 plan = self._continuations.completed(plan)
@@ -206,6 +211,11 @@ class RankModel:
         if init.sampling.masked and self._launch.mask_fd < 0:
             raise ValueError("the step has a constrained sequence, but this worker receives no token masks")
         self._program.init_slot(slot, slot_settings(init))
+
+    def _advance_window(self, plan: StepPlan, work: WindowWork) -> None:
+        if not 0 <= work.index < len(plan.seqs):
+            raise ValueError("the step has a window table of a sequence that is not in it")
+        self._program.advance_window(plan.seqs[work.index].slot, work.window, work.first, work.pages)
 
     def _results(self, plan: StepPlan, rows: list[NativeRow]) -> list[SeqResult]:
         for seq in plan.seqs:

@@ -4,7 +4,9 @@ import ctypes
 import logging
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from numaserve.workers.interface.protocol import SeqPlan, StepPlan, WindowWork
 
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
@@ -25,8 +27,10 @@ class Population:
     cores.
     """
 
-    def __init__(self, layers: Sequence[tuple[int, int]], num_pages: int) -> None:
-        """Populate the layers, given address and bytes of each, which are divided into `num_pages` pages."""
+    def __init__(self, layers: Sequence[tuple[int, int]], num_pages: int, window: int | None = None) -> None:
+        """Populate the layers, given address and bytes of each, which are divided into `num_pages` pages. These are
+        pages of a window table, or with None of all sequences."""
+        self._window = window
         self._layers = [(address, nbytes // num_pages) for address, nbytes in layers if nbytes > 0]  # bytes of a page
         self._num_pages = num_pages
         self._pages_a_piece = max(1, _PIECE_BYTES // max((nbytes for _, nbytes in self._layers), default=1))
@@ -38,6 +42,15 @@ class Population:
     def is_behind(self) -> bool:
         """True if steps may soon reach memory that was not touched."""
         return self._next_page < min(self._wanted, self._used + _PAGES_AHEAD // 2)
+
+    def follow(self, plan: StepPlan) -> None:
+        """Note the pages that a plan assigns to sequences."""
+        works: Iterable[SeqPlan | WindowWork] = plan.seqs
+        if self._window is not None:
+            works = (work for work in plan.windows or () if work.window == self._window)
+        for work in works:
+            if work.pages:
+                self.use(max(work.pages))
 
     def use(self, page: int) -> None:
         """Note that `page` was assigned to a sequence."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +10,8 @@ from numaserve.kernels import Program
 from numaserve.workers.interface.protocol import PAGE_SIZE, Launch, OperationProfile
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import open_model, read_config
-from numaserve.workers.planning.reference import draft_bytes, page_bytes
+from numaserve.workers.planning.needs import kv_bytes
+from numaserve.workers.planning.reference import draft_bytes, page_bytes, window_page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
 from numaserve.workers.program.cost import merged_terms
@@ -50,7 +51,9 @@ class RankWeights:
         self.part = self.config.partition(launch.weights, launch.settings).ranks[launch.rank]
         self.weight_bytes = self.part.weight_bytes()
         kept = launch.backend, launch.settings.kv_cache_dtype
-        self.kv_bytes = page_bytes(self.config, self.part, *kept) * launch.num_pages  # of all Programs of the model
+        parts = window_page_bytes(self.config, self.part, *kept)
+        page = page_bytes(self.config, self.part, *kept)  # of all Programs of the model
+        self.kv_bytes = kv_bytes(page, parts, launch.num_pages, launch.window_pages)
         decoder, part = self.config.decoder, self.part
         drafts = launch.max_drafts * draft_bytes(self.config, part, launch.backend)
         states = launch.max_running_requests * (decoder.state_bytes(part) + drafts)
@@ -68,8 +71,9 @@ class RankWeights:
 class RankProgram:
     """A Program with its KV cache, for loaded weights."""
 
-    def __init__(self, held: RankWeights, model: Forward, node: NodeContext) -> None:
-        """Build the Program of `model`, which is the model of `held` or a part of it."""
+    def __init__(self, held: RankWeights, model: Forward, node: NodeContext, window_pages: Sequence[int] = ()) -> None:
+        """Build the Program of `model`, which is the model of `held` or a part of it, with the pages of each window
+        table."""
         launch = held.launch
         limits = ProgramLimits(
             max_step_tokens=launch.max_step_tokens,
@@ -79,21 +83,33 @@ class RankProgram:
             num_pages=launch.num_pages,
             num_snapshots=launch.num_snapshots,
             max_drafts=launch.max_drafts,
+            window_pages=tuple(window_pages),
         )
         ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
-        builder = ProgramBuilder(ProgramSetup(model.shape(held.part), limits, ranks, launch.settings))
+        self._setup = ProgramSetup(model.shape(held.part), limits, ranks, launch.settings)
+        builder = ProgramBuilder(self._setup)
         model.forward(builder, held.part)
         self.terms = merged_terms(builder.costs())
         self.program, self.outside = _build(builder, held, node)
-        self._num_pages = launch.num_pages
 
     def operations(self) -> list[OperationProfile]:
         """Return the cost of the Program's operations since load."""
         return by_operation(self.program.totals[0], self.program.profile())
 
-    def kv_population(self) -> Population:
-        """Return the task that touches the KV cache's memory ahead of its use."""
-        return Population(self.program.kv_memory, self._num_pages)
+    def kv_populations(self) -> list[Population]:
+        """Return the tasks that touch the KV cache's memory ahead of its use, one for each page table."""
+        setup = self._setup
+        tables = [
+            table for kind, table in zip(setup.shape.caches, setup.page_tables, strict=True) for _ in range(kind.layers)
+        ]
+        layers = list(zip(self.program.kv_memory, tables, strict=True))
+
+        def of(table: int) -> list[tuple[int, int]]:
+            return [memory for memory, used in layers if used == table]
+
+        windows = enumerate(setup.limits.window_pages)
+        others = [Population(of(window + 1), pages, window) for window, pages in windows]
+        return [Population(of(0), setup.limits.num_pages), *others]
 
 
 def _build(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,7 +50,9 @@ def deployments(name: str, path: Path, tp: Sequence[int] | None, options: dict[s
     for ranks in tp or (None,):
         # Only servers store packed weights in the cache of servers.
         serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
-        yield make_deployment(deployment_options(serve_config, path), config, read_topology())
+        # The plans of a benchmark keep all pages of a sequence.
+        options = replace(deployment_options(serve_config, path), window_tables=False)
+        yield make_deployment(options, config, read_topology())
 
 
 def about(name: str, deployment: Deployment) -> dict[str, str | int]:

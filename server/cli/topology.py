@@ -66,6 +66,8 @@ def topology(
     if deployment.has_states:
         running, cached = deployment.max_running_requests, deployment.num_snapshots
         console.print(f"states of {running} running and {cached} cached sequences")
+    for window, pages in deployment.window_tables:
+        console.print(f"{pages} KV pages for layers with a window of {window.tokens} tokens")
     _print_notes(console, deployment.notes)
 
 

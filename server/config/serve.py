@@ -73,7 +73,7 @@ class ServeConfig(BaseModel):
         ge=1,
         le=4096,
         description="Maximum number of sequences in a batch. Default: 64, or fewer for a model whose recurrent states "
-        "would take too much memory.",
+        "or window pages would take too much memory.",
     )
     max_queued_requests: int = Field(
         512, ge=0, le=1 << 20, description="Maximum number of requests in the queue. Further requests get status 429."

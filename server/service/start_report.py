@@ -63,9 +63,15 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
         ("weights", formats),
         ("context", f"{deployment.context_length} tokens, at most {running} sequences at a time"),
         ("KV cache", f"{deployment.num_pages * PAGE_SIZE} tokens, {format_bytes(kv_cache)} in {dtype}"),
+        *_window_rows(deployment),
         *_state_rows(deployment, states),
         ("speculation", ", ".join(checked.drafters) + draft if checked.drafters else "off"),
     ]
+
+
+def _window_rows(deployment: Deployment) -> list[tuple[str, str]]:
+    tables = deployment.window_tables
+    return [(f"window {each.window.tokens}", f"{each.num_pages * PAGE_SIZE} tokens in it") for each in tables]
 
 
 def _state_rows(deployment: Deployment, nbytes: int) -> list[tuple[str, str]]:
@@ -117,6 +123,7 @@ def _fields(checked: Checked) -> dict[str, object]:
         "kv_cache_tokens": deployment.num_pages * PAGE_SIZE,
         "kv_cache_bytes": kv_cache,
         "kv_cache_dtype": deployment.launches[0].settings.kv_cache_dtype,
+        "window_tokens": {str(window.tokens): pages * PAGE_SIZE for window, pages in deployment.window_tables},
         "cached_states": deployment.num_snapshots,
         "state_bytes": states,
         "speculative": list(checked.drafters) or "off",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from numaserve.workers.interface.windows import Window, distinct
 from numaserve.workers.layers.block import Block, rank_shape
-from numaserve.workers.layers.caches import NumberedCaches, numbered
+from numaserve.workers.layers.caches import Cache, NumberedCaches, numbered
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.norm import Norm
@@ -14,6 +15,7 @@ from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
+    from numaserve.workers.interface.settings import KvCacheDtype
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
@@ -52,4 +54,20 @@ class Decoder(Layer):
 
     def layer_caches(self, part: RankPart) -> NumberedCaches:
         """The caches of its blocks, numbered within their kinds."""
-        return numbered([block.attention.cache for block in self.blocks], part)
+        return numbered(self._caches, part)
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows that may have page tables of their own."""
+        return distinct(cache.span for cache in self._caches)
+
+    def window_page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> list[int]:
+        """Memory of a page of the layers with each window on one rank, which is part of `page_bytes`."""
+        return [
+            sum(cache.page_bytes(part, dtype) for cache in self._caches if cache.span == window)
+            for window in self.windows
+        ]
+
+    @property
+    def _caches(self) -> list[Cache]:
+        return [block.attention.cache for block in self.blocks]

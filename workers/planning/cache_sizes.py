@@ -5,30 +5,35 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.windows import Window
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.pools import Pool, TooLittleMemory
 from numaserve.workers.planning.states import SNAPSHOT_SHARE, least_snapshots, most_snapshots, slot_counts
+from numaserve.workers.planning.windows import divide_pages, leave_enough, slots_for_windows, table_windows
 
 
 @dataclass(frozen=True)
 class _Rest:
-    """The bytes of a pool that weights, scratch and slots leave, and those of a page and of a snapshot in it."""
+    """The bytes of a pool that weights, scratch and slots leave, and those of a page and of a snapshot in it.
+    `window_parts` are those of the layers with each window in a page."""
 
     left: int
     page: int
     snapshot: int
+    window_parts: Sequence[int]
 
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """The numbers of slots, of pages of KV cache, and of snapshots."""
+    """The numbers of slots, of pages of KV cache, of snapshots, and of pages of each window table."""
 
     slots: int
     num_pages: int
     num_snapshots: int
+    window_pages: tuple[int, ...]
 
 
 def divide_memory(
@@ -41,7 +46,7 @@ def divide_memory(
         given = replace(options, max_running_requests=slots)
         needs = rank_needs(given, model, partition)
         full = slots * pages_of(options.context_length or model.max_position) + 1
-        return _Division(given, needs, _rests(given, needs, pools), full)
+        return _Division(given, needs, _rests(given, needs, pools), full, table_windows(given, model))
 
     *more, fewest = slot_counts(options, model)
     for slots in more:
@@ -50,6 +55,8 @@ def divide_memory(
             if division.planned_snapshots >= least_snapshots(slots):
                 return division.needs, division.sizes()
     division = of(fewest)
+    if division.windows and division.num_pages:
+        division = of(slots_for_windows(division.options, division.num_pages, lambda slots: of(slots).has_tables))
     return division.needs, division.sizes()
 
 
@@ -62,7 +69,8 @@ def _rests(options: DeploymentOptions, needs: RankNeeds, pools: Sequence[Pool]) 
         taken, page, snapshot = (
             sum(each[rank] for rank in pool.ranks) for each in (needs.fixed, needs.per_page, needs.per_snapshot)
         )
-        rest = _Rest(pool.usable_bytes - taken, page, snapshot)
+        parts = [sum(each[rank] for rank in pool.ranks) for each in needs.per_window_page]
+        rest = _Rest(pool.usable_bytes - taken, page, snapshot, parts)
         rests.append(rest)
         if rest.left < 2 * page:
             lacking.append((2 * page - rest.left, pool))
@@ -116,6 +124,7 @@ class _Division:
     needs: RankNeeds
     rests: Sequence[_Rest]
     full_pages: int  # of sequences of full length in all slots; there are never more pages
+    windows: Sequence[Window]  # that have page tables of their own
 
     @property
     def planned_snapshots(self) -> int:
@@ -134,6 +143,23 @@ class _Division:
         return _number([(rest.left - pages * rest.page, rest.snapshot) for rest in self.rests])
 
     @property
+    def has_tables(self) -> bool:
+        """Whether windows have page tables of their own."""
+        return bool(self.windows) and leave_enough(self.options, self.windows, min(self.num_pages, self.full_pages))
+
+    @property
+    def num_pages(self) -> int:
+        """The number of pages of all layers."""
+        if self._wanted_pages is not None:
+            return self._wanted_pages
+        return _number([(rest.left - self._num_snapshots * rest.snapshot, rest.page) for rest in self.rests])
+
+    @property
+    def _num_snapshots(self) -> int:
+        gib = self.options.state_cache_gib
+        return self.planned_snapshots if gib is None else self.needs.snapshots_in(gib)
+
+    @property
     def _wanted_pages(self) -> int | None:
         gib = self.options.kv_cache_gib
         return None if gib is None else int(gib * GIB) // sum(self.needs.per_page)
@@ -141,14 +167,15 @@ class _Division:
     def sizes(self) -> CacheSizes:
         """Return the snapshots and pages that fit together. Raise `OperatorError` for sizes that do not fit."""
         self._check_pages()
-        snapshots = self.planned_snapshots
+        snapshots = self._num_snapshots
         if self.options.state_cache_gib is not None:
-            snapshots = self.needs.snapshots_in(self.options.state_cache_gib)
             self._check_snapshots(snapshots)
-        pages = self._wanted_pages
-        if pages is None:
-            pages = _number([(rest.left - snapshots * rest.snapshot, rest.page) for rest in self.rests])
-        return CacheSizes(self.options.max_running_requests, pages, snapshots)
+        pages = self.num_pages
+        common, of_windows = pages, tuple[int, ...]()
+        if self.has_tables:
+            parts = [(rest.page, rest.window_parts) for rest in self.rests]
+            common, of_windows = divide_pages(self.options, self.windows, parts, pages, self.full_pages)
+        return CacheSizes(self.options.max_running_requests, common, snapshots, of_windows)
 
     def _check_pages(self) -> None:
         most = _number([(rest.left, rest.page) for rest in self.rests])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import DraftModel, Launch
 from numaserve.workers.interface.settings import ActivationDtype
+from numaserve.workers.interface.windows import WindowTable
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.fitting import fit
@@ -47,6 +48,7 @@ class Deployment:
     ranks: list[RankResources]
     num_pages: int
     num_snapshots: int  # of the recurrent states of a sequence; 0 without any, or without a cache of them
+    window_tables: tuple[WindowTable, ...]  # empty: all layers use the same pages
     max_running_requests: int
     context_length: int
     max_step_tokens: int
@@ -80,6 +82,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     options = replace(options, max_running_requests=memory.max_running_requests)
     partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
     tokens, drafts = step_tokens(options), max_drafts(options, model, partition)
+    window_pages = [table.num_pages for table in memory.window_tables]
     launches = [
         Launch(
             rank=rank,
@@ -103,6 +106,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             drafter=options.drafter,
             num_snapshots=memory.num_snapshots,
             max_drafts=drafts,
+            window_pages=window_pages,
         )
         for rank in range(len(ranks))
     ]
@@ -112,7 +116,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             each.node,
             each.cpus,
             weight_bytes=needs.weights[rank],
-            kv_bytes=needs.per_page[rank] * num_pages,
+            kv_bytes=needs.kv_bytes(rank, num_pages, window_pages),
             state_bytes=needs.state_bytes(rank, memory.num_snapshots),
             scratch_bytes=needs.scratch[rank],
         )
@@ -125,6 +129,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         ranks=resources,
         num_pages=num_pages,
         num_snapshots=memory.num_snapshots,
+        window_tables=memory.window_tables,
         max_running_requests=options.max_running_requests,
         context_length=context,
         max_step_tokens=tokens,

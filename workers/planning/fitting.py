@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.windows import WindowTable
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.cache_sizes import divide_memory
@@ -32,6 +33,7 @@ class Fitting:
     max_running_requests: int
     num_pages: int  # of KV cache
     num_snapshots: int  # of recurrent states
+    window_tables: tuple[WindowTable, ...]
     context_length: int
     notes: tuple[str, ...]  # sentences for the operator
 
@@ -52,21 +54,26 @@ def fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, rank
 def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]) -> Fitting:
     partition = model.partition([len(rank.cpus) for rank in ranks], options.settings)
     needs, caches = divide_memory(options, model, partition, memory_pools(options, topology, ranks))
-    context, notes = _choose_context(options, model, caches.num_pages, sum(needs.per_page))
+    page_bytes = sum(needs.per_page) - sum(map(sum, needs.per_window_page)) * bool(caches.window_pages)
+    context, notes = _choose_context(options, model, caches.num_pages, page_bytes)
     if caches.slots < options.max_running_requests:
         notes += (_fewer_slots(options, needs, caches.slots),)
     if model.has_states and not caches.num_snapshots and options.state_cache_gib is None:
         notes += (_NO_SNAPSHOTS,)
     num_pages = min(caches.num_pages, caches.slots * pages_of(context) + 1)
-    return Fitting(partition, needs, caches.slots, num_pages, caches.num_snapshots, context, notes)
+    tables = zip(model.decoder.windows, caches.window_pages, strict=False)
+    window_tables = tuple(WindowTable(window, min(pages, num_pages)) for window, pages in tables)
+    return Fitting(partition, needs, caches.slots, num_pages, caches.num_snapshots, window_tables, context, notes)
 
 
 def _fewer_slots(options: DeploymentOptions, needs: RankNeeds, slots: int) -> str:
-    each = format_bytes(sum(needs.states) // slots)
+    states = sum(needs.states)
+    why = "more of them would leave little memory for tokens of long sequences"
+    if states:
+        why = f"the recurrent states of a sequence take {format_bytes(states // slots)}"
     return (
-        f"at most {slots} sequences run at a time instead of {options.max_running_requests}, because the recurrent"
-        f" states of a sequence take {each}: free some memory, raise --mem-fraction-static or set"
-        " --max-running-requests"
+        f"at most {slots} sequences run at a time instead of {options.max_running_requests}, because {why}: free some"
+        " memory, raise --mem-fraction-static or set --max-running-requests"
     )
 
 

@@ -1,6 +1,8 @@
 """The memory that each rank of a deployment needs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.partition import Partition, RankPart
@@ -22,17 +24,19 @@ MEMORY_PAGE = 4096
 @dataclass(frozen=True)
 class RankNeeds:
     """Bytes that each rank needs, by rank: for weights, for scratch, for the recurrent states of all slots, for a
-    snapshot of those of one slot, and for a page of KV cache."""
+    snapshot of those of one slot, and for a page of KV cache. `per_window_page` has the part of a page of the layers
+    with each window, by window and rank."""
 
     weights: list[int]
     scratch: list[int]
     states: list[int]
     per_snapshot: list[int]
     per_page: list[int]
+    per_window_page: Sequence[list[int]] = ()
 
     @property
     def parts(self) -> tuple[list[int], ...]:
-        """The lists of all kinds of memory."""
+        """The lists of all kinds of memory, but for the parts of a page."""
         return self.weights, self.scratch, self.states, self.per_snapshot, self.per_page
 
     @property
@@ -44,10 +48,22 @@ class RankNeeds:
         """Return the memory of a rank for the states of slots and snapshots."""
         return self.states[rank] + num_snapshots * self.per_snapshot[rank]
 
+    def kv_bytes(self, rank: int, num_pages: int, window_pages: Sequence[int]) -> int:
+        """Return the memory of a rank for pages, and for those of each window table if there are some."""
+        return kv_bytes(self.per_page[rank], [each[rank] for each in self.per_window_page], num_pages, window_pages)
+
     def snapshots_in(self, gib: float) -> int:
         """Return the number of snapshots that all ranks together store in memory of that size."""
         total = sum(self.per_snapshot)
         return int(gib * GIB) // total if total else 0
+
+
+def kv_bytes(page: int, window_parts: Sequence[int], num_pages: int, window_pages: Sequence[int]) -> int:
+    """Return the memory of pages. `window_parts` are the bytes of the layers with each window in the `page` bytes of a
+    page of all layers."""
+    if not window_pages:
+        return page * num_pages
+    return (page - sum(window_parts)) * num_pages + sum(map(mul, window_parts, window_pages))
 
 
 def max_logit_rows(options: DeploymentOptions) -> int:
@@ -92,7 +108,8 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     if options.draft is not None:
         served = rank_needs(replace(options, draft=None), model, partition)
         draft = rank_needs(*_of_draft(options, options.draft, partition))
-        return RankNeeds(*(list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True)))
+        sums = (list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True))
+        return RankNeeds(*sums, per_window_page=served.per_window_page)
     slot_bytes = ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
     # Besides the ring's slots: the queries of all ranks' heads, which are narrower than the results that a slot has for
     # the same sequences.
@@ -106,6 +123,12 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
         states=[options.max_running_requests * _states_of_slot(options, model, part) for part in ranks],
         per_snapshot=[model.decoder.snapshot_bytes(part) for part in ranks],
         per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
+        per_window_page=[
+            list(each)
+            for each in zip(
+                *(reference.window_page_bytes(model, part, options.backend, dtype) for part in ranks), strict=True
+            )
+        ],
     )
 
 

@@ -39,3 +39,4 @@ class DeploymentOptions:
     draft: DraftOptions | None = None
     drafter: str = ""  # the drafter in the workers; empty: none
     drafts: bool = False  # whether steps verify draft tokens
+    window_tables: bool = True  # whether layers with a window may have pages of their own

@@ -42,3 +42,10 @@ def page_bytes(model: ModelConfig, part: RankPart, backend: Backend, dtype: KvCa
     if backend == "native" or dtype == "bf16":
         return model.decoder.page_bytes(part, dtype)
     return 2 * model.decoder.page_bytes(part, "bf16")
+
+
+def window_page_bytes(model: ModelConfig, part: RankPart, backend: Backend, dtype: KvCacheDtype) -> list[int]:
+    """Memory of a page of each window, which is part of `page_bytes`."""
+    if backend == "native" or dtype == "bf16":
+        return model.decoder.window_page_bytes(part, dtype)
+    return [2 * each for each in model.decoder.window_page_bytes(part, "bf16")]

@@ -15,6 +15,7 @@ from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.states import least_snapshots
 from numaserve.workers.planning.topology import Topology
+from numaserve.workers.planning.windows import full_window_pages
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,13 @@ def node_memory(
 ) -> list[NodeMemory]:
     """Return the memory of each node when the KV cache holds `max_running_requests` sequences of `context` tokens.
 
+    Window tables have the pages of these sequences and of as many cached ones.
     Recurrent states have the snapshots of `state_cache_gib`, or the fewest that a server has by default.
     Raises `OperatorError` if the checkpoint does not support the formats asked for.
     """
     needs = rank_needs(options, model, partition)
     pages = options.max_running_requests * pages_of(context) + 1
+    windows = full_window_pages(replace(options, context_length=context), model, pages)
     snapshots = _snapshots(options, needs)
     found = []
     for node in topology.nodes:
@@ -65,7 +68,7 @@ def node_memory(
                 node.id,
                 len(own),
                 sum(needs.weights[rank] for rank in own),
-                sum(needs.per_page[rank] for rank in own) * pages,
+                sum(needs.kv_bytes(rank, pages, windows) for rank in own),
                 sum(needs.state_bytes(rank, snapshots) for rank in own),
                 sum(needs.scratch[rank] for rank in own),
                 int(node.free_bytes * options.mem_fraction_static),

@@ -188,16 +188,36 @@ class SnapshotFamilies:
             "state",
             PAGE_STATES,
         )
-        self.anchor_hits = series.one(
+
+
+class WindowFamilies:
+    """Counts of the pages of layers with windows."""
+
+    def __init__(self, series: Series) -> None:
+        self.pages = series.each(
+            Gauge,
+            "numaserve_window_pages",
+            "Pages of layers with a sliding window, by state. Only where these have pages of their own. Cached pages "
+            "belong to anchors alone.",
+            "state",
+            PAGE_STATES,
+        )
+
+
+class AnchorFamilies:
+    """Counts of the anchors of models with recurrent states or window tables."""
+
+    def __init__(self, series: Series) -> None:
+        self.hits = series.one(
             Counter,
             "numaserve_anchor_hits_total",
-            "Prompts that continued from a cached snapshot. Only for a model with recurrent layers.",
+            "Prompts that continued from an anchor. Only for a model with recurrent layers or windows.",
         )
         self.unanchored = series.one(
             Counter,
             "numaserve_unanchored_tokens_total",
-            "Prompt tokens in cached pages that were computed again, because no snapshot was cached at or after them. "
-            "Only for a model with recurrent layers.",
+            "Prompt tokens in cached pages that were computed again, because no anchor was at or after them. Only for "
+            "a model with recurrent layers or windows.",
         )
 
 

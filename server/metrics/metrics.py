@@ -10,10 +10,12 @@ from functools import cached_property
 from numaserve.server.common.death import DeathReason
 from numaserve.server.common.finish_reasons import FinishReason
 from numaserve.server.metrics.families import (
+    AnchorFamilies,
     CommonFamilies,
     RequestFamilies,
     SchedulerFamilies,
     SnapshotFamilies,
+    WindowFamilies,
     WorkerFamilies,
 )
 from numaserve.server.metrics.labels import Refusal, Stage, StepKind
@@ -160,10 +162,16 @@ class Metrics:
         self._snapshots.snapshots["cached"].set(cached)
         self._snapshots.snapshots["active"].set(active)
 
+    def window_pages(self, *, free: int, cached: int, active: int) -> None:
+        """Set the numbers of pages of all window tables: unused, held by anchors alone, used by a running sequence."""
+        self._windows.pages["free"].set(free)
+        self._windows.pages["cached"].set(cached)
+        self._windows.pages["active"].set(active)
+
     def anchors(self, *, hits: int, unanchored_tokens: int) -> None:
-        """Count prompts that continued from a snapshot, and tokens of cached pages that no snapshot allowed to use."""
-        self._snapshots.anchor_hits.inc(hits)
-        self._snapshots.unanchored.inc(unanchored_tokens)
+        """Count prompts that continued from an anchor, and tokens of cached pages that no anchor allowed to use."""
+        self._anchors.hits.inc(hits)
+        self._anchors.unanchored.inc(unanchored_tokens)
 
     def drafted(self, drafter: str, *, accepted: int, rejected: int) -> None:
         """Count draft tokens that steps verified."""
@@ -214,6 +222,16 @@ class Metrics:
     def _snapshots(self) -> SnapshotFamilies:
         """The metrics that only models with recurrent states have."""
         return SnapshotFamilies(self._series)
+
+    @cached_property
+    def _windows(self) -> WindowFamilies:
+        """The metrics that only models with window tables have."""
+        return WindowFamilies(self._series)
+
+    @cached_property
+    def _anchors(self) -> AnchorFamilies:
+        """The metrics that both have."""
+        return AnchorFamilies(self._series)
 
     def render(self) -> tuple[bytes, str]:
         """Return the body and the content type of GET /metrics."""

@@ -5,13 +5,16 @@ from collections.abc import Sequence as ListOf
 from typing import TypeVar
 
 from numaserve.server.scheduler.cache.anchors import Anchors
+from numaserve.server.scheduler.cache.holdings import Holdings
 from numaserve.server.scheduler.cache.keys import PageKey
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.page_allocator import PageAllocator
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.cache.window_pages import WindowPages
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.marking import Marking
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SnapshotStats
+from numaserve.server.scheduler.sequence import AnchorStats, SchedulerConfig, Sequence, SnapshotStats, WindowStats
+from numaserve.server.scheduler.window_tables import WindowTables
 from numaserve.workers.interface.protocol import StateWork
 
 _Key = TypeVar("_Key")
@@ -24,24 +27,31 @@ class KVCache:
         self._config = config
         self.allocator = PageAllocator(config.num_pages)
         self.anchors: Anchors | None = None  # None: every node is one
+        self.windows: WindowTables | None = None  # None: there is only the common page table
         self._marking: Marking | None = None
-        if config.num_snapshots and config.enable_prefix_cache:
-            self.anchors = anchors = Anchors(config.page_size, config.num_snapshots, log)
-            self.tree = RadixTree(config.page_size, on_removed=anchors.removed)
-            self._marking = Marking(config, self.tree, anchors)
-        else:
+        self._holdings = Holdings(config.num_snapshots, [WindowPages(each.num_pages) for each in config.windows])
+        if config.enable_prefix_cache and (config.num_snapshots or config.windows):
+            self.anchors = Anchors(config.page_size, self._holdings, log)
+        if config.windows:
+            self.windows = WindowTables(config, self._holdings.windows, self.anchors)
+        if self.anchors is None:
             self.tree = RadixTree(config.page_size, log)
+        else:
+            self.tree = RadixTree(config.page_size, on_removed=self.anchors.removed)
+            self._marking = Marking(config, self.tree, self.anchors, self.windows)
         self._fresh: set[Node] = set()  # pages and anchors that the plan in the making writes
         self.query_tokens = 0
         self.hit_tokens = 0
         self.anchor_hits = 0
         self.unanchored_tokens = 0
 
-    def begin_step(self) -> None:
-        """Begin a plan: pages that the plans before it write may be shared from now on."""
+    def begin_step(self, running: ListOf[Sequence]) -> None:
+        """Begin a plan for running sequences: pages that earlier plans write may be shared from now on."""
         self._fresh.clear()
-        if self.anchors is not None:
-            self.anchors.begin_step()
+        if self._holdings.snapshots is not None:
+            self._holdings.snapshots.begin_step()
+        if self.windows is not None:
+            self.windows.begin_step(running)
 
     def admit(self, seq: Sequence, headroom: int) -> bool:
         """Give `seq` the pages of its longest cached prefix and new ones for all its other tokens.
@@ -65,6 +75,9 @@ class KVCache:
         self._count_lookup(seq, matched)
         if self._marking is not None:
             self._marking.admitted(seq, node, matched)
+        if self.windows is not None:
+            anchor = None if self.anchors is None else self.anchors.at(node)
+            self.windows.began(seq, () if anchor is None else anchor.holding.tails)
         return True
 
     def count_to_retract(self, others: Iterable[Sequence], seq: Sequence, headroom: int) -> int | None:
@@ -166,6 +179,8 @@ class KVCache:
                 duplicates.append(page)
         if self._marking is not None:
             self._marking.released(seq, node)
+        if self.windows is not None:
+            self.windows.released(seq)
         self.allocator.free(duplicates)
         self.allocator.free(seq.pages[full:])
         self.tree.unlock(node)
@@ -200,11 +215,18 @@ class KVCache:
 
     def snapshot_stats(self, running: Iterable[Sequence]) -> SnapshotStats | None:
         """Return counters of snapshots, while these sequences run; None without snapshots."""
-        if self.anchors is None:
+        if self.anchors is None or self._holdings.snapshots is None:
             return None
         active = sum(each.marks.num_held for each in running if each.marks is not None)
-        free, cached = self.anchors.num_free, len(self.anchors)
-        return SnapshotStats(free, cached, active, self.anchor_hits, self.unanchored_tokens)
+        return SnapshotStats(self._holdings.snapshots.num_free, len(self.anchors), active)
+
+    def window_stats(self) -> WindowStats | None:
+        """Return counters of window pages; None without window tables."""
+        return None if self.windows is None else self.windows.stats()
+
+    def anchor_stats(self) -> AnchorStats | None:
+        """Return counters of anchors; None where every node is one."""
+        return None if self.anchors is None else AnchorStats(self.anchor_hits, self.unanchored_tokens)
 
     def _take(self, count: int) -> list[int]:
         self.allocator.free(self.tree.evict(count - self.allocator.num_free))

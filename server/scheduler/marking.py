@@ -1,13 +1,15 @@
-"""Where running sequences store their states, and which nodes get the snapshots."""
+"""The marks of running sequences, and the nodes that get what they hold."""
 
 from collections.abc import Iterator
 
 from numaserve.server.scheduler.cache.anchors import Anchors
+from numaserve.server.scheduler.cache.holdings import Tail
 from numaserve.server.scheduler.cache.mark_kinds import TURN_KINDS, MarkKind
 from numaserve.server.scheduler.cache.marks import Mark, Marks
 from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.window_tables import WindowTables
 from numaserve.workers.interface.protocol import StateWork
 
 WORTH_PAGES = 2  # that an anchor must save to be made, or waited for, at the end of a shared prefix
@@ -20,12 +22,13 @@ class Marking:
        likely to be shared again. One page is not worth a snapshot: mark 2 of the other prompt is often one page above;
     2. at the last page boundary at least half a page before the end of a prompt: templates change the last tokens of a
        prompt when the turn becomes history;
-    3. every `tokens_between_marks` tokens of a prompt, while snapshots are free;
-    4. at the end of each page of the output (the rolling mark). One snapshot of the sequence is overwritten each time,
-       and goes to the tree at the release;
+    3. every `tokens_between_marks` tokens of a prompt, while snapshots and window pages are free;
+    4. at the end of each page of the output (the rolling mark), in a model with states. One snapshot of the sequence is
+       overwritten each time, and goes to the tree at the release. Window pages alone need no such mark: the sequence
+       still has those before its last page when it is released;
     5. at the end of the prefix that a waiting sequence shares with the prompt (see `PrefixWaits`).
 
-    A mark without a snapshot is left out; nothing fails.
+    A mark that lacks a snapshot is left out; nothing fails.
 
     No mark comes after a draft token that is not verified. While draft tokens of the workers are in flight, the
     position itself is unknown, and no mark is planned.
@@ -34,18 +37,23 @@ class Marking:
     known, the snapshot is free: it does not have the states of known tokens, and the older states are overwritten.
     """
 
-    def __init__(self, config: SchedulerConfig, tree: RadixTree, anchors: Anchors) -> None:
+    def __init__(
+        self, config: SchedulerConfig, tree: RadixTree, anchors: Anchors, windows: WindowTables | None
+    ) -> None:
+        """Make marks for `anchors`, which hold pages of `windows` if there are window tables."""
         self._size = config.page_size
+        self._has_states = config.num_snapshots > 0
         self._between = config.tokens_between_marks
         self._tree = tree
         self._anchors = anchors
+        self._windows = windows
 
     def admitted(self, seq: Sequence, found: Node, matched: Node) -> None:
         """Begin the marks of a sequence that goes on from `found`, the deepest anchor on the path to `matched`."""
         seq.marks = marks = Marks()
         anchor = marks.began = self._anchors.use(found)
         if anchor is not None:
-            marks.begin = anchor.snapshot
+            marks.begin = anchor.holding.snapshot
             if not anchor.sound:
                 marks.unproven.append(anchor)
         size, start = self._size, found.depth * self._size
@@ -67,9 +75,9 @@ class Marking:
             stored = [*self._wanted(seq, marks, at.next, at.next + length)]
             marks.planned += stored
             stored += self._rolling(seq, marks, stored[-1].position if stored else at.next, at.next + length)
-        if begin < 0 and not stored:
+        if not self._has_states or (begin < 0 and not stored):
             return []
-        return [StateWork(index, begin, [(mark.position, mark.snapshot) for mark in stored])]
+        return [StateWork(index, begin, [(mark.position, mark.holding.snapshot) for mark in stored])]
 
     def published(self, seq: Sequence) -> list[Node]:
         """Make the planned marks the anchors of their pages, as far as these are in the tree. Return the nodes."""
@@ -88,11 +96,13 @@ class Marking:
         marks, seq.marks = _marks_of(seq), None
         for mark in marks.held if marks.rolling is None else [*marks.held, marks.rolling]:
             if mark.position > node.depth * self._size:
-                self._anchors.free(mark.snapshot)
+                self._anchors.free(mark.holding)
             else:
                 self._give(seq, marks, mark, _ancestor(node, mark.position // self._size))
         if 0 < marks.missed <= node.depth * self._size:
             self._anchors.made(_ancestor(node, marks.missed // self._size), MarkKind.OUTPUT)
+        if not self._has_states:
+            self._leave(seq, marks, node)
 
     def trust(self, seq: Sequence, end: int) -> None:
         """Note that position `end` - 1 of a sequence gave numbers as logits."""
@@ -103,29 +113,51 @@ class Marking:
                 anchor.sound = True
                 marks.unproven.remove(anchor)
 
+    def _leave(self, seq: Sequence, marks: Marks, node: Node) -> None:
+        """Make the last full page of a sequence an anchor, of the window pages that it still has."""
+        position = node.depth * self._size
+        tails = self._tails(seq, position)
+        if tails is None or position == 0:
+            return
+        kind = MarkKind.OUTPUT if position > seq.prompt_len else MarkKind.PROMPT
+        holding = self._anchors.take(kind, tails)
+        if holding is not None:
+            self._give(seq, marks, Mark(position, holding, kind), node)
+
+    def _tails(self, seq: Sequence, position: int) -> tuple[Tail, ...] | None:
+        """Return the window pages that another sequence needs to go on at `position`; None if these are gone."""
+        return () if self._windows is None else self._windows.before(seq, position)
+
     def _wanted(self, seq: Sequence, marks: Marks, start: int, end: int) -> Iterator[Mark]:
-        """Take snapshots for the wanted marks that are due."""
+        """Make the wanted marks that are due, as far as there are snapshots for them."""
         while marks.wanted and marks.wanted[0].position <= end:
             position, kind = marks.wanted.pop(0)
             node = self._node(seq, position // self._size)
             if position <= start or (node is not None and self._anchors.at(node) is not None):
                 continue
-            snapshot = self._anchors.take(kind)
-            if snapshot is not None:
-                yield Mark(position, snapshot, kind)
+            tails = self._tails(seq, position)
+            holding = None if tails is None else self._anchors.take(kind, tails)
+            if holding is not None:
+                yield Mark(position, holding, kind)
             elif node is not None:
                 self._anchors.made(node, kind)
 
     def _rolling(self, seq: Sequence, marks: Marks, start: int, end: int) -> list[Mark]:
         """Return the mark at the end of the last page of output, if that ends after `start`."""
         position = end // self._size * self._size
-        if position <= max(start, seq.prompt_len):
+        if not self._has_states or position <= max(start, seq.prompt_len):
             return []
-        snapshot = self._anchors.take(MarkKind.OUTPUT) if marks.rolling is None else marks.rolling.snapshot
-        if snapshot is None:
+        tails = self._tails(seq, position)
+        if tails is None:
+            return []
+        if marks.rolling is None:
+            holding = self._anchors.take(MarkKind.OUTPUT, tails)
+        else:
+            holding = self._anchors.moved(marks.rolling.holding, tails)
+        if holding is None:
             marks.missed = position
             return []
-        marks.rolling, marks.missed = Mark(position, snapshot, MarkKind.OUTPUT), 0
+        marks.rolling, marks.missed = Mark(position, holding, MarkKind.OUTPUT), 0
         return [marks.rolling]
 
     def _node(self, seq: Sequence, depth: int) -> Node | None:

@@ -109,6 +109,9 @@ class Planner:
     def _plan(
         self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
     ) -> None:
+        if self._kv.windows is not None:
+            length, begins = chunk.length + len(chunk.draft.tokens), init is not None
+            step.windows += self._kv.windows.plan(seq, length, len(step.plans), begins=begins)
         if self._kv.anchors is not None:
             step.states += self._kv.state_work(seq, chunk.length, len(step.plans))
         step.add(seq, chunk, pages, init)

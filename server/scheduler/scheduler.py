@@ -143,7 +143,7 @@ class Scheduler:
             return None
         if self.held:
             self.live.let_in(self._suspects.next_on_trial())
-        self.kv.begin_step()
+        self.kv.begin_step(self.running)
         step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked

@@ -13,6 +13,7 @@ from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.position import Position
 from numaserve.workers.interface.drafters import MAX_DRAFTS
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
+from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, WindowTable
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
@@ -38,6 +39,8 @@ class SchedulerConfig:
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
     num_snapshots: int = 0  # of the states of a sequence; 0: the model has no states, or none are stored
     tokens_between_marks: int = 4096  # of a long prompt; smaller in tests only
+    windows: tuple[WindowTable, ...] = ()  # the page tables of layers with windows; empty: these use the common one
+    block_pages: int = BLOCK_PAGES  # smaller in tests only
 
     def __post_init__(self) -> None:
         sizes = (
@@ -51,6 +54,15 @@ class SchedulerConfig:
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for window, num_pages in self.windows:
+            least = window.least_pages(self.max_running, self.max_step_tokens, self.max_drafts, self.page_layout)
+            if num_pages < least:
+                raise ValueError(f"the table of window {window.tokens} needs at least {least} pages, not {num_pages}")
+
+    @property
+    def page_layout(self) -> PageLayout:
+        """The sizes of pages and blocks."""
+        return PageLayout(self.page_size, self.block_pages)
 
     @property
     def max_running(self) -> int:
@@ -70,6 +82,20 @@ class SequenceState(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+@dataclass(eq=False, slots=True)
+class OpenTail:
+    """The window pages of a running sequence, as of the plan in the making."""
+
+    first: int = 0  # page of the sequence; those before it are not its own any more
+    pages: list[int] = field(default_factory=list)  # from `first` on
+    planned_first: int = 0  # `first` as workers know it
+
+    @property
+    def end(self) -> int:
+        """The number of pages of the table, with those that are not there any more."""
+        return self.first + len(self.pages)
 
 
 @dataclass(eq=False, slots=True)
@@ -103,7 +129,8 @@ class Sequence:
     # locks; then this sequence's own. None and empty unless running.
     pages: list[int] = field(init=False, default_factory=list)
     node: Node | None = field(init=False, default=None)
-    marks: Marks | None = field(init=False, default=None)  # None unless running with states
+    tails: list[OpenTail] = field(init=False, default_factory=list)  # of each window table; empty unless running
+    marks: Marks | None = field(init=False, default=None)  # None unless running with states or window tables
     # It waits until another sequence has computed a prefix that they share (see `PrefixWaits`). The longest such prefix
     # ended at `waited_to`, and turns below `waits_below` had come when it first waited for that one.
     awaits_prefix: bool = field(init=False, default=False)
@@ -180,5 +207,20 @@ class SnapshotStats:
     free: int
     cached: int  # anchors of the tree
     active: int  # held by running sequences
-    anchor_hits: int  # sequences that began from an anchor
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorStats:
+    """Counters of anchors for /metrics."""
+
+    hits: int  # sequences that began from an anchor
     unanchored_tokens: int  # prompt tokens in cached pages that no anchor was at or after
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStats:
+    """Counters of the pages of all window tables for /metrics. Pages: free + cached + active = all."""
+
+    free: int
+    cached: int  # held by anchors alone
+    active: int  # used by running sequences

@@ -11,7 +11,15 @@ from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.server.speculation.reports import NO_DRAFT, Awaited, Draft, Sampled, StepAnswered, Unchecked
 from numaserve.server.speculation.worker_reading import WorkerReading
-from numaserve.workers.interface.protocol import SeqPlan, SeqResult, SlotInit, StateWork, StepPlan, StepResult
+from numaserve.workers.interface.protocol import (
+    SeqPlan,
+    SeqResult,
+    SlotInit,
+    StateWork,
+    StepPlan,
+    StepResult,
+    WindowWork,
+)
 
 
 class Entry(NamedTuple):
@@ -157,6 +165,7 @@ class StepBuilder:
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
         self.states: list[StateWork] = []
+        self.windows: list[WindowWork] = []
         self.masked: list[MaskedRow] = []
         self.unchecked: ListOf[Unchecked] = ()
 
@@ -213,6 +222,8 @@ class StepBuilder:
                 more["draft_work"] = self.reading.plans
         if self.states:
             more["states"] = self.states
+        if self.windows:
+            more["windows"] = self.windows
         return StepPlan(self.in_flight.step_id, self.plans, **more)
 
 

@@ -1,9 +1,9 @@
-"""Prompt tokens that sessions find in the cache of a model with states, compared with a model of pure attention.
+"""Prompt tokens that sessions find in the cache of a model with states or windows, compared with pure attention.
 
-    python -m tests.bench.bench_sessions [--snapshots 96] [--sessions 64]
+    python -m tests.bench.bench_sessions [--snapshots 96 | --window 128 [--window-pages 1700]] [--sessions 64]
 
 The scheduler is the product's, the workers are a clock: a step takes a time for itself and for each token. A snapshot
-is as large as that of Qwen3.6-35B-A3B.
+is as large as that of Qwen3.6-35B-A3B. The window is that of gpt-oss (128 tokens) or of Gemma 3 (1024).
 """
 
 import argparse
@@ -16,8 +16,10 @@ from itertools import product
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
+from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, Window, WindowTable
 
 STATE_MIB = 62.8
+STEP_TOKENS = 1024
 SYSTEM_TOKENS = 8000  # a system prompt with 40 tools
 TURNS = 10
 STEP_S, TOKEN_S = 0.02, 0.0005
@@ -79,16 +81,17 @@ class Found:
     cached: int
 
 
-def run(load: Load, snapshots: int) -> Found:
-    """Run all sessions to their ends. `snapshots` 0: every page can be reused, as in pure attention."""
+def run(load: Load, snapshots: int = 0, windows: tuple[WindowTable, ...] = ()) -> Found:
+    """Run all sessions to their ends. Without snapshots and windows every page can be reused: pure attention."""
     rng = random.Random(7)
     scheduler = Scheduler(
         SchedulerConfig(
             num_pages=16_384,
             context_length=32_768,
             max_running_requests=load.sessions,
-            max_step_tokens=1024,
+            max_step_tokens=STEP_TOKENS,
             num_snapshots=snapshots,
+            windows=windows,
         )
     )
     system = [rng.randrange(100, VOCABULARY) for _ in range(SYSTEM_TOKENS)]
@@ -107,7 +110,7 @@ def run(load: Load, snapshots: int) -> Found:
         plan = scheduler.schedule()
         assert plan is not None
         now += STEP_S + TOKEN_S * sum(seq.num_tokens for seq in plan.seqs)
-        for update in scheduler.apply(_answer(plan, rng)):
+        for update in scheduler.apply(answer(plan, rng)):
             if update.finished:
                 seq, session = update.sequence, running.pop(update.sequence.request_id)
                 asked += seq.prompt_len
@@ -127,7 +130,7 @@ def _times(load: Load, rng: random.Random) -> Iterator[float]:
         at += rng.expovariate(1 / 2.0) if load.poisson else 0.0
 
 
-def _answer(plan: StepPlan, rng: random.Random) -> StepResult:
+def answer(plan: StepPlan, rng: random.Random) -> StepResult:
     seqs = [SeqResult(rng.randrange(100, VOCABULARY) if seq.sample else -1) for seq in plan.seqs]
     return StepResult(plan.step_id, 0, seqs, 0, 0, 0)
 
@@ -135,16 +138,31 @@ def _answer(plan: StepPlan, rng: random.Random) -> StepResult:
 LOADS = [Load(*each) for each in product((110, 210), (True, False), (False, True))]
 
 
+def planned(window: int, sessions: int) -> WindowTable:
+    """Return the table of a window as it is planned for as many sequences: each has an anchor besides its own pages."""
+    kind = Window(window)
+    anchors = sessions * (PageLayout().pages_of(window) + BLOCK_PAGES)
+    return WindowTable(kind, kind.least_pages(sessions, STEP_TOKENS) + anchors)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--snapshots", type=int, default=96)
+    parser.add_argument("--window", type=int, default=0)
+    parser.add_argument("--window-pages", type=int, default=0)
     parser.add_argument("--sessions", type=int, default=64)
     arguments = parser.parse_args()
-    print(f"{arguments.snapshots} snapshots: {arguments.snapshots * STATE_MIB / 1024:.1f} GiB")
+    snapshots, windows = arguments.snapshots, ()
+    if arguments.window:
+        table = planned(arguments.window, arguments.sessions)
+        snapshots, windows = 0, (table._replace(num_pages=arguments.window_pages or table.num_pages),)
+        print(f"a window of {arguments.window} tokens, {windows[0].num_pages} window pages")
+    else:
+        print(f"{snapshots} snapshots: {snapshots * STATE_MIB / 1024:.1f} GiB")
     for load in [Load(each.turn_tokens, each.strips, each.poisson, arguments.sessions) for each in LOADS]:
-        pure, states = run(load, 0), run(load, arguments.snapshots)
-        computed = f"{states.asked - states.cached:,} tokens computed instead of {pure.asked - pure.cached:,}"
-        print(f"{load}: {states.cached / pure.cached:.2%} of what pages alone find, {computed}")
+        pure, own = run(load), run(load, snapshots, windows)
+        computed = f"{own.asked - own.cached:,} tokens computed instead of {pure.asked - pure.cached:,}"
+        print(f"{load}: {own.cached / pure.cached:.2%} of what pages alone find, {computed}")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ def registry() -> CollectorRegistry:
     shown.describe(version="", model="", isa="", tp=0)
     shown.describe_cache(page_size=0, num_pages=0, dtype="", prefix_cache=True)
     shown.snapshots(free=0, cached=0, active=0)
+    shown.window_pages(free=0, cached=0, active=0)
+    shown.anchors(hits=0, unanchored_tokens=0)
     return shown.registry
 
 

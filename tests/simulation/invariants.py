@@ -85,6 +85,9 @@ class Invariants:
         snapshots = self._scheduler.snapshot_stats()
         if snapshots is not None and snapshots.active:
             world.violate(f"{snapshots.active} snapshots are lost")
+        windows = self._scheduler.kv.window_stats()
+        if windows is not None and windows.active:
+            world.violate(f"{windows.active} window pages are lost")
 
     def check_search(self, scenario: Scenario) -> None:
         """Check that one request that kills, and nothing else that does, was found with few deaths."""

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from msgspec import UNSET
 from numaserve.workers.interface.protocol import SeqPlan, SeqResult, StepPlan
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, VOCABULARY, Truth
 from tests.simulation.world import World
 from tests.support.simulated_states import SimulatedStates
+from tests.support.simulated_windows import SimulatedWindows
 
 
 @dataclass(slots=True)
@@ -30,6 +32,9 @@ class Memory:
         self._draft_pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]  # the draft model's
         self._slots: dict[int, _Slot] = {}
         self._states = SimulatedStates(scenario.snapshots, world.violate) if scenario.snapshots else None
+        self._windows: SimulatedWindows | None = None
+        if scenario.windows:
+            self._windows = SimulatedWindows(scenario.window_tables, scenario.page_layout, world.violate)
 
     def check(self, plan: StepPlan) -> None:
         """Check what does not depend on the state in which the plan is run."""
@@ -39,6 +44,13 @@ class Memory:
         fits = tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
         if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
             self._world.violate(f"plan {plan.step_id} is more than the workers were told they would get")
+        if plan.windows is not UNSET and self._windows is None:
+            self._world.violate(f"plan {plan.step_id} changes window tables, and there are none")
+
+    def open(self, plan: StepPlan) -> None:
+        """Change window tables as a plan says, before its positions are known."""
+        if self._windows is not None:
+            self._windows.open(plan)
 
     def run(self, plan: StepPlan, dropped: dict[int, int], late: set[int]) -> list[SeqResult]:
         """Run a plan; all read before any writes.
@@ -49,8 +61,11 @@ class Memory:
         slots = [self._open(seq) for seq in plan.seqs]
         for work in plan.draft_work or []:
             self._draft(plan.seqs[work.index], slots[work.index], plan.drafts_of_each[work.index], work.lacking)
+        own: list[list[int]] = [[] if slot.stands_in else slot.truth.digests for slot in slots]
         if self._states is not None:
-            self._states.run(plan, [[] if slot.stands_in else slot.truth.digests for slot in slots])
+            self._states.run(plan, own)
+        if self._windows is not None:
+            self._windows.run(plan, own)
         ends = [self._read(*each) for each in zip(plan.seqs, slots, plan.drafts_of_each, strict=True)]
         written: set[tuple[int, int]] = set()
         for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
@@ -73,6 +88,8 @@ class Memory:
         """Leave anything in what the plan writes: it failed, or one before it did."""
         if self._states is not None:
             self._states.spoil(plan)
+        if self._windows is not None:
+            self._windows.spoil(plan)
         for seq in plan.seqs:
             slot = self._open(seq)
             for position in range(seq.start, seq.start + seq.num_tokens):

@@ -94,9 +94,9 @@ class _Run:
         invariants.check_search(scenario)
         stats = server.scheduler.stats()
         world.seen.update({"retraction": stats.retractions, "prefix found": stats.prefix_hit_tokens})
-        snapshots = server.scheduler.snapshot_stats()
-        if snapshots is not None:
-            world.seen.update({"anchor found": snapshots.anchor_hits, "anchor missed": snapshots.unanchored_tokens})
+        anchors = server.scheduler.kv.anchor_stats()
+        if anchors is not None:
+            world.seen.update({"anchor found": anchors.hits, "anchor missed": anchors.unanchored_tokens})
 
     async def _serve(self, clients: list[asyncio.Task[None]]) -> None:
         """Start and serve until it is time to end, which may be before the end of the start."""

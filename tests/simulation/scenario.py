@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.workers.interface.drafters import MAX_DRAFTS
+from numaserve.workers.interface.windows import PageLayout, Window, WindowTable
 
 from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Truth, Wanted
 
@@ -13,6 +15,7 @@ from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Truth
 _CRASHES = ("die", "die_quietly", "die_talking", "hang", "mute")
 _ODD_ANSWERS = ("slow", "fail", "mismatch", "misshapen", "unasked", "twice")
 STEP_FAULTS = _CRASHES + _ODD_ANSWERS
+_WINDOWS = (Window(9), Window(12, aligned=True))
 Ending = Literal["wait", "drain", "stop", "hurry"]
 
 
@@ -46,6 +49,9 @@ class Scenario:
     logit_rows: int
     prefix_cache: bool
     snapshots: int  # 0: the model has no recurrent states
+    windows: tuple[Window, ...]  # with page tables of their own
+    block_pages: int
+    spare_window_pages: int  # more than the running sequences may need
     right_drafts: float  # the probability of each draft token to be right; 0: nothing is drafted
     worker_drafter: str | None  # what drafts in the workers, rightly with that probability, or half of it
     step_s: float  # what a step takes, on average
@@ -66,11 +72,41 @@ class Scenario:
     ends_at: float
     requests: tuple[Request, ...] = field(repr=False)
 
+    @property
+    def max_drafts(self) -> int:
+        """Draft tokens of a sequence in a step; few of them where window tables have pages for all."""
+        return 2 if self.windows else MAX_DRAFTS
+
+    @property
+    def page_layout(self) -> PageLayout:
+        """The sizes of pages and blocks."""
+        return PageLayout(PAGE_SIZE, self.block_pages)
+
+    @property
+    def window_tables(self) -> tuple[WindowTable, ...]:
+        """The windows with the sizes of their page tables."""
+        running = min(self.running, self.step_tokens, self.logit_rows)
+        return tuple(
+            WindowTable(
+                window,
+                window.least_pages(running, self.step_tokens, self.max_drafts, self.page_layout)
+                + self.spare_window_pages,
+            )
+            for window in self.windows
+        )
+
 
 def scenario_of(rng: random.Random) -> Scenario:
     """Draw a scenario."""
-    scenario = _any_scenario(rng)
+    scenario = _with_few_window_pages(_any_scenario(rng))
     return _with_one_poison(rng, scenario) if rng.random() < 0.1 else scenario
+
+
+def _with_few_window_pages(scenario: Scenario) -> Scenario:
+    """In half of the scenarios with windows their pages are lacking, and no others."""
+    if not scenario.windows or scenario.spare_window_pages:
+        return scenario
+    return replace(scenario, pages=80, running=min(scenario.running, 2), step_tokens=4)
 
 
 def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
@@ -111,8 +147,10 @@ def _any_scenario(rng: random.Random) -> Scenario:
     requests = _requests(rng, longest, load_s, until)
     stateful = random.Random(5 * until)  # of its own, as what the requests are
     snapshots = stateful.choice((0, 0, 0, 4, 1, 6))
-    if snapshots:
-        requests += _later_turns(stateful, requests, longest)
+    windowed = random.Random(f"windows {requests[0].at}")
+    windows = windowed.choice(((), (), (), (), _WINDOWS[:1], _WINDOWS[1:], _WINDOWS))
+    if snapshots or windows:
+        requests += _later_turns(stateful if snapshots else windowed, requests, longest)
     deaths = rng.choice((0, 0, 1, 3)) if faulty else 0
     away = random.Random(3 * until)  # of its own, as what the front end is spared
     return Scenario(
@@ -127,6 +165,9 @@ def _any_scenario(rng: random.Random) -> Scenario:
         logit_rows=rng.choice((2, 6, 16, 64)),
         prefix_cache=rng.random() < 0.8,
         snapshots=snapshots,
+        windows=windows,
+        block_pages=windowed.choice((1, 2)),
+        spare_window_pages=windowed.choice((0, 4)),
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is
         worker_drafter=random.Random(-until).choices((None, "draft_model", "mtp"), (5, 1, 1))[0],
         step_s=rng.choice((0.005, 0.02, 0.1)),

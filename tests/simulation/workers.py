@@ -197,6 +197,7 @@ class SimulatedWorkers:
                 if self._is_dropped(step, each, doubtful):
                     dropped[each.slot] = min(each.behind, dropped.get(each.slot, each.behind))
         if doubtful or step.failed:
+            self._memory.open(plan)
             self._memory.spoil(plan)
         else:
             seqs = self._compute(step, dropped, late)
@@ -226,6 +227,7 @@ class SimulatedWorkers:
         plan = step.plan
         if any(seq.from_previous and seq.tokens for seq in plan.seqs):
             self._world.note("plan behind draft tokens", plan.step_id)
+        self._memory.open(plan)
         plan = step.plan = drafted(self._world, self._scenario, self._continuations.completed(plan), step.truths)
         step.not_counted = {seq.slot for seq in plan.seqs if self._memory.goes_on_from_a_stand_in(seq)}
         seqs = self._memory.run(plan, dropped, late)

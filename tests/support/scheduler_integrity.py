@@ -14,7 +14,7 @@ def check_integrity(scheduler: Scheduler) -> None:
     """Raise `SchedulerIntegrityError` unless every page and slot is in one place and every lock has a holder."""
     check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler.running)))
     _check_pages(scheduler.kv, scheduler.running, scheduler.config.page_size)
-    _check_snapshots(scheduler)
+    _check_anchors(scheduler)
     _check_slots(scheduler)
     _check_queues(scheduler)
     _check_levels(scheduler)
@@ -65,26 +65,46 @@ def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
     _require(places.keys() == set(range(kv.allocator.num_pages)) and not wrong, f"pages not in one place: {wrong}")
 
 
-def _check_snapshots(scheduler: Scheduler) -> None:
+def _check_anchors(scheduler: Scheduler) -> None:
     anchors, waiting = scheduler.kv.anchors, [*scheduler.waiting, *scheduler.held]
-    _require(all(seq.marks is None for seq in waiting), "one that waits holds snapshots")
+    _require(all(seq.marks is None and not seq.tails for seq in waiting), "one that waits holds marks or window pages")
     waits = scheduler.running_set._prefix_waits
     computing = [] if waits is None else [each.computing for each in waits._waits if not each.is_over]
     _require(all(seq in scheduler.running for seq in computing), "one is waited for that does not run")
     if anchors is None:
-        _require(all(seq.marks is None for seq in scheduler.running), "one of a model without states has marks")
-        return
-    places = Counter([*anchors._free, *anchors._freed, *(each.snapshot for each in anchors._of.values())])
+        _require(all(seq.marks is None for seq in scheduler.running), "one of a model without anchors has marks")
+    else:
+        nodes = set(scheduler.kv.tree.nodes())
+        for node, anchor in anchors._of.items():
+            _require(anchor.node is node and node in nodes and not node.hidden, "an anchor is at no node that is found")
+        _require(anchors._unfound.keys() <= nodes, "marks are remembered whose pages are gone")
+    _check_holdings(scheduler)
+
+
+def _check_holdings(scheduler: Scheduler) -> None:
+    kv = scheduler.kv
+    held = [] if kv.anchors is None else [each.holding for each in kv.anchors._of.values()]
     for seq in scheduler.running:
-        _require(seq.marks is not None and not seq.marks.planned, f"{seq.request_id!r} has no marks, or planned ones")
-        held = [] if seq.marks is None else [*seq.marks.held, seq.marks.rolling]
-        places.update(each.snapshot for each in held if each is not None)
-    once = Counter(range(scheduler.config.num_snapshots))
-    _require(places == once, f"snapshots not in one place: {places - once}, {once - places}")
-    nodes = set(scheduler.kv.tree.nodes())
-    for node, anchor in anchors._of.items():
-        _require(anchor.node is node and node in nodes and not node.hidden, "an anchor is at no node that can be found")
-    _require(anchors._unfound.keys() <= nodes, "marks are remembered whose pages are gone")
+        if seq.marks is not None:
+            _require(not seq.marks.planned, f"{seq.request_id!r} has planned marks")
+            held += [each.holding for each in (*seq.marks.held, seq.marks.rolling) if each is not None]
+        else:
+            _require(kv.anchors is None, f"{seq.request_id!r} has no marks")
+    snapshots = kv._holdings.snapshots
+    if snapshots is not None:
+        places = Counter([*snapshots._free, *snapshots._freed, *(each.snapshot for each in held)])
+        once = Counter(range(scheduler.config.num_snapshots))
+        _require(places == once, f"snapshots not in one place: {places - once}, {once - places}")
+    for number, pool in enumerate(kv._holdings.windows):
+        holders = Counter(page for each in held for page in each.tails[number].pages)
+        holders.update(page for seq in scheduler.running for page in seq.tails[number].pages)
+        counted = Counter({page: count for page, count in enumerate(pool._holders) if count})
+        _require(
+            holders == counted, f"holders of window pages are miscounted: {holders - counted}, {counted - holders}"
+        )
+        free = Counter(pool._allocator._free)
+        rest = Counter(set(range(pool.num_pages)) - holders.keys())
+        _require(free == rest, f"window pages are lost, or free and held: {rest - free}, {free - rest}")
 
 
 def _check_slots(scheduler: Scheduler) -> None:

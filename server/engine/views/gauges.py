@@ -22,7 +22,7 @@ class Gauges:
         self._queries = self._hits = self._retractions = 0  # reported so far
         self._drafted: Counter[tuple[str, bool]] = Counter()
         self._anchor_hits = self._unanchored_tokens = 0
-        self._set_snapshots()  # before the first scrape: a metric that is added during a scrape is not in it
+        self._set_anchors()  # before the first scrape: a metric that is added during a scrape is not in it
 
     def describe_cache(self, dtype: str) -> None:
         """Report the layout of the KV cache, whose numbers have type `dtype`."""
@@ -44,7 +44,7 @@ class Gauges:
         self._metrics.retracted(stats.retractions - self._retractions)
         self._queries, self._hits, self._retractions = queries, hits, stats.retractions
         self._set_drafted()
-        self._set_snapshots()
+        self._set_anchors()
 
     def _set_drafted(self) -> None:
         drafted = self._scheduler.drafted.copy()
@@ -53,13 +53,14 @@ class Gauges:
             self._metrics.drafted(name, accepted=accepted, rejected=rejected)
         self._drafted = drafted
 
-    def _set_snapshots(self) -> None:
-        stats = self._scheduler.snapshot_stats()
-        if stats is None:
-            return
-        self._metrics.snapshots(free=stats.free, cached=stats.cached, active=stats.active)
-        self._metrics.anchors(
-            hits=stats.anchor_hits - self._anchor_hits,
-            unanchored_tokens=stats.unanchored_tokens - self._unanchored_tokens,
-        )
-        self._anchor_hits, self._unanchored_tokens = stats.anchor_hits, stats.unanchored_tokens
+    def _set_anchors(self) -> None:
+        snapshots, windows = self._scheduler.snapshot_stats(), self._scheduler.kv.window_stats()
+        if snapshots is not None:
+            self._metrics.snapshots(free=snapshots.free, cached=snapshots.cached, active=snapshots.active)
+        if windows is not None:
+            self._metrics.window_pages(free=windows.free, cached=windows.cached, active=windows.active)
+        stats = self._scheduler.kv.anchor_stats()
+        if stats is not None:
+            hits, tokens = stats.hits - self._anchor_hits, stats.unanchored_tokens - self._unanchored_tokens
+            self._metrics.anchors(hits=hits, unanchored_tokens=tokens)
+            self._anchor_hits, self._unanchored_tokens = stats.hits, stats.unanchored_tokens

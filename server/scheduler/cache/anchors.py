@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from numaserve.server.scheduler.cache.holdings import Holding, Holdings, Tail
 from numaserve.server.scheduler.cache.keys import Key
 from numaserve.server.scheduler.cache.kv_events import KVEventLog
 from numaserve.server.scheduler.cache.mark_kinds import TURN_KINDS, KindUse, MarkKind
@@ -14,31 +15,36 @@ from numaserve.server.scheduler.cache.scope import COMMON_SCOPE
 
 
 class Anchors:
-    """The snapshots of a model with recurrent states. Each is free, held by a running sequence, or a node's anchor.
+    """The anchors of a model with recurrent states or window tables: a `Holding` each, of a snapshot or window pages.
 
-    A root needs no anchor: states before the first token are zeros. A sequence can begin after any other node only if
-    the node has an anchor. In pure attention every node is an anchor, and no object of this class exists.
+    A root needs no anchor: states before the first token are zeros, and no token is in a window. A sequence can begin
+    after any other node only if the node has an anchor. In pure attention every node is an anchor, and no object of
+    this class exists.
 
-    **Holders of snapshots.** A sequence takes a snapshot when its plan stores states there (a mark). If the tree has
-    the page before the mark, the page's node gets the snapshot as soon as the plan is made, like the page itself.
-    Workers run plans in order, and only a later plan lets another sequence load the snapshot. An abort between these
-    plans changes nothing, since a plan that was sent is run. If the tree lacks the page, the sequence holds the
-    snapshot until its release, when its full pages join the tree.
+    **Holders.** A sequence takes a holding when its plan passes the position (a mark). If the tree has the page before
+    the mark, the page's node gets the holding as soon as the plan is made, like the page itself. Workers run plans in
+    order, and only a later plan lets another sequence begin there. An abort between these plans changes nothing, since
+    a plan that was sent is run. If the tree lacks the page, the sequence holds the mark until its release, when its
+    full pages join the tree. A rolling mark after a token that is not known is freed then.
 
-    | event | effect |
-    |---|---|
-    | a sequence begins from an anchor | this anchor becomes the most recently used; anchors above it do not move |
-    | a mark lacks a snapshot | the least recently used anchor loses its snapshot, however deep its node is |
-    | the page of a node is evicted, the cache flushed, the workers reset | the snapshot of the node is free |
-    | pages are hidden (`RadixTree.hide`) | their anchors are dropped, and all anchors above that are not sound |
-    | a sequence is released | its last rolling mark goes to its node, unless a token before it is not known |
+    | event | snapshot | window pages |
+    |---|---|---|
+    | a mark | is taken, and stored in by the plan | get one more holder; nothing is copied |
+    | a sequence begins from an anchor | is named by the plan, which loads it | have the sequence as a holder too |
+    | a position passes a block, see `WindowTables` | | the sequence lets go of its pages before the window |
+    | a mark lacks a snapshot | the anchor that goes first loses its snapshot | |
+    | a sequence lacks a window page | | anchors go until one is free; then marks of running sequences do |
+    | the page of a node is evicted, the cache flushed, the workers reset | is free | lose a holder |
+    | pages are hidden (`RadixTree.hide`) | their anchors are dropped, and all above that are not sound | as snapshots |
+    | a sequence is released | its last rolling mark goes to its node | its last full page becomes an anchor |
 
-    A snapshot that the plan in the making names, to begin from it or to store in it, is not given out again by that
-    plan: sequences of one plan may run in any order. `begin_step` ends this.
+    A sequence that begins from an anchor makes it the most recently used; anchors above it do not move. The least
+    recently used one goes first, however deep its node is. For window pages, anchors that share all of them with
+    others are passed over: they would free none.
 
-    Anchors of a kind that sequences rarely find (`KindUse`) lose their snapshots first, and marks of such a kind take
-    snapshots from no others. An anchor that one sequence alone has used is the first to go when this sequence has left
-    a later one: otherwise the last turn of each session would keep its anchor at the cost of the next turn of another.
+    Anchors of a kind that sequences rarely find (`KindUse`) go before others, and marks of such a kind take snapshots
+    from no others. An anchor that one sequence alone has used is the first to go when this sequence has left a later
+    one: otherwise the last turn of each session would keep its anchor at the cost of the next turn of another.
 
     Eviction by depth, shallow nodes first, was rejected: most sequences share the shallow ones. Refreshing the whole
     path was rejected too: it keeps anchors from which no sequence begins.
@@ -47,29 +53,16 @@ class Anchors:
     an anchor at or below it.
     """
 
-    def __init__(self, page_size: int, count: int, log: KVEventLog | None = None) -> None:
+    def __init__(self, page_size: int, holdings: Holdings, log: KVEventLog | None = None) -> None:
         self._page_size = page_size
+        self._holdings = holdings
         self._log = log
-        self._free = list(range(count - 1, -1, -1))
-        self._freed: list[int] = []  # named by the plan in the making, and free from the next one on
-        self._named: set[int] = set()
         self._of: OrderedDict[Node, Anchor] = OrderedDict()  # least recently used first
         self._use = KindUse()
-        self._unfound: dict[Node, MarkKind] = {}  # of marks that no sequence has found, with or without a snapshot
-
-    @property
-    def num_free(self) -> int:
-        """The number of free snapshots."""
-        return len(self._free) + len(self._freed)
+        self._unfound: dict[Node, MarkKind] = {}  # of marks that no sequence has found, with or without a holding
 
     def __len__(self) -> int:
         return len(self._of)
-
-    def begin_step(self) -> None:
-        """Begin a plan: snapshots that the plan before names may be given out again."""
-        self._free += self._freed
-        self._freed.clear()
-        self._named.clear()
 
     def looked_up(self, node: Node) -> None:
         """Note that a sequence has found the pages up to `node`."""
@@ -94,7 +87,8 @@ class Anchors:
         anchor = self._of.get(node)
         if anchor is not None:
             self._of.move_to_end(node)
-            self._named.add(anchor.snapshot)
+            if self._holdings.snapshots is not None:
+                self._holdings.snapshots.name(anchor.holding.snapshot)
             anchor.kind = MarkKind.PREFIX if anchor.used else anchor.kind
             anchor.used = True
         return anchor
@@ -104,17 +98,30 @@ class Anchors:
         if self._of.get(anchor.node) is anchor and anchor.kind is not MarkKind.PREFIX:
             self._of.move_to_end(anchor.node, last=False)
 
-    def take(self, kind: MarkKind) -> int | None:
-        """Return a snapshot for a mark of the plan in the making; None if there is none to be had."""
-        if not self._free and kind is not MarkKind.LONG:
-            victim = self._victim(kind)
+    def take(self, kind: MarkKind, tails: tuple[Tail, ...] = ()) -> Holding | None:
+        """Return a holding for a mark of the plan in the making, with these window pages; None if there is no snapshot
+        to be had. A mark that divides a long prompt takes nothing from others."""
+        snapshots = self._holdings.snapshots
+        if kind is MarkKind.LONG and not self._holdings.has_free(tails):
+            return None
+        if snapshots is not None and not snapshots.can_take and kind is not MarkKind.LONG:
+            victim = self._victim(lambda each: not snapshots.is_named(each.holding.snapshot), kind)
             if victim is not None:
                 self.drop(victim.node)
-        if not self._free:
-            return None
-        snapshot = self._free.pop()
-        self._named.add(snapshot)
-        return snapshot
+        return self._holdings.take(tails)
+
+    def moved(self, holding: Holding, tails: tuple[Tail, ...]) -> Holding:
+        """Return the holding of a mark that moves on to a later position."""
+        return self._holdings.moved(holding, tails)
+
+    def give_up_pages(self, window: int) -> bool:
+        """Drop the anchor that goes first for pages of a window table. False if there is none."""
+        pool = self._holdings.windows[window]
+        victim = self._victim(lambda each: pool.frees_any(each.holding.tails[window].pages))
+        victim = victim or next(iter(self._of.values()), None)
+        if victim is not None:
+            self.drop(victim.node)
+        return victim is not None
 
     def made(self, node: Node, kind: MarkKind) -> None:
         """Count a mark at `node`, even if it was left out for lack of a snapshot."""
@@ -125,20 +132,20 @@ class Anchors:
     def give(self, mark: Mark, node: Node, tokens: Sequence[int], keys: Sequence[Key], *, sound: bool) -> Anchor | None:
         """Make a mark the anchor of `node`. `tokens` and `keys` are those of a sequence that has the node's page.
 
-        Free its snapshot and return None where the node has an anchor, or cannot be found any more.
+        Free what it holds and return None where the node has an anchor, or cannot be found any more.
         """
         if node.hidden or node.parent is None or node in self._of:
-            self.free(mark.snapshot)
+            self.free(mark.holding)
             return None
         self.made(node, mark.kind)
-        anchor = self._of[node] = Anchor(node, mark.snapshot, mark.kind, sound)
+        anchor = self._of[node] = Anchor(node, mark.holding, mark.kind, sound)
         if self._log is not None:
             self._announce(self._log, node, tokens, keys)
         return anchor
 
-    def free(self, snapshot: int) -> None:
-        """Take back a snapshot that no node and no sequence holds."""
-        (self._freed if snapshot in self._named else self._free).append(snapshot)
+    def free(self, holding: Holding) -> None:
+        """Take back what no node and no sequence holds."""
+        self._holdings.free(holding)
 
     def removed(self, node: Node) -> None:
         """Forget a node that no sequence can find any more."""
@@ -150,7 +157,7 @@ class Anchors:
         anchor = self._of.pop(node, None)
         if anchor is None:
             return
-        self.free(anchor.snapshot)
+        self.free(anchor.holding)
         if self._log is not None:
             self._withdraw(self._log, node)
 
@@ -163,12 +170,12 @@ class Anchors:
                 self.drop(step)
             step = parent
 
-    def _victim(self, kind: MarkKind) -> Anchor | None:
-        """Return the anchor whose snapshot goes to a mark of this kind."""
+    def _victim(self, frees: Callable[[Anchor], bool], kind: MarkKind | None = None) -> Anchor | None:
+        """Return the anchor to drop, of those that free what is lacking, to a mark of this kind if it is for one."""
         rare = {each for each in TURN_KINDS if self._use.is_rare(each)}
         oldest = None
         for each in self._of.values():
-            if each.snapshot not in self._named:
+            if frees(each):
                 if each.kind in rare or not rare:
                     return each
                 oldest = oldest or each

@@ -1,9 +1,10 @@
-"""The marks of a running sequence: positions after which its plans store its states."""
+"""The marks of a running sequence: positions after which others can go on."""
 
 from bisect import insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from numaserve.server.scheduler.cache.holdings import Holding
 from numaserve.server.scheduler.cache.mark_kinds import MarkKind
 from numaserve.server.scheduler.cache.radix_tree import Node
 
@@ -19,18 +20,18 @@ class Mark(NamedTuple):
     """A mark that was planned."""
 
     position: int
-    snapshot: int
+    holding: Holding
     kind: MarkKind
 
 
 @dataclass(eq=False, slots=True)
 class Anchor:
-    """The snapshot of the states after the tokens of a node."""
+    """The holding of a node, with which a sequence can go on after its tokens."""
 
     node: Node
-    snapshot: int
+    holding: Holding
     kind: MarkKind
-    sound: bool  # logits that are numbers have come of these states, or of later ones
+    sound: bool  # logits that are numbers have come of it, or of a later one
     used: bool = False  # by a sequence
 
 

@@ -22,9 +22,9 @@ def a_snapshot_is_found_before_it_is_stored(
     """If the sequence leaves before the plan that would store it, it never is."""
     right(marking, seq, found, matched)
     if matched is not found and marking._node(seq, matched.depth) is matched:
-        snapshot = marking._anchors.take(MarkKind.PREFIX)
-        if snapshot is not None:
-            mark = Mark(matched.depth * marking._size, snapshot, MarkKind.PREFIX)
+        holding = marking._anchors.take(MarkKind.PREFIX)
+        if holding is not None:
+            mark = Mark(matched.depth * marking._size, holding, MarkKind.PREFIX)
             marking._anchors.give(mark, matched, seq.tokens, seq.keys, sound=False)
 
 
@@ -36,10 +36,10 @@ def more_pages_are_found_than_states(_right: Callable[..., Node], _cache: KVCach
 
 @defect(Anchors, "_victim", first_seed=45)
 def shallow_anchors_lose_their_snapshots_first(
-    _right: Callable[..., Any], anchors: Anchors, _kind: MarkKind
+    _right: Callable[..., Any], anchors: Anchors, frees: Callable[[Anchor], bool], *_kind: MarkKind
 ) -> Anchor | None:
     """Prefixes that most sequences share are evicted first."""
-    others = [each for each in anchors._of.values() if each.snapshot not in anchors._named]
+    others = [each for each in anchors._of.values() if frees(each)]
     return min(others, key=lambda each: each.node.depth, default=None)
 
 
@@ -81,8 +81,8 @@ def states_after_an_unknown_token_are_found(
 def a_plan_stores_where_it_begins(right: Callable[..., Any], anchors: Anchors, node: Node) -> Any:
     """A snapshot with which a sequence begins is given out again by the same plan."""
     anchor = right(anchors, node)
-    if anchor is not None:
-        anchors._named.discard(anchor.snapshot)
+    if anchor is not None and anchors._holdings.snapshots is not None:
+        anchors._holdings.snapshots._named.discard(anchor.holding.snapshot)
         anchors._of.move_to_end(node, last=False)
     return anchor
 

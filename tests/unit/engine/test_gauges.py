@@ -5,6 +5,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepResult
+from numaserve.workers.interface.windows import Window, WindowTable
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -33,7 +34,30 @@ def test_snapshots_and_anchors_are_counted_once() -> None:
     assert value(metrics, "numaserve_unanchored_tokens_total") == 12
 
 
-def test_a_model_without_states_has_no_metrics_of_snapshots() -> None:
+def test_window_pages_and_anchors_are_counted() -> None:
+    window = Window(32)
+    pages = window.least_pages(1, 64)
+    config = SchedulerConfig(64, 1024, 1, 64, windows=(WindowTable(window, pages),))
+    scheduler, metrics = Scheduler(config), Metrics("m")
+    gauges = Gauges(metrics, scheduler)
+    scheduler.add(Sequence("request", list(range(64)), SamplingParams(), 2))
+    assert scheduler.schedule() is not None
+    gauges.set()
+    assert [value(metrics, "numaserve_window_pages", state=state) for state in ("free", "cached", "active")] == [
+        pages - 2,
+        0,
+        2,
+    ]
+    assert scheduler.finish("request")
+    gauges.set()
+    assert value(metrics, "numaserve_window_pages", state="cached") == 2
+    assert value(metrics, "numaserve_anchor_hits_total") == 0
+    assert value(metrics, "numaserve_snapshots", state="free") is None
+
+
+def test_a_model_without_states_and_windows_has_no_metrics_of_anchors() -> None:
     metrics = Metrics("m")
     Gauges(metrics, Scheduler(SchedulerConfig(16, 64))).set()
     assert value(metrics, "numaserve_snapshots", state="free") is None
+    assert value(metrics, "numaserve_window_pages", state="free") is None
+    assert value(metrics, "numaserve_anchor_hits_total") is None

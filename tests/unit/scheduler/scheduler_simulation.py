@@ -31,6 +31,7 @@ from numaserve.workers.process.continuations import Continuations
 
 from tests.support.drafters import Each, NoDrafters
 from tests.support.simulated_states import SimulatedStates
+from tests.support.simulated_windows import SimulatedWindows
 
 VOCABULARY = 3
 # What the simulated workers tell of themselves, and nanoseconds of a step, of a token and of a pair in it.
@@ -114,9 +115,11 @@ class SimulatedWorkers:
         self.slots: dict[int, Slot] = {}
         self.continuations = Continuations(reads_drafts=config.worker_drafter == "draft_model")
         self.states = SimulatedStates(config.num_snapshots, fail) if config.num_snapshots else None
+        self.windows = SimulatedWindows(config.windows, config.page_layout, fail) if config.windows else None
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
+        self.open_windows(plan)
         plan = self.continuations.completed(plan)
         writes: dict[tuple[int, int], int] = {}
         drafts = drafts_of(plan)
@@ -129,6 +132,8 @@ class SimulatedWorkers:
             assert plan.states is UNSET
         else:
             self.states.run(plan, [slot.request.digests for slot in slots])
+        if self.windows is not None:
+            self.windows.run(plan, [slot.request.digests for slot in slots])
         self.continuations.ran(plan, (each.tokens for each in results))
         draft_ns = 0 if plan.draft_work is UNSET else DRAFT_PASS_NS * (1 + max(drafts))
         return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan) + draft_ns, draft_ns=draft_ns)
@@ -199,10 +204,19 @@ class SimulatedWorkers:
     def write_garbage(self, plan: StepPlan) -> None:
         if self.states is not None:
             self.states.spoil(plan)
+        self.open_windows(plan)
+        if self.windows is not None:
+            self.windows.spoil(plan)
         for seq in plan.seqs:
             slot = self.open_slot(seq)
             for position in range(seq.start, seq.start + seq.num_tokens):
                 self.memory[self.cell(slot, position)] = self.draft_memory[self.cell(slot, position)] = -1
+
+    def open_windows(self, plan: StepPlan) -> None:
+        if self.windows is None:
+            assert plan.windows is UNSET
+        else:
+            self.windows.open(plan)
 
     def open_slot(self, plan: SeqPlan) -> Slot:
         if plan.init is not None:

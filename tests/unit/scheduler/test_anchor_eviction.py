@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from numaserve.server.scheduler.cache.anchors import Anchors
+from numaserve.server.scheduler.cache.holdings import Holdings
 from numaserve.server.scheduler.cache.kv_events import KVEventLog, PagesCleared, PagesRemoved, PagesStored
 from numaserve.server.scheduler.cache.mark_kinds import KindUse, MarkKind
 from numaserve.server.scheduler.cache.marks import Anchor, Mark
@@ -17,9 +18,21 @@ class Cache:
     """A tree of pages of one token, and its anchors."""
 
     def __init__(self, snapshots: int, log: KVEventLog | None = None) -> None:
-        self.anchors = Anchors(1, snapshots, log)
+        self.holdings = Holdings(snapshots)
+        self.anchors = Anchors(1, self.holdings, log)
         self.tree = RadixTree(1, on_removed=self.anchors.removed)
         self._pages: Iterator[int] = count()
+
+    @property
+    def num_free(self) -> int:
+        """The number of free snapshots."""
+        assert self.holdings.snapshots is not None
+        return self.holdings.snapshots.num_free
+
+    def begin_step(self) -> None:
+        """Begin a plan."""
+        assert self.holdings.snapshots is not None
+        self.holdings.snapshots.begin_step()
 
     def node(self, keys: list[int], scope: CacheScope = COMMON_SCOPE) -> Node:
         """The node of these keys, unlocked."""
@@ -32,17 +45,17 @@ class Cache:
 
     def mark(self, keys: list[int], kind: MarkKind = PROMPT, scope: CacheScope = COMMON_SCOPE) -> Anchor | None:
         """Make an anchor in a plan of its own; None if there is no snapshot."""
-        self.anchors.begin_step()
-        snapshot = self.anchors.take(kind)
+        self.begin_step()
+        holding = self.anchors.take(kind)
         node = self.node(keys, scope)
-        if snapshot is None:
+        if holding is None:
             self.anchors.made(node, kind)
             return None
-        return self.anchors.give(Mark(len(keys), snapshot, kind), node, keys, keys, sound=True)
+        return self.anchors.give(Mark(len(keys), holding, kind), node, keys, keys, sound=True)
 
     def find(self, keys: list[int]) -> Anchor | None:
         """Look a prompt up in a plan of its own, and go on from its anchor."""
-        self.anchors.begin_step()
+        self.begin_step()
         matched = self.tree.match_prefix(COMMON_SCOPE, keys, len(keys))
         self.anchors.looked_up(matched)
         return self.anchors.use(self.anchors.deepest(matched))
@@ -107,9 +120,9 @@ def test_a_snapshot_of_this_plan_whose_page_is_evicted_is_free_in_the_next() -> 
     cache = Cache(1)
     cache.mark([1])
     assert len(cache.tree.evict(1)) == 1
-    assert cache.anchors.num_free == 1
+    assert cache.num_free == 1
     assert cache.anchors.take(PROMPT) is None
-    cache.anchors.begin_step()
+    cache.begin_step()
     assert cache.anchors.take(PROMPT) is not None
 
 
@@ -120,10 +133,10 @@ def test_nothing_is_given_to_a_page_that_is_hidden() -> None:
     cache.tree.lock(node)
     below = cache.tree.insert(node, (3,), 100)
     for each in (node, below):
-        snapshot = cache.anchors.take(PROMPT)
-        assert snapshot is not None
-        assert cache.anchors.give(Mark(2, snapshot, PROMPT), each, [1, 2, 3], [1, 2, 3], sound=True) is None
-    assert cache.anchors.num_free == 2
+        holding = cache.anchors.take(PROMPT)
+        assert holding is not None
+        assert cache.anchors.give(Mark(2, holding, PROMPT), each, [1, 2, 3], [1, 2, 3], sound=True) is None
+    assert cache.num_free == 2
 
 
 def test_the_kind_of_mark_that_nobody_finds_goes_first() -> None:

@@ -67,9 +67,9 @@ def test_the_next_turn_goes_on_at_the_end_of_the_output(ahead: bool) -> None:
 def test_a_prefix_has_an_anchor_once_two_prompts_have_shared_it() -> None:
     server = service()
     assert [serve(server, SHARED + own(number)) for number in range(1, 5)] == [0, 0, 16, 16]
-    stats = server.scheduler.snapshot_stats()
+    stats = server.scheduler.kv.anchor_stats()
     assert stats is not None
-    assert (stats.anchor_hits, stats.unanchored_tokens, server.scheduler.stats().prefix_hit_tokens) == (2, 16, 32)
+    assert (stats.hits, stats.unanchored_tokens, server.scheduler.stats().prefix_hit_tokens) == (2, 16, 32)
 
 
 def test_one_page_more_than_the_anchor_has_is_not_worth_another() -> None:
@@ -176,13 +176,13 @@ def test_a_snapshot_is_found_from_the_next_plan_on() -> None:
     cache = KVCache(SchedulerConfig(64, 100, page_size=PAGE, num_snapshots=4))
     first, storing, finding = (Sequence(str(n), SHARED + own(n), SamplingParams(), 1) for n in (1, 2, 3))
     for seq in (first, storing):
-        cache.begin_step()
+        cache.begin_step([])
         assert cache.admit(seq, 0)
         cache.state_work(seq, len(seq.tokens), 0)
         seq.position.planned(len(seq.tokens), 0, len(seq.tokens))
         cache.publish(seq)
     assert not cache.admit(finding, 0)
-    cache.begin_step()
+    cache.begin_step([])
     assert cache.admit(finding, 0)
     assert finding.cached_tokens == 16
 

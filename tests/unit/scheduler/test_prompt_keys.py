@@ -25,7 +25,7 @@ def cache(log: KVEventLog) -> KVCache:
 def serve(cache: KVCache, keys: list[int | bytes] | None) -> int:
     """Compute the prompt and release it; return the number of positions that were found in the cache."""
     seq = Sequence("request", TOKENS, SamplingParams(), 1, prompt_keys=keys)
-    cache.begin_step()
+    cache.begin_step([])
     assert cache.admit(seq, 0)
     found = seq.position.computed
     seq.position.planned(len(TOKENS) - found, 0, drafter_read=len(TOKENS))

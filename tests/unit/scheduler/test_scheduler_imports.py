@@ -10,8 +10,8 @@ import pytest
 IMPURE = {"asyncio", "time", "datetime", "random", "threading", "socket", "os", "subprocess"}
 SERVER = Path(numaserve.server.scheduler.__path__[0]).parent
 PURE = ("scheduler", "speculation", "costs")
-MESSAGES = ("numaserve.workers.interface.protocol.", "numaserve.workers.interface.drafters.")
-OWN = (*(f"numaserve.server.{each}." for each in PURE), *MESSAGES)
+INTERFACE = tuple(f"numaserve.workers.interface.{each}." for each in ("protocol", "drafters", "windows"))
+OWN = (*(f"numaserve.server.{each}." for each in PURE), *INTERFACE)
 FILES = sorted(file for each in PURE for file in (SERVER / each).rglob("*.py"))
 
 

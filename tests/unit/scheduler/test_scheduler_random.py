@@ -1,5 +1,7 @@
 """Random operations, with the workers simulated token by token."""
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -7,6 +9,7 @@ from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.protocol import StepPlan
+from numaserve.workers.interface.windows import Window, WindowTable
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
 from tests.support.scheduler_integrity import check_integrity
@@ -19,8 +22,25 @@ prompts = st.builds(
     st.integers(0, 16),
     st.lists(st.sampled_from([0, 1, 2, 0, 1, 2, 0, 1, 2, NAN_TOKEN]), min_size=1, max_size=6),
 )
+
+
+def config_of(windows: list[Window], spare_pages: int, block_pages: int, **limits: int) -> SchedulerConfig:
+    """Limits with window tables that have a few more pages than running sequences may need."""
+    config = SchedulerConfig(**limits, block_pages=block_pages)  # type: ignore[arg-type]
+    least = [
+        each.least_pages(config.max_running, config.max_step_tokens, config.max_drafts, config.page_layout)
+        for each in windows
+    ]
+    tables = [WindowTable(window, pages + spare_pages) for window, pages in zip(windows, least, strict=True)]
+    return replace(config, windows=tuple(tables))
+
+
 configs = st.builds(
-    SchedulerConfig,
+    config_of,
+    windows=st.lists(st.builds(Window, st.integers(1, 12), st.booleans()), max_size=2),
+    spare_pages=st.sampled_from([0, 0, 1, 4]),
+    block_pages=st.sampled_from([1, 2, 3]),
+    max_drafts=st.sampled_from([1, 4, 16]),
     num_pages=st.integers(2, 16),
     context_length=st.integers(8, 48),
     max_running_requests=st.integers(1, 5),
@@ -138,8 +158,9 @@ class RandomService(RuleBasedStateMachine):
         assert scheduler.stats().pages_active == 0
         assert scheduler.flush_cache()
         assert scheduler.stats().pages_free == self.service.config.num_pages
-        snapshots = scheduler.snapshot_stats()
+        snapshots, windows = scheduler.snapshot_stats(), scheduler.kv.window_stats()
         assert snapshots is None or snapshots.free == self.service.config.num_snapshots
+        assert windows is None or windows.free == sum(each.num_pages for each in self.service.config.windows)
 
 
 def check_request(request: Request, config: SchedulerConfig) -> None:

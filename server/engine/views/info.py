@@ -12,9 +12,11 @@ from numaserve.workers.interface.settings import ActivationDtype, ModelSettings
 
 def limits_info(limits: SchedulerConfig) -> dict[str, object]:
     """Return the limits, under the names of the command line's options where there is one."""
+    windows = [{"window": table.window.tokens, "num_pages": table.num_pages} for table in limits.windows]
     return {
         "context_length": limits.context_length,
         "num_pages": limits.num_pages,
+        **({"window_tables": windows} if windows else {}),
         "page_size": limits.page_size,
         "max_running_requests": limits.max_running,
         "chunked_prefill_size": limits.max_step_tokens,

@@ -1,0 +1,91 @@
+"""Sequences of long contexts that run at once with window tables, compared with one page table and the same memory.
+
+    python -m tests.bench.bench_windows [--pages 8192] [--context 32768]
+
+The scheduler is the product's, the workers are a clock, as in `bench_sessions`: a step takes a time for itself, for
+each token, and for each cached token that a sequence attends to. `--pages` is the memory, in pages of all layers.
+"""
+
+import argparse
+import random
+from dataclasses import dataclass
+
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.workers.interface.protocol import SamplingParams, StepPlan
+from numaserve.workers.interface.windows import WindowTable
+
+from tests.bench.bench_sessions import STEP_S, STEP_TOKENS, TOKEN_S, VOCABULARY, answer, planned
+
+POSITION_S = 2e-8  # a cached token of a layer that attends to all, as a part of the model's layers
+OUTPUT_TOKENS = 4096
+SEQUENCES = 48
+SLOTS = 64
+
+
+@dataclass(frozen=True)
+class Model:
+    """The layers of a model, in parts of all."""
+
+    name: str
+    window: int
+    windowed: float  # layers with a window, by their bytes of a token
+
+
+MODELS = [Model("gpt-oss", 128, 18 / 36), Model("Gemma 3 27B", 1024, 52 / 62)]
+
+
+@dataclass(frozen=True)
+class Served:
+    """Results of a run."""
+
+    pages: int  # of the common page table
+    running: float  # sequences on average, in steps
+    tokens_s: float  # of output
+
+
+def run(model: Model, pages: int, context: int, *, tables: bool) -> Served:
+    """Serve sequences of `context` tokens in the memory of `pages` pages of all layers."""
+    windows: tuple[WindowTable, ...] = ()
+    if tables:
+        windows = (planned(model.window, SLOTS),)
+        pages = int((pages - model.windowed * windows[0].num_pages) / (1 - model.windowed))
+    limits = {"max_running_requests": SLOTS, "max_step_tokens": STEP_TOKENS}
+    scheduler = Scheduler(SchedulerConfig(pages, context, windows=windows, **limits))
+    rng = random.Random(7)
+    for number in range(SEQUENCES):
+        prompt = [rng.randrange(100, VOCABULARY) for _ in range(context - OUTPUT_TOKENS)]
+        scheduler.add(Sequence(str(number), prompt, SamplingParams(), OUTPUT_TOKENS))
+    seconds, steps, running = 0.0, 0, 0
+    while (plan := scheduler.schedule()) is not None:
+        seconds += _seconds(model, plan)
+        steps += 1
+        running += len(scheduler.running)
+        scheduler.apply(answer(plan, rng))
+    return Served(pages, running / steps, SEQUENCES * OUTPUT_TOKENS / seconds)
+
+
+def _seconds(model: Model, plan: StepPlan) -> float:
+    """Attention costs the same with or without tables: layers with windows never read more than the window."""
+    tokens = sum(seq.num_tokens for seq in plan.seqs)
+    read = sum((1 - model.windowed) * seq.start + model.windowed * min(seq.start, model.window) for seq in plan.seqs)
+    return STEP_S + TOKEN_S * tokens + POSITION_S * read
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pages", type=int, default=8192)
+    parser.add_argument("--context", type=int, default=32_768)
+    arguments = parser.parse_args()
+    for model in MODELS:
+        one, own = (run(model, arguments.pages, arguments.context, tables=tables) for tables in (False, True))
+        print(
+            f"{model.name}: {own.pages} common pages instead of {one.pages},"
+            f" {own.running:.1f} sequences running instead of {one.running:.1f} ({own.running / one.running:.2f} x),"
+            f" {own.tokens_s:.0f} tokens/s of output instead of {one.tokens_s:.0f}"
+            f" ({own.tokens_s / one.tokens_s:.2f} x)"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -104,6 +104,7 @@ def make_engine(
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
             num_snapshots=deployment.num_snapshots,
+            windows=deployment.window_tables,
             vocab_size=checked.vocab_size,
             worker_drafter=deployment.launches[0].drafter or None,
             max_drafts=deployment.launches[0].max_drafts or MAX_DRAFTS,

@@ -42,7 +42,7 @@ def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None)
     """Make the model, ask it all, and do it again under chaos. `show`: see `Site`, of the first server."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         folder = Path(name)
-        family = options.family or FAMILIES[options.seed // _WAYS % len(FAMILIES)]
+        family = options.family or list(FAMILIES)[options.seed // _WAYS % len(FAMILIES)]
         model = write_model(folder, MODEL, family)
         loads = _loads(options, model)
         with ExitStack() as servers:

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from tests.support import tokenizer_builders
 
 MODEL, DRAFT = "model", "draft"  # their folders, and so their names
-LLAMA, HYBRID = "llama", "qwen3_5_text"  # model types: attention alone, and recurrent layers before every other one
-FAMILIES = (LLAMA, HYBRID)
+# Model types: attention alone, recurrent layers before every other one, and a window in every other one.
+LLAMA, HYBRID, SLIDING = "llama", "qwen3_5_text", "smollm3"
+FAMILIES = {HYBRID: "Qwen3_5ForCausalLM", LLAMA: "LlamaForCausalLM", SLIDING: "SmolLM3ForCausalLM"}
 HIDDEN = 128
 _FEED_FORWARD = 256
 _LAYERS = {MODEL: 4, DRAFT: 1}
@@ -58,7 +59,7 @@ def write_model(place: Path, name: str = MODEL, family: str = LLAMA) -> Path:
     tokens = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": _TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
     config = {
-        "architectures": ["LlamaForCausalLM" if family == LLAMA else "Qwen3_5ForCausalLM"],
+        "architectures": [FAMILIES[family]],
         "model_type": family,
         "hidden_size": HIDDEN,
         "intermediate_size": _FEED_FORWARD,
@@ -76,6 +77,9 @@ def write_model(place: Path, name: str = MODEL, family: str = LLAMA) -> Path:
     }
     if family == HYBRID:
         config |= _DELTA | {"full_attention_interval": 2}
+    if family == SLIDING:
+        kinds = ["sliding_attention", "full_attention"] * layers
+        config |= {"sliding_window": 64, "use_sliding_window": True, "layer_types": kinds[:layers]}
     (folder / "config.json").write_text(json.dumps(config))
     _write_weights(folder / "model.safetensors", _shapes(vocabulary, layers, family))
     return folder
@@ -85,7 +89,7 @@ def _shapes(vocabulary: int, layers: int, family: str) -> dict[str, list[int]]:
     """Names and shapes of the tensors."""
     found = {"model.embed_tokens.weight": [vocabulary, HIDDEN], "lm_head.weight": [vocabulary, HIDDEN]}
     for index in range(layers):
-        mixer = _attention(gated=family == HYBRID) if family == LLAMA or index % 2 else _delta()
+        mixer = _attention(gated=family == HYBRID) if family != HYBRID or index % 2 else _delta()
         layer = f"model.layers.{index}."
         found |= {layer + name: shape for name, shape in mixer.items()}
         found |= {f"{layer}mlp.{name}_proj.weight": [_FEED_FORWARD, HIDDEN] for name in ("gate", "up")}

@@ -54,6 +54,7 @@ struct KernelTable {
   void (*gated_delta)(const DeltaArgs&, DeltaItem, void* scratch);
   void (*gated_norm)(const GatedNormArgs&, int thread, int threads);
   void (*sigmoid_gate)(const SigmoidGateArgs&, int thread, int threads);
+  void (*multiply)(const MultiplyArgs&, int thread, int threads);
   void (*softcap)(float* x, int64_t count, float cap);
   void (*sample_begin)(const SampleArgs&, Range blocks);
   void (*sample_weigh)(const SampleArgs&, Range blocks);

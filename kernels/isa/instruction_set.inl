@@ -109,6 +109,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .gated_delta = gated_delta,
     .gated_norm = gated_norm,
     .sigmoid_gate = sigmoid_gate,
+    .multiply = multiply,
     .softcap = softcap,
     .sample_begin = sample_begin,
     .sample_weigh = sample_weigh,

@@ -104,6 +104,7 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"decay": vector(2), "decay_bias": vector(2), "heads": (1, 2, 8, 4), "state": (0, 0), "offset": 0},
         "gated_head_norm": places("x", "gate", "out") | {"weight": vector(DIM), "eps": 1e-5, "heads": 2},
         "sigmoid_gate": places("x", "gate") | {"cols": HIDDEN},
+        "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "is_rounded": True},
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
         "gather": places("x", "out"),

@@ -179,21 +179,22 @@ def pooled(part: Part = ALONE) -> ProgramBuilder:
 
 
 def recurrent(part: Part = ALONE) -> ProgramBuilder:
-    """A convolution of columns that ranks divide, and a state for each slot."""
+    """A convolution of columns that ranks divide between two products, and a state for each slot."""
     own = HIDDEN // part.world
     shape = RankShape(HIDDEN, part.vocab, states=(StateKind(3 * own * 4, draft_bytes=own * 4),))
     w, b = part.weights, part.builder(shape)
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
+    before, after, values = b.split(b.linear(x, w.matrix(3 * own, HIDDEN)), own, own)
     made = b.causal_conv(
-        b.linear(x, w.matrix(own, HIDDEN)),
+        b.multiply(before, values),
         w.vector(4 * own),
         taps=4,
         state=CacheIndex(0, 0),
         bias=w.vector(own),
         activation="silu",
     )
-    b.add_all_reduce(residual, b.linear_partial(b.rms_norm(made, w.vector(own), EPS), w.matrix(HIDDEN, own)))
+    b.add_all_reduce(residual, b.linear_partial(b.multiply_rounded(made, after), w.matrix(HIDDEN, own)))
     b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN)))
     return b
 

@@ -9,6 +9,7 @@ from numaserve.kernels import Program, Team
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
 from numaserve.workers.program.caches import CacheIndex, CacheKind
+from numaserve.workers.program.cost import BF16
 from numaserve.workers.program.handles import Handle, Matrix, Rope, Vector
 from numaserve.workers.program.layout import Layout, Place, layout
 from numaserve.workers.program.ops.attention import Attention, RopeStore
@@ -17,7 +18,13 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate
+from numaserve.workers.program.ops.recurrent import (
+    CausalConv,
+    GatedDelta,
+    GatedHeadNorm,
+    Multiply,
+    SigmoidGate,
+)
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.outside import OutsideRows, outside_rows
 from numaserve.workers.program.setup import ProgramSetup
@@ -171,6 +178,10 @@ def _sigmoid_gate(nodes: _Nodes, op: SigmoidGate) -> dict[str, Any]:
     return {"cols": op.x.cols}
 
 
+def _multiply(nodes: _Nodes, op: Multiply) -> dict[str, Any]:
+    return {"cols": op.out.cols, "is_rounded": op.out.itemsize == BF16}
+
+
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
 KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
     Embed: ("embed", _none),
@@ -193,6 +204,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     GatedDelta: ("gated_delta", _gated_delta),
     GatedHeadNorm: ("gated_head_norm", _none),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
+    Multiply: ("multiply", _multiply),
     Gather: ("gather", _none),
     DividedNorm: ("divided_norm", _none),
     Sample: ("sample", _none),

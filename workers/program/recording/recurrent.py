@@ -3,7 +3,14 @@
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.caches import CacheIndex, DeltaHeads
 from numaserve.workers.program.ops.base import Vector
-from numaserve.workers.program.ops.recurrent import CausalConv, ConvActivation, GatedDelta, GatedHeadNorm, SigmoidGate
+from numaserve.workers.program.ops.recurrent import (
+    CausalConv,
+    ConvActivation,
+    GatedDelta,
+    GatedHeadNorm,
+    Multiply,
+    SigmoidGate,
+)
 from numaserve.workers.program.recording.recorder import Recorder
 
 
@@ -71,3 +78,15 @@ class RecurrentRecorder(Recorder):
         if any(made is x for made, _ in self._quantized):
             raise ValueError("a gate must multiply an operand before products read it")
         self.operations.append(SigmoidGate(x=x, gate=gate))
+
+    def multiply(self, x: Tensor, y: Tensor, activation: ConvActivation = "none") -> Tensor:
+        """x * activation(y), of fp32 [tokens, columns] each: fp32 of the same shape."""
+        out = Tensor(x.rows, x.cols, 4)
+        self.operations.append(Multiply(x=x, y=y, out=out, activation=activation))
+        return out
+
+    def multiply_rounded(self, x: Tensor, y: Tensor) -> Operand:
+        """x * y, of fp32 [tokens, columns] each: bf16 of the same shape."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(Multiply(x=x, y=y, out=out, activation="none"))
+        return out

@@ -9,7 +9,13 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate
+from numaserve.workers.program.ops.recurrent import (
+    CausalConv,
+    GatedDelta,
+    GatedHeadNorm,
+    Multiply,
+    SigmoidGate,
+)
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.reference.operations import (
     attention,
@@ -46,6 +52,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     GatedDelta: recurrent.gated_delta,
     GatedHeadNorm: recurrent.gated_head_norm,
     SigmoidGate: recurrent.sigmoid_gate,
+    Multiply: recurrent.multiply,
     Reduce: exchange.reduce,
     DividedNorm: exchange.divided_norm,
     Sample: exchange.sample,

@@ -96,6 +96,7 @@ _BY_NAME = {
     "llama-v3": _LLAMA3_WAY,
     "llama-bpe": _LLAMA3_WAY,
     "falcon3": _LLAMA3_WAY,
+    "lfm2": _LLAMA3_WAY,
     "pixtral": _LLAMA3_WAY,
     "smaug-bpe": PreTokenization(_split_by(_LLAMA3)),
     "dbrx": PreTokenization(_split_by(_LLAMA3)),  # Phi-4

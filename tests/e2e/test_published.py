@@ -26,6 +26,8 @@ from tests.support.published_checkpoints import (
     save_qwen3_5,
     small_deepseek,
     small_kimi,
+    small_lfm2,
+    small_lfm2_moe,
     small_llama,
     small_qwen2_moe,
     small_qwen3_5,
@@ -113,6 +115,25 @@ def test_delta_networks_are_served_as_published(
 ) -> None:
     model = make()
     assert_as_close_as_the_arithmetic(save_qwen3_5(model, tmp_path, layout), model, "bf16")
+
+
+@pytest.mark.parametrize("make", [small_lfm2, small_lfm2_moe])
+@pytest.mark.parametrize("layout", ["gptq", "fp8 blocks"])
+def test_other_recurrent_layers_are_served_as_published(
+    layout: str, make: Callable[[], hf.PreTrainedModel], tmp_path: Path
+) -> None:
+    model = make()
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, "bf16")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("make", [small_lfm2])
+def test_other_recurrent_layers_of_a_gguf_file_are_served(
+    kind: str, make: Callable[[], hf.PreTrainedModel], tmp_path: Path
+) -> None:
+    model = make()
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
+    assert_as_close_as_the_arithmetic(path, model, "bf16")
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])

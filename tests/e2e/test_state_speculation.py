@@ -33,9 +33,16 @@ def ways(few_pages: int) -> tuple[dict[str, Any], ...]:
     return {}, {"max_step_tokens": 64}, cached, {**cached, "num_pages": few_pages}
 
 
+@pytest.fixture(scope="module", params=["qwen3_5", "lfm2"])
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module", params=[1, 2])
-def group(request: pytest.FixtureRequest, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
-    model = save_tiny_model("qwen3_5", tmp_path_factory.mktemp("hybrid"))
+def group(
+    request: pytest.FixtureRequest, isa: str, family: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RankGroup]:
+    model = save_tiny_model(family, tmp_path_factory.mktemp("hybrid"))
     with make_group(model, request.param, isa=isa, **STATES) as group:
         yield group
 

@@ -39,6 +39,7 @@ DELTA = {
     "ssm.inner_size": 64,
     "full_attention_interval": 2,
 }
+SHORT: dict[str, int | list[int]] = {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 1]}
 OF_FAMILY = {"mixtral": EXPERTS, "deepseek_v3": {"expert_gating_func": 2}}
 OF_ARCHITECTURE = {
     "qwen2moe": EXPERTS,
@@ -49,6 +50,8 @@ OF_ARCHITECTURE = {
     "glm4moe": EXPERTS | {"expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek2": LATENT,
     "mistral4": LATENT,
+    "lfm2": SHORT,
+    "lfm2moe": SHORT | EXPERTS | {"expert_gating_func": 2, "leading_dense_block_count": 1},
     "qwen35": DELTA,
     "qwen35moe": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
     "qwen3next": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
@@ -114,7 +117,7 @@ def test_every_tensor_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None
     assert not parts
     for official, shape in expected.items():
         found = table.get_name(as_converted(official), try_suffixes=(".weight", ".bias")) or ""
-        count = (5,) if ".experts." in official else ()
+        count = (5,) if re.search(r"\.\d+\.(\w+_proj|w\d)\.", official) else ()
         names, each = names_of(config).find(found, (*count, *shape))
         assert official in names
         assert (len(names), each) == (5 if count else 1, shape)
@@ -125,7 +128,8 @@ def as_converted(name: str) -> str:
     if name.endswith(".sinks"):
         return f"{name}.weight"
     name = re.sub(r"experts\.\d+", "experts", name).replace("e_score_correction_bias", "e_score_correction.bias")
-    return name.replace(".dt_bias", ".dt_proj.bias")
+    name = re.sub(r"^model\.(layers\.\d+\.feed_forward\.experts\.w)", r"\1", name)
+    return name.replace(".dt_bias", ".dt_proj.bias").replace(".expert_bias", ".expert_bias.bias")
 
 
 def test_the_output_matrix_has_its_hugging_face_name() -> None:

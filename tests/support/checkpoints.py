@@ -13,7 +13,7 @@ import gguf
 import torch
 import transformers as hf
 
-from tests.support import gguf_latent, kimi
+from tests.support import gguf_latent, gguf_lfm, kimi
 from tests.support.k_quants import fitting, quantize
 
 VOCAB = 499
@@ -136,6 +136,17 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
     "qwen3_5": lambda: hf.Qwen3_5TextConfig(**sizes(96, 6, 2, 160, layers=4, head_dim=32), **DELTA),
+    # Convolutions of 3 and of 7 tokens; MLPs of 136 columns, two thirds of the stated width in multiples of 8.
+    "lfm2": lambda: hf.Lfm2Config(
+        **sizes(96, 6, 2, 200, layers=4), layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=8
+    ),
+    "lfm2-biases": lambda: hf.Lfm2Config(
+        **sizes(120, 5, 1, 160, layers=3, tie_word_embeddings=False),
+        layer_types=["conv", "full_attention", "conv"],
+        block_auto_adjust_ff_dim=False,
+        conv_L_cache=7,
+        conv_bias=True,
+    ),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
 # Widths of experts that are no multiple of a tile; a dense layer between mixtures; windows, which some of these have.
@@ -187,6 +198,11 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         layer_types=["linear_attention", "full_attention"],
         num_experts=7,
         num_experts_per_tok=3,
+    ),
+    "lfm2_moe": lambda: hf.Lfm2MoeConfig(
+        **sizes(96, 6, 2, 160, layers=4, moe_intermediate_size=72, num_experts=7, num_experts_per_tok=3),
+        layer_types=["conv", "full_attention", "conv", "full_attention"],
+        num_dense_layers=1,
     ),
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
@@ -346,7 +362,7 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 value = noise * 1.5 * parameter.shape[1 if is_turned else -1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 noise = 0.1 * torch.randn(buffer.shape, generator=generator)
                 buffer.copy_(noise.to(torch.bfloat16).float())
     return model
@@ -363,6 +379,8 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
 
 
 _PAIRED = ("granite", "llama", "mistral3", "smollm3")  # rotated dimensions lie in pairs
+# Matrices that stay fp32.
+_PLAIN = ("mlp.gate.weight", "shared_expert_gate.weight", "router.weight", *gguf_lfm.PLAIN)
 _GGUF_NAMES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
@@ -376,6 +394,7 @@ _GGUF_NAMES = {
     "deepseek_v2": gguf_latent.ARCHITECTURE,
     "deepseek_v3": gguf_latent.ARCHITECTURE,
     "glm4_moe_lite": gguf_latent.ARCHITECTURE,
+    **gguf_lfm.ARCHITECTURES,
 }
 
 
@@ -404,6 +423,9 @@ def save_gguf(
     if arch in (gguf_latent.ARCHITECTURE, gguf_latent.MISTRAL4):
         gguf_latent.add_latent_metadata(writer, config, split=split_kv_b)
         tensors = gguf_latent.latent_tensors(tensors, model, split=split_kv_b)
+    elif config.model_type in gguf_lfm.ARCHITECTURES:
+        gguf_lfm.add_lfm_metadata(writer, model)
+        tensors = gguf_lfm.lfm_tensors(tensors)
     else:
         _add_head_metadata(writer, config, head_dim)
     for key, value in integers.items():
@@ -419,7 +441,7 @@ def save_gguf(
             halves = array.reshape(heads[part], 2, head_dim // 2, -1)
             permuted = halves.swapaxes(1, 2).reshape(array.shape)
         of_matrix = embedding or kind if "embed_tokens" in name else kind
-        is_plain = array.ndim == 1 or name.endswith(("mlp.gate.weight", "shared_expert_gate.weight", "router.weight"))
+        is_plain = array.ndim == 1 or name.endswith(_PLAIN)
         qtype = fitting(gguf.GGMLQuantizationType["F32" if is_plain else of_matrix], array.shape[-1])
         data = quantize(permuted.reshape(-1, array.shape[-1]), qtype)
         shaped = data.reshape(*array.shape[:-1], -1)
@@ -440,10 +462,11 @@ def save_gguf(
 def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
+    if config.model_type not in gguf_lfm.ARCHITECTURES:
+        writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
     writer.add_context_length(config.max_position_embeddings)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     # llama.cpp's converter widens the base of what has an alpha.
     widened = rope["alpha"] ** (config.head_dim / (config.head_dim - 2)) if "alpha" in rope else 1.0
@@ -505,3 +528,5 @@ def _gguf_tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), buffer
+        elif name.endswith("expert_bias"):
+            yield f"{name}.bias", buffer

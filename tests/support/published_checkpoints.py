@@ -51,6 +51,20 @@ def small_qwen3_5_moe() -> hf.PreTrainedModel:
     return checkpoints.build(hf.Qwen3_5MoeTextConfig(**sizes | experts | _DELTA))
 
 
+def small_lfm2() -> hf.PreTrainedModel:
+    """The same with a short convolution before attention."""
+    sizes = checkpoints.sizes(256, 4, 2, 512, layer_types=["conv", "full_attention"])
+    return checkpoints.build(hf.Lfm2Config(**sizes, block_auto_adjust_ff_dim=False, tie_word_embeddings=False))
+
+
+def small_lfm2_moe() -> hf.PreTrainedModel:
+    """The same with experts in the second layer."""
+    sizes = checkpoints.sizes(256, 4, 2, 256, moe_intermediate_size=128, num_experts=4, num_experts_per_tok=2)
+    return checkpoints.build(
+        hf.Lfm2MoeConfig(**sizes, layer_types=["conv", "full_attention"], num_dense_layers=1, tie_word_embeddings=False)
+    )
+
+
 def small_deepseek(**changes: int) -> hf.PreTrainedModel:
     """The same with latents, and a dense layer before that with experts."""
     sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)
@@ -67,8 +81,9 @@ def small_kimi(**changes: int) -> hf.PreTrainedModel:
 
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be quantized: names of modules as checkpoints have them, and weights [out features, in features] that
-    are the model's own. Experts are Qwen's, MiniMax's or Llama 4's."""
+    are the model's own. Experts are Qwen's, MiniMax's, LFM2's or Llama 4's."""
     is_minimax, is_turned = model.config.model_type == "minimax_m2", model.config.model_type in checkpoints.TURNED
+    has_numbers = model.config.model_type in ("minimax_m2", "lfm2_moe")
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "shared_expert_gate")):
             yield name, module.weight.data
@@ -76,7 +91,7 @@ def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
             stacks = [each.mT if is_turned else each for each in (module.gate_up_proj.data, module.down_proj.data)]
             for index, (gate_up, down) in enumerate(zip(*stacks, strict=True)):
                 weights = *gate_up.chunk(2), down
-                parts = ("w1", "w3", "w2") if is_minimax else ("gate_proj", "up_proj", "down_proj")
+                parts = ("w1", "w3", "w2") if has_numbers else ("gate_proj", "up_proj", "down_proj")
                 at = name.replace(".mlp.", ".block_sparse_moe.") if is_minimax else name
                 yield from zip((f"{at}.{index}.{part}" for part in parts), weights, strict=True)
 

@@ -147,6 +147,14 @@ _SIZES = {
     "qwen3_5_moe": lambda more: hf.Qwen3_5MoeTextConfig(
         **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
     ),
+    "lfm2": lambda more: hf.Lfm2Config(
+        **checkpoints.sizes(96, 6, 3, 96, **more), layer_types=["conv", "full_attention"], conv_L_cache=4
+    ),
+    "lfm2_moe": lambda more: hf.Lfm2MoeConfig(
+        **checkpoints.sizes(96, 6, 3, 96, moe_intermediate_size=64, num_experts=6, num_experts_per_tok=2, **more),
+        layer_types=["conv", "full_attention"],
+        num_dense_layers=1,
+    ),
     "qwen3_next": lambda more: hf.Qwen3NextConfig(
         **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
     ),

@@ -78,6 +78,7 @@ def test_bytes_of_sentencepiece_tokens(tmp_path: Path) -> None:
         ("gpt-2", "I|'|LL|Ġsay|Ġ12345|,|Ġok|!|Ċ|Ċ|CamelCase"),
         ("smollm", "I|'|LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!|Ċ|Ċ|CamelCase"),
         ("refact", "I|'|LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!|Ċ|Ċ|CamelCase"),
+        ("lfm2", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),
         ("llama-bpe", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),
         ("glm4", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),
         ("hunyuan-dense", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),

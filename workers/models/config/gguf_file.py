@@ -14,6 +14,7 @@ from numaserve.workers.interface.files import open_file
 from numaserve.workers.mapped import MappedFile
 
 _MAX_ARRAY_ITEMS = 2**24
+_MAX_LISTED = 2**10  # more than a model has layers, and less than a vocabulary has tokens
 _KNOWN_TYPES = frozenset(int(kind) for kind in GGMLQuantizationType)
 _INTEGERS = (GGUFValueType.UINT32, GGUFValueType.INT32)
 _READ = (*_INTEGERS, GGUFValueType.BOOL)  # items of arrays
@@ -30,16 +31,16 @@ class GGUFFile(GGUFReader):
     mapped: MappedFile
 
     def scalar(self, key: str) -> object:
-        """Return the number, text or truth value of a metadata key; None if the key is missing or an array.
+        """Return the number, text or truth value of a metadata key; None if the key is missing or another array.
 
         Some files have a number for each layer: an array of equal integers counts as that number. An array of truth
-        values is a list.
+        values is a list, and so is a short array of other integers.
         """
         field = self.fields.get(key)
         if field is None:
             return None
         if field.types[0] == GGUFValueType.ARRAY:
-            return field.parts[-1].tolist() if field.types[1] == GGUFValueType.BOOL else _only_number(field)
+            return field.parts[-1].tolist() if field.types[1] == GGUFValueType.BOOL else _integers(field)
         value: object = field.contents()
         return value
 
@@ -91,10 +92,14 @@ class GGUFFile(GGUFReader):
         return end - orig_offs, parts, [], [GGUFValueType.ARRAY, item]
 
 
-def _only_number(field: ReaderField) -> int | None:
+def _integers(field: ReaderField) -> int | list[int] | None:
     values = field.parts[-1]
-    is_one = field.types[1] in _INTEGERS and len(values) > 0 and bool((values == values[0]).all())
-    return int(values[0]) if is_one else None
+    if field.types[1] not in _INTEGERS or len(values) == 0:
+        return None
+    if bool((values == values[0]).all()):
+        return int(values[0])
+    listed: list[int] | None = values.tolist() if len(values) <= _MAX_LISTED else None
+    return listed
 
 
 def open_gguf(path: Path) -> GGUFFile:

@@ -1,0 +1,28 @@
+"""Numbers of single layers in the metadata of GGUF files of models in which only some layers have attention."""
+
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import MAX_LAYERS
+
+KV_HEADS = "attention.head_count_kv"
+
+
+def heads_values(metadata: Fields, other: str) -> dict[str, object]:
+    """Return the fields of config.json for layers with attention, and for `other` ones, which have no KV heads. Raises
+    `OperatorError` for a file that does not state the number of KV heads of each layer."""
+    heads = of_layers(metadata, KV_HEADS)
+    return {
+        "num_key_value_heads": max(heads),
+        "layer_types": ["full_attention" if each else other for each in heads],
+    }
+
+
+def of_layers(metadata: Fields, key: str) -> list[int]:
+    """Return the number of each layer in `key`, of which one at least is not 0; a single number is that of all layers.
+    Raises `OperatorError` if there are no such numbers."""
+    name = metadata.text("general.architecture")
+    layers = metadata.integer(f"{name}.block_count", 1, MAX_LAYERS)
+    found = metadata.values.get(f"{name}.{key}")
+    listed = found if isinstance(found, list) else [found] * layers if isinstance(found, int) else []
+    if len(listed) != layers or not all(isinstance(each, int) for each in listed) or not any(listed):
+        raise metadata.error(f"{name}.{key} must be a list with a number for each of the {layers} layers")
+    return listed

@@ -139,9 +139,11 @@ struct FromPython<CacheIndex> {
 
 template <>
 struct FromPython<DeltaHeads> {
-  static std::string wanted() { return "a tuple (key heads, value heads, dimensions of a key, dimensions of a value)"; }
+  static std::string wanted() {
+    return "a tuple (key heads, value heads, dimensions of a key, dimensions of a value, gates)";
+  }
   static bool read(nanobind::handle from, DeltaHeads& to, Kept& kept) {
-    return read_tuple(from, kept, to.keys, to.values, to.key_dim, to.value_dim);
+    return read_tuple(from, kept, to.keys, to.values, to.key_dim, to.value_dim, to.gates);
   }
 };
 

@@ -35,7 +35,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::QuantizeHeads>, kBuilder<operation::GatherQueries>, kBuilder<operation::DividedAttention>,
     kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,    kBuilder<operation::DividedNorm>,
     kBuilder<operation::GatedDelta>,    kBuilder<operation::GatedHeadNorm>, kBuilder<operation::SigmoidGate>,
-    kBuilder<operation::Multiply>,
+    kBuilder<operation::Multiply>,      kBuilder<operation::StateSpace>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

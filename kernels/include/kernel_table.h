@@ -52,6 +52,7 @@ struct KernelTable {
   void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
   void (*causal_conv)(const ConvArgs&, int thread, int threads);
   void (*gated_delta)(const DeltaArgs&, DeltaItem, void* scratch);
+  void (*state_space)(const DeltaArgs&, DeltaItem, void* scratch);
   void (*gated_norm)(const GatedNormArgs&, int thread, int threads);
   void (*sigmoid_gate)(const SigmoidGateArgs&, int thread, int threads);
   void (*multiply)(const MultiplyArgs&, int thread, int threads);

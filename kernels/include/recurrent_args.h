@@ -68,6 +68,10 @@ struct DeltaArgs {
   int64_t slot_bytes, ldd;
   float* out;  // [tokens, ldo]
   int64_t ldo;
+  // Only state spaces have these, and `gates` of one column dt for each value head: the factor of each head's values
+  // [value_heads], and the range to which steps are clamped. See ops/state_space.inl.
+  const float* skip = nullptr;
+  float least_step = 0.0f, most_step = 0.0f;
 };
 
 inline constexpr int32_t kMaxKeyDim = 512;

@@ -19,6 +19,7 @@
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
+#include "kernels/ops/state_space.inl"
 #include "kernels/ops/store_latent.inl"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
@@ -107,6 +108,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .latent_groups_merge = latent_groups_merge,
     .causal_conv = causal_conv,
     .gated_delta = gated_delta,
+    .state_space = state_space,
     .gated_norm = gated_norm,
     .sigmoid_gate = sigmoid_gate,
     .multiply = multiply,

@@ -109,23 +109,27 @@ inline float delta_token(const Strip<kVectors, kWhole>& strip, const float* from
   return after;
 }
 
-// Tokens: the strip's columns go from `from` to `to`. Returns the scale after them.
-template <int kVectors, bool kWhole>
-inline float delta_rows(const DeltaArgs& a, const DeltaItem& item, const Strip<kVectors, kWhole>& strip, DeltaRows row,
-                        int32_t count, const float* from, float* to, float scale, DeltaFactors& factors) {
-  F32x16 product[kVectors];
-  const float* const ahead = item.ahead != nullptr ? item.ahead : from;
-  multiply_strip(strip, from, row.k, ahead, product);
-  for (int32_t t = 0; t < count; ++t, row.advance()) {
-    const int token = t % kDeltaTokens;
-    const int32_t left = count - t;
-    if (token == 0) delta_factors(a, item.head, row, left < kDeltaTokens ? left : kDeltaTokens, factors);
-    const float* next = left > 1 ? row.k + row.ld : strip.second_half(ahead);
-    scale = delta_token(strip, from, to, factors, token, scale, row, left == 1, next, product);
-    from = to;
+// The rule by which `strips` applies tokens.
+struct DeltaRule {
+  using Factors = DeltaFactors;
+  // Tokens: the strip's columns go from `from` to `to`. Returns the scale after them.
+  template <int kVectors, bool kWhole>
+  static float rows(const DeltaArgs& a, const DeltaItem& item, const Strip<kVectors, kWhole>& strip, DeltaRows row,
+                    int32_t count, const float* from, float* to, float scale, Factors& factors) {
+    F32x16 product[kVectors];
+    const float* const ahead = item.ahead != nullptr ? item.ahead : from;
+    multiply_strip(strip, from, row.k, ahead, product);
+    for (int32_t t = 0; t < count; ++t, row.advance()) {
+      const int token = t % kDeltaTokens;
+      const int32_t left = count - t;
+      if (token == 0) delta_factors(a, item.head, row, left < kDeltaTokens ? left : kDeltaTokens, factors);
+      const float* next = left > 1 ? row.k + row.ld : strip.second_half(ahead);
+      scale = delta_token(strip, from, to, factors, token, scale, row, left == 1, next, product);
+      from = to;
+    }
+    return scale;
   }
-  return scale;
-}
+};
 
 inline DeltaRows rows_of_step(const DeltaArgs& a, const DeltaItem& item, int64_t row) {
   const int64_t key_head = item.head / (a.value_heads / a.key_heads), keys = int64_t{a.key_heads} * a.key_dim;
@@ -155,27 +159,28 @@ inline DeltaRows rows_of_drafts(const DeltaArgs& a, const DeltaItem& item, int32
           .ldo = 0};
 }
 
-template <int kVectors, bool kWhole>
+template <class Rule, int kVectors, bool kWhole>
 inline void delta_segment(const DeltaArgs& a, const DeltaItem& item, const Strip<kVectors, kWhole>& strip,
-                          const StateSegment& segment, StripState from, StripState to, DeltaFactors& factors) {
+                          const StateSegment& segment, StripState from, StripState to,
+                          typename Rule::Factors& factors) {
   float scale = from.values == nullptr ? 1.0f : *from.scale;
   if (from.values == nullptr || (segment.count == 0 && from.values != to.values)) {
     copy_strip(strip, from.values, to.values);
     from = to;
   }
   if (segment.replayed > 0) {
-    scale = delta_rows(a, item, strip, rows_of_drafts(a, item, segment.load), segment.replayed, from.values, to.values,
+    scale = Rule::rows(a, item, strip, rows_of_drafts(a, item, segment.load), segment.replayed, from.values, to.values,
                        scale, factors);
     from = to;
   }
   if (segment.count > 0)
-    scale = delta_rows(a, item, strip, rows_of_step(a, item, segment.row), segment.count, from.values, to.values, scale,
+    scale = Rule::rows(a, item, strip, rows_of_step(a, item, segment.row), segment.count, from.values, to.values, scale,
                        factors);
   for (int j = 0; j < kVectors; ++j) to.scale[j] = scale;
 }
 
-template <int kVectors, bool kWhole>
-inline void delta_strip(const DeltaArgs& a, const DeltaItem& item, float* scratch, DeltaFactors& factors) {
+template <class Rule, int kVectors, bool kWhole>
+inline void delta_strip(const DeltaArgs& a, const DeltaItem& item, float* scratch, typename Rule::Factors& factors) {
   const int32_t rest = a.value_dim - item.column / kStripColumns * kStripColumns;
   const int64_t ld = rest < kStripColumns ? rest : kStripColumns;
   const Strip<kVectors, kWhole> strip{{a.value_dim - item.column}, ld, a.key_dim};
@@ -188,8 +193,8 @@ inline void delta_strip(const DeltaArgs& a, const DeltaItem& item, float* scratc
   const StripState nowhere{scratch, scratch + kStripColumns * a.key_dim};
   for (int64_t i = 0; i < item.num_segments; ++i) {
     const StateSegment& segment = item.segments[i];
-    delta_segment(a, item, strip, segment, segment.load < 0 ? StripState{} : state(segment.load),
-                  segment.store < 0 ? nowhere : state(segment.store), factors);
+    delta_segment<Rule>(a, item, strip, segment, segment.load < 0 ? StripState{} : state(segment.load),
+                        segment.store < 0 ? nowhere : state(segment.store), factors);
   }
 }
 
@@ -200,24 +205,28 @@ inline constexpr bool kWholeStrips = true;
 inline constexpr bool kWholeStrips = false;
 #endif
 
-inline void delta_columns(const DeltaArgs& a, DeltaItem item, float* scratch, DeltaFactors& factors) {
+template <class Rule>
+inline void delta_columns(const DeltaArgs& a, DeltaItem item, float* scratch, typename Rule::Factors& factors) {
   const int32_t end = item.column + item.columns;
   if (kWholeStrips && item.columns == kStripColumns && a.value_dim >= end)
-    return delta_strip<2, true>(a, item, scratch, factors);
+    return delta_strip<Rule, 2, true>(a, item, scratch, factors);
   for (; item.column < end && item.column < a.value_dim; item.column += 16)
-    a.value_dim - item.column >= 16 ? delta_strip<1, true>(a, item, scratch, factors)
-                                    : delta_strip<1, false>(a, item, scratch, factors);
+    a.value_dim - item.column >= 16 ? delta_strip<Rule, 1, true>(a, item, scratch, factors)
+                                    : delta_strip<Rule, 1, false>(a, item, scratch, factors);
 }
 
-inline void gated_delta(const DeltaArgs& a, DeltaItem item, void* scratch) {
-  DeltaFactors factors;
+template <class Rule>
+inline void strips(const DeltaArgs& a, DeltaItem item, void* scratch) {
+  typename Rule::Factors factors;
   for (; item.strips > 0; --item.strips) {
     DeltaItem strip = item;
     item.column += item.columns;
     if (item.strips > 1) strip.ahead = first_strip(a, item);
-    delta_columns(a, strip, static_cast<float*>(scratch), factors);
+    delta_columns<Rule>(a, strip, static_cast<float*>(scratch), factors);
   }
 }
+
+inline void gated_delta(const DeltaArgs& a, DeltaItem item, void* scratch) { strips<DeltaRule>(a, item, scratch); }
 
 }  // namespace
 }  // namespace numaserve

@@ -101,7 +101,10 @@ def fields() -> dict[str, dict[str, Any]]:
         "causal_conv": places("x", "out")
         | {"weight": vector(4 * HIDDEN), "bias": vector(), "taps": 4, "activation": "silu", "state": (0, 0)},
         "gated_delta": places("x", "gates", "out")
-        | {"decay": vector(2), "decay_bias": vector(2), "heads": (1, 2, 8, 4), "state": (0, 0), "offset": 0},
+        | {"decay": vector(2), "decay_bias": vector(2), "heads": (1, 2, 8, 4, 2), "state": (0, 0), "offset": 0},
+        "state_space": places("x", "gates", "out")
+        | {"decay": vector(2), "decay_bias": vector(2), "skip": vector(2), "least_step": 0.0, "most_step": 1.0}
+        | {"heads": (1, 2, 8, 4, 1), "state": (0, 0), "offset": 0},
         "gated_head_norm": places("x", "gate", "out") | {"weight": vector(DIM), "eps": 1e-5, "heads": 2},
         "sigmoid_gate": places("x", "gate") | {"cols": HIDDEN},
         "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "is_rounded": True},

@@ -37,6 +37,7 @@ struct Shape {
   int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
   // The key and value heads of the even layers, which are gated delta networks; 0: there are none.
   int32_t delta_keys = 0, delta_values = 0;
+  bool spaces = false;                 // whether these are state spaces instead
   bool samples = true, pools = false;  // what the program ends with
   bool latent() const { return value_dim > 0; }
 };
@@ -163,7 +164,11 @@ class RandomNodes {
   Range delta_keys() const { return part_of(shape_.delta_keys, model_, rank_); }
   DeltaHeads delta_heads() const {
     const auto keys = static_cast<int32_t>(delta_keys().end - delta_keys().begin);
-    return {.keys = keys, .values = keys * (shape_.delta_values / shape_.delta_keys), .key_dim = 20, .value_dim = 40};
+    return {.keys = keys,
+            .values = keys * (shape_.delta_values / shape_.delta_keys),
+            .key_dim = 20,
+            .value_dim = 40,
+            .gates = shape_.spaces ? 1 : 2};
   }
   static int64_t conv_state_bytes(const DeltaHeads& heads) {
     return round_up((kTaps - 1) * heads.convolved() * static_cast<int64_t>(sizeof(float)), kLineBytes);

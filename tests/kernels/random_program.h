@@ -25,7 +25,7 @@ class RankProgram : public RecurrentNodes {
   static constexpr int32_t kPlain = 32, kValues = 32;
 
   Place mixed(Place x, int64_t layer) {
-    if (shape_.delta_keys > 0 && layer % 2 == 0) return gated_delta(x, layer);
+    if (shape_.delta_keys > 0 && layer % 2 == 0) return recurrent(x, layer);
     return shape_.latent() ? latent_attention(x, layer) : attention(x, layer);
   }
 

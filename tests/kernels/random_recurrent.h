@@ -1,9 +1,10 @@
-// A random gated delta network: what workers/layers/mixers does for a real model.
+// A random gated delta network or state space: what workers/layers/mixers does for a real model.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "kernels/runtime/exchange/divided_norm.h"
 #include "kernels/runtime/recurrent/conv_node.h"
 #include "kernels/runtime/recurrent/delta_node.h"
 #include "kernels/runtime/recurrent/gate_nodes.h"
@@ -16,7 +17,7 @@ class RecurrentNodes : public RandomNodes {
   using RandomNodes::RandomNodes;
 
  protected:
-  Place gated_delta(Place x, int64_t layer) {
+  Place recurrent(Place x, int64_t layer) {
     const DeltaHeads own = delta_heads();
     const int64_t key_dim = own.key_dim, value_dim = own.value_dim, group = shape_.delta_values / shape_.delta_keys;
     const Range keys = delta_keys(), values{keys.begin * group, keys.end * group};
@@ -26,9 +27,10 @@ class RecurrentNodes : public RandomNodes {
     const Range z{v.begin + values_all, v.end + values_all};
     PackedMatrix& weight = matrix(own.convolved() + own.values * value_dim, shape_.hidden);
     pack(weight, 2 * keys_all + 2 * values_all, shape_.hidden, {q, k, v, z}, 0, {0, 1, 0});
-    PackedMatrix& gate_weight = matrix(2 * own.values, shape_.hidden);
+    PackedMatrix& gate_weight = matrix(own.gates * own.values, shape_.hidden);
     const Range b = values, a{b.begin + shape_.delta_values, b.end + shape_.delta_values};
-    pack(gate_weight, 2 * shape_.delta_values, shape_.hidden, {b, a}, 0, {0, 1, 0});
+    pack(gate_weight, own.gates * shape_.delta_values, shape_.hidden,
+         shape_.spaces ? std::vector<Range>{b} : std::vector<Range>{b, a}, 0, {0, 1, 0});
     const Place qkvz = rows(weight.n(), sizeof(float)), gates = rows(gate_weight.n(), sizeof(float));
     linear("linear", x, weight, qkvz);
     linear("linear", x, gate_weight, gates);
@@ -39,15 +41,19 @@ class RecurrentNodes : public RandomNodes {
                                            kTaps, state);
     conv->silu = true;
     program_.add(std::move(conv));
-    auto delta = std::make_unique<DeltaNode>(convolved, gates, made, own, state, conv_state_bytes(own));
+    auto delta = shape_.spaces ? std::make_unique<DeltaNode>(convolved, gates, made, own, state, conv_state_bytes(own),
+                                                             "state_space", &KernelTable::state_space)
+                               : std::make_unique<DeltaNode>(convolved, gates, made, own, state, conv_state_bytes(own));
     delta->decay = padded_vector(chosen(shape_.delta_values, 1, -0.3f, {values}));
     delta->decay_bias = padded_vector(chosen(shape_.delta_values, 1, 0.0f, {values}));
+    delta->skip = padded_vector(chosen(shape_.delta_values, 1, 0.0f, {values}));
+    delta->least_step = 0.1f;
+    delta->most_step = 2.0f;
     program_.add(std::move(delta));
     const Place gate{
         .offset = qkvz.offset + own.convolved() * static_cast<int64_t>(sizeof(float)), .ld = qkvz.ld, .collective = -1};
-    const Place out = rows(own.values * value_dim, sizeof(bf16));
-    const float* norm = padded_vector(random_values(value_dim, ++tensors_, 0.1f, 1.0f));
-    program_.add(std::make_unique<GatedNormNode>(made, gate, out, norm, own.values, value_dim, 1e-6f));
+    const Place out = shape_.spaces ? gated_and_normed(made, gate, {values.begin * value_dim, values.end * value_dim})
+                                    : normed_and_gated(made, gate, own);
     PackedMatrix& o = matrix(shape_.hidden, own.values * value_dim);
     pack(o, shape_.hidden, values_all, {{0, shape_.hidden}}, values.begin * value_dim, {0, 1, 0});
     const Place part = partial();
@@ -56,6 +62,25 @@ class RecurrentNodes : public RandomNodes {
   }
 
  private:
+  Place normed_and_gated(Place made, Place gate, const DeltaHeads& own) {
+    const Place out = rows(own.values * own.value_dim, sizeof(bf16));
+    const float* norm = padded_vector(random_values(own.value_dim, ++tensors_, 0.1f, 1.0f));
+    program_.add(std::make_unique<GatedNormNode>(made, gate, out, norm, own.values, own.value_dim, 1e-6f));
+    return out;
+  }
+
+  // The norm is over the columns of all ranks.
+  Place gated_and_normed(Place made, Place gate, Range columns) {
+    const int64_t cols = columns.end - columns.begin, all = int64_t{shape_.delta_values} * delta_heads().value_dim;
+    const Place gated = rows(cols, sizeof(float)), out = rows(cols, sizeof(bf16));
+    program_.add(std::make_unique<MultiplyNode>(made, gate, gated, cols, /*rounded=*/false, /*silu=*/true));
+    std::vector<DividedVector> vectors{{padded_vector(chosen(all, 1, 1.0f, {columns})), cols, cols, all}};
+    const Place sums = collective(model_.limits.max_tokens, 1);
+    program_.add(std::make_unique<DividedNormNode>(gated, sums, std::move(vectors), 1e-5f));
+    program_.add(std::make_unique<NormNode>(gated, nullptr, cols, out, 0.0f));
+    return out;
+  }
+
   // Values of the chosen ones of `count` columns, `each` of every column.
   Vector chosen(int64_t count, int64_t each, float offset, const std::vector<Range>& columns) {
     const Vector all = random_values(count * each, ++tensors_, 0.3f, offset);

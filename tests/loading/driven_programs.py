@@ -19,7 +19,10 @@ from numaserve.workers.program.slots import slot_settings
 from tests.support.recorded_programs import HIDDEN, VOCAB, Part, Shapes, all_programs
 
 AnyProgram = Program | ReferenceProgram
-RECURRENT = [f"{name}, 1" for name in ("recurrent", "gated, bf16", "gated, int8")]  # names of programs with states
+RECURRENT = [
+    f"{name}, 1"
+    for name in ("recurrent", *(f"{of}, {each}" for of in ("gated", "spaces") for each in ("bf16", "int8")))
+]  # names of programs with states
 NONE = np.empty(0, np.int32)
 # Rows of (slot, start, tokens or None: the one sampled before, whether to sample or what else it ends in, targets).
 Row = tuple[int, int, Sequence[int] | None, int, Sequence[int]]

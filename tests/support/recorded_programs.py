@@ -251,6 +251,44 @@ def sliding(
     return b
 
 
+def spaces(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
+    """A state space, whose results are gated, and normed over the heads of all ranks."""
+    world = part.world
+    heads = DeltaHeads(keys=2 // world, values=4 // world, key_dim=16, value_dim=24, gates=1)
+    offset, values = 3 * heads.convolved * 4, heads.values * heads.value_dim
+    drafts = round_up(4 * heads.convolved, 64) + round_up(4 * heads.replayed, 64)
+    states = (StateKind(offset + round_up(4 * heads.kept, 64), draft_bytes=drafts),)
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, states=states))
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    made, steps = (b.linear(x, w.matrix(n, HIDDEN, format)) for n in (heads.convolved + values, heads.values))
+    _, z = b.split(made, heads.convolved)
+    convolved = b.causal_conv(
+        made,
+        w.vector(4 * heads.convolved),
+        taps=4,
+        state=CacheIndex(0, 0),
+        bias=w.vector(heads.convolved),
+        activation="silu",
+    )
+    out = b.state_space(
+        convolved,
+        steps,
+        decay=w.decays(heads.values),
+        step_bias=w.vector(heads.values),
+        skip=w.vector(heads.values),
+        steps=(0.01, 2.0),
+        heads=heads,
+        state=CacheIndex(0, 0),
+        offset=offset,
+    )
+    gated = b.multiply(out, z, activation="silu")
+    b.divided_norm(gated, [w.vector(values)], counted=(values,), columns=(values * world,), eps=EPS)
+    b.add_all_reduce(residual, b.linear_partial(b.rounded(gated), w.matrix(HIDDEN, values, format)))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN, format)))
+    return b
+
+
 def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
@@ -275,7 +313,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     for format in ("bf16", "int8"):
-        for make in (dense, latent, mixture, gated, sliding):
+        for make in (dense, latent, mixture, gated, sliding, spaces):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)

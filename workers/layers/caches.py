@@ -160,14 +160,15 @@ class State(StateCache):
 
 @dataclass(frozen=True)
 class DeltaState(StateCache):
-    """The state of a layer with the gated delta rule, in fp32: the last `behind` inputs of its convolution, then a
-    matrix of key_dim * value_dim for each value head."""
+    """The state of a layer with the gated delta rule or a state space, in fp32: the last `behind` inputs of its
+    convolution, then a matrix of key_dim * value_dim for each value head, which has `gates` numbers of each token."""
 
     keys: Axis
     values: Axis
     key_dim: int
     value_dim: int
     behind: int
+    gates: int = 2
 
     @property
     def is_paged(self) -> bool:
@@ -176,7 +177,8 @@ class DeltaState(StateCache):
 
     def heads(self, part: RankPart) -> DeltaHeads:
         """The heads of a rank."""
-        return DeltaHeads(len(part.along(self.keys)), len(part.along(self.values)), self.key_dim, self.value_dim)
+        keys, values = len(part.along(self.keys)), len(part.along(self.values))
+        return DeltaHeads(keys, values, self.key_dim, self.value_dim, self.gates)
 
     def matrices_at(self, part: RankPart) -> int:
         """Bytes of a slot before its matrices."""

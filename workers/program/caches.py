@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from numaserve.workers.interface.windows import ALL, Window
 
-SCALE_COLUMNS = 16  # of a native state of the gated delta rule that share a scale
+SCALE_COLUMNS = 16  # of a native matrix of a value head that share a scale
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,17 @@ class Heads:
 
 @dataclass(frozen=True)
 class DeltaHeads:
-    """The heads of a rank in layers with the gated delta rule. Consecutive value heads share a key head."""
+    """The heads of a rank in layers with the gated delta rule. Consecutive value heads share a key head.
+
+    In layers with a state space keys are B, queries C, and values the inputs x. `gates`: numbers of a token that each
+    value head has besides.
+    """
 
     keys: int
     values: int
     key_dim: int
     value_dim: int
+    gates: int = 2
 
     @property
     def convolved(self) -> int:
@@ -49,7 +54,7 @@ class DeltaHeads:
     @property
     def replayed(self) -> int:
         """Numbers with which a draft token is applied again: its keys, values and gates."""
-        return self.keys * self.key_dim + self.values * (self.value_dim + 2)
+        return self.keys * self.key_dim + self.values * (self.value_dim + self.gates)
 
     @property
     def kept(self) -> int:

@@ -24,6 +24,7 @@ from numaserve.workers.program.ops.recurrent import (
     GatedHeadNorm,
     Multiply,
     SigmoidGate,
+    StateSpace,
 )
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.outside import OutsideRows, outside_rows
@@ -170,7 +171,7 @@ def _experts(nodes: _Nodes, op: MultiplyExperts) -> dict[str, Any]:
     return {name: nodes.native(buffer) for name, buffer in shared.items()} | {"item_bytes": op.x.itemsize}
 
 
-def _gated_delta(nodes: _Nodes, op: GatedDelta) -> dict[str, Any]:
+def _delta_heads(nodes: _Nodes, op: GatedDelta | StateSpace) -> dict[str, Any]:
     return {"heads": astuple(op.heads)}
 
 
@@ -201,7 +202,8 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     MultiplyExperts: ("moe_experts", _experts),
     CombineExperts: ("moe_combine", _none),
     CausalConv: ("causal_conv", _none),
-    GatedDelta: ("gated_delta", _gated_delta),
+    GatedDelta: ("gated_delta", _delta_heads),
+    StateSpace: ("state_space", _delta_heads),
     GatedHeadNorm: ("gated_head_norm", _none),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
     Multiply: ("multiply", _multiply),

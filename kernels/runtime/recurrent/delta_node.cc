@@ -22,7 +22,10 @@ DeltaArgs DeltaNode::arguments(const Run& run) const {
           .slot_bytes = run.states.max_drafts() * run.states.kind(state).draft_bytes,
           .ldd = run.states.kind(state).draft_bytes / static_cast<int64_t>(sizeof(float)),
           .out = run.at<float>(out),
-          .ldo = out.ld};
+          .ldo = out.ld,
+          .skip = skip,
+          .least_step = least_step,
+          .most_step = most_step};
 }
 
 // Each thread has a run of strips of each sequence, which lie one after another in memory: with strips in turn, a step
@@ -38,7 +41,7 @@ void DeltaNode::run(Run& run, int thread) const {
   const auto finish = [&](const float* ahead) {
     if (!own) return;
     own->ahead = ahead;
-    run.table.gated_delta(args, *own, run.scratch<void>(thread));
+    (run.table.*apply)(args, *own, run.scratch<void>(thread));
   };
   for (int64_t c = 0; c < chains; ++c) {
     const Range& chain = run.step.chains[static_cast<size_t>(c)];
@@ -61,7 +64,7 @@ void DeltaNode::run(Run& run, int thread) const {
 
 void KeepDraftsNode::run(Run& run, int thread) const {
   const DeltaHeads& heads = rule.heads;
-  const int64_t keys = int64_t{heads.keys} * heads.key_dim, gates = 2 * int64_t{heads.values};
+  const int64_t keys = int64_t{heads.keys} * heads.key_dim, gates = int64_t{heads.gates} * heads.values;
   const int64_t row_bytes = run.states.kind(rule.state).draft_bytes;
   const auto size = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };
   for (const StateSegment& segment : run.step.segments) {
@@ -77,10 +80,10 @@ void KeepDraftsNode::run(Run& run, int thread) const {
   }
 }
 
-// A sequence's states are read and written; each token multiplies with them and adds three times.
+// A sequence's states are read and written; each token multiplies with them and adds.
 Cost DeltaNode::cost(const Step& step) const {
   return {.bytes = 2 * heads.state_bytes() * step.totals.sequences,
-          .flops = 6 * heads.elements() * step.totals.tokens,
+          .flops = element_flops * heads.elements() * step.totals.tokens,
           .fp32 = true};
 }
 

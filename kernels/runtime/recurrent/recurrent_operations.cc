@@ -7,6 +7,42 @@
 #include "kernels/runtime/recurrent/gate_nodes.h"
 
 namespace numaserve::operation {
+namespace {
+
+// Makes the node of a rule whose tokens have `gates` gates for each value head.
+template <class Rule>
+std::unique_ptr<DeltaNode> delta_node(const Program& p, const Rule& f, int32_t gates, DeltaFunction apply) {
+  const DeltaHeads& heads = f.heads;
+  require(heads.keys >= 0 && heads.values >= 0 && heads.key_dim >= 1 && heads.value_dim >= 1 && heads.gates == gates &&
+              (heads.keys == 0 ? heads.values == 0 : heads.values % heads.keys == 0),
+          f.kKind, "the value heads must be a multiple of the key heads, and heads must have dimensions and gates");
+  require(f.x.ld >= heads.convolved() && f.gates.ld >= int64_t{gates} * heads.values &&
+              f.out.ld >= int64_t{heads.values} * heads.value_dim,
+          f.kKind, "the input, the gates or the output has too few columns");
+  require_size(f.decay, heads.values, f.kKind);
+  require_size(f.decay_bias, heads.values, f.kKind);
+  require(f.offset >= 0 && f.offset % kLineBytes == 0 &&
+              p.states().kind(f.state).slot_bytes >= f.offset + heads.state_bytes(),
+          f.kKind, "the state is too small for the matrices of the heads, or they begin within a cache line");
+  require(heads.key_dim <= kMaxKeyDim, f.kKind, "keys must have at most 512 dimensions");
+  require(
+      p.states().max_drafts() == 0 || p.states().kind(f.state).draft_bytes >=
+                                          draft_offset(heads) + heads.replayed() * static_cast<int64_t>(sizeof(float)),
+      f.kKind, "the memory of a draft token is too small for its keys, values and gates");
+  auto node = std::make_unique<DeltaNode>(f.x, f.gates, f.out, heads, f.state, f.offset, f.kKind, apply);
+  node->decay = f.decay->padded.data();
+  node->decay_bias = f.decay_bias->padded.data();
+  return node;
+}
+
+// Adds the node, and one that keeps draft tokens if there may be some.
+void add_delta(Program& p, std::unique_ptr<DeltaNode> node) {
+  const DeltaNode& rule = *node;
+  p.add(std::move(node));
+  if (p.states().max_drafts() > 0) p.add(std::make_unique<KeepDraftsNode>(rule));
+}
+
+}  // namespace
 
 void add(Program& p, const CausalConv& f) {
   require(f.taps >= 2 && f.taps <= kMaxConvTaps && f.weight->size % f.taps == 0, f.kKind,
@@ -28,30 +64,17 @@ void add(Program& p, const CausalConv& f) {
   p.add(std::move(node));
 }
 
-void add(Program& p, const GatedDelta& f) {
-  const DeltaHeads& heads = f.heads;
-  require(heads.keys >= 0 && heads.values >= 0 && heads.key_dim >= 1 && heads.value_dim >= 1 &&
-              (heads.keys == 0 ? heads.values == 0 : heads.values % heads.keys == 0),
-          f.kKind, "the value heads must be a multiple of the key heads, and heads must have dimensions");
-  require(f.x.ld >= heads.convolved() && f.gates.ld >= 2 * heads.values &&
-              f.out.ld >= int64_t{heads.values} * heads.value_dim,
-          f.kKind, "the input, the gates or the output has too few columns");
-  require_size(f.decay, heads.values, f.kKind);
-  require_size(f.decay_bias, heads.values, f.kKind);
-  require(f.offset >= 0 && f.offset % kLineBytes == 0 &&
-              p.states().kind(f.state).slot_bytes >= f.offset + heads.state_bytes(),
-          f.kKind, "the state is too small for the matrices of the heads, or they begin within a cache line");
-  require(heads.key_dim <= kMaxKeyDim, f.kKind, "keys must have at most 512 dimensions");
-  require(
-      p.states().max_drafts() == 0 || p.states().kind(f.state).draft_bytes >=
-                                          draft_offset(heads) + heads.replayed() * static_cast<int64_t>(sizeof(float)),
-      f.kKind, "the memory of a draft token is too small for its keys, values and gates");
-  auto node = std::make_unique<DeltaNode>(f.x, f.gates, f.out, heads, f.state, f.offset);
-  node->decay = f.decay->padded.data();
-  node->decay_bias = f.decay_bias->padded.data();
-  const DeltaNode& rule = *node;
-  p.add(std::move(node));
-  if (p.states().max_drafts() > 0) p.add(std::make_unique<KeepDraftsNode>(rule));
+void add(Program& p, const GatedDelta& f) { add_delta(p, delta_node(p, f, 2, &KernelTable::gated_delta)); }
+
+void add(Program& p, const StateSpace& f) {
+  require_size(f.skip, f.heads.values, f.kKind);
+  require(f.least_step <= f.most_step, f.kKind, "the least step must not be above the most one");
+  auto node = delta_node(p, f, 1, &KernelTable::state_space);
+  node->skip = f.skip->padded.data();
+  node->least_step = f.least_step;
+  node->most_step = f.most_step;
+  node->element_flops = 4;
+  add_delta(p, std::move(node));
 }
 
 void add(Program& p, const GatedHeadNorm& f) {

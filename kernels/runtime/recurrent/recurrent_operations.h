@@ -33,6 +33,21 @@ struct GatedDelta {
   }
 };
 
+struct StateSpace {
+  static constexpr const char* kKind = "state_space";
+  Place x, gates, out;
+  const PaddedVector *decay, *decay_bias, *skip;
+  float least_step, most_step;
+  DeltaHeads heads;
+  CacheIndex state;
+  int64_t offset;
+  void visit(auto&& field) {
+    field("x", x), field("gates", gates), field("out", out), field("decay", decay), field("decay_bias", decay_bias);
+    field("skip", skip), field("least_step", least_step), field("most_step", most_step), field("heads", heads);
+    field("state", state), field("offset", offset);
+  }
+};
+
 struct GatedHeadNorm {
   static constexpr const char* kKind = "gated_head_norm";
   Place x, gate, out;
@@ -66,6 +81,7 @@ struct Multiply {
 
 void add(Program& p, const CausalConv& f);
 void add(Program& p, const GatedDelta& f);
+void add(Program& p, const StateSpace& f);
 void add(Program& p, const GatedHeadNorm& f);
 void add(Program& p, const SigmoidGate& f);
 void add(Program& p, const Multiply& f);

@@ -45,20 +45,23 @@ void causal_conv(const std::string& isa, Array<const float, 2> x, Array<const fl
   play_threads(threads, [&](int thread) { table.causal_conv(args, thread, threads); });
 }
 
-// `segments`: rows of (row, count, load, store) of one sequence, in order; an item has `strips` of `columns`.
+// `segments`: rows of (row, count, load, store) of one sequence, in order; an item has `strips` of `columns`. With
+// `skip` and `steps`, the least and the most one, it is a state space.
 void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const float, 2> gates,
                  Array<const float, 1> decay, Array<const float, 1> decay_bias, int32_t key_heads, int32_t key_dim,
                  int32_t value_dim, Array<const int32_t, 2> segments, Array<float, 2> states, Array<float, 2> out,
-                 int32_t columns, int32_t strips) {
+                 int32_t columns, int32_t strips, Maybe<const float, 1> skip, Maybe<const float, 1> steps) {
   const KernelTable& table = *table_by_name(isa);
   const auto heads = static_cast<int32_t>(size(decay, 0));
   require(key_heads > 0 && heads % key_heads == 0 && size(decay_bias, 0) == heads, "the heads do not fit each other");
-  require(size(x, 1) >= 2 * key_heads * key_dim + heads * value_dim && size(gates, 1) >= 2 * heads,
+  require(size(x, 1) >= 2 * key_heads * key_dim + heads * value_dim && size(gates, 1) >= (skip ? 1 : 2) * heads,
           "the input has too few columns");
   require(size(gates, 0) == size(x, 0) && size(out, 0) == size(x, 0) && size(out, 1) >= heads * value_dim,
           "the input or the output has another shape");
   require(size(states, 1) == heads * (key_dim * value_dim + ceil_div(value_dim, kScaleColumns)),
           "the states have another size");
+  require(skip.has_value() == steps.has_value(), "a state space has factors and a range of steps");
+  require(!skip || (size(*skip, 0) == heads && size(*steps, 0) == 2), "there is no factor for each head");
   require(columns == 16 || columns == kStripColumns, "a strip has 16 or 32 columns");
   require(strips >= 1, "an item has strips");
   std::vector<StateSegment> chain;
@@ -84,19 +87,23 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
                        .slot_bytes = 0,
                        .ldd = 0,
                        .out = out.data(),
-                       .ldo = size(out, 1)};
+                       .ldo = size(out, 1),
+                       .skip = data_or_null(skip),
+                       .least_step = steps ? (*steps)(0) : 0.0f,
+                       .most_step = steps ? (*steps)(1) : 0.0f};
+  const auto apply = skip ? table.state_space : table.gated_delta;
   const LargeBuffer scratch(static_cast<size_t>(kDeltaScratch));
   for (int32_t head = 0; head < heads; ++head)
     for (int32_t column = 0; column < value_dim; column += columns * strips)
-      table.gated_delta(args,
-                        {.segments = chain.data(),
-                         .num_segments = static_cast<int64_t>(chain.size()),
-                         .head = head,
-                         .column = column,
-                         .columns = columns,
-                         .strips = std::min(strips, static_cast<int32_t>(ceil_div(value_dim - column, columns))),
-                         .ahead = nullptr},
-                        scratch.data());
+      apply(args,
+            {.segments = chain.data(),
+             .num_segments = static_cast<int64_t>(chain.size()),
+             .head = head,
+             .column = column,
+             .columns = columns,
+             .strips = std::min(strips, static_cast<int32_t>(ceil_div(value_dim - column, columns))),
+             .ahead = nullptr},
+            scratch.data());
 }
 
 void gated_head_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 2> gate,
@@ -159,7 +166,8 @@ void bind_recurrent(nb::module_& ops) {
   ops.def("causal_conv", &causal_conv, "isa"_a, "x"_a, "weight"_a, "bias"_a.none(), "silu"_a, "before"_a.none(),
           "after"_a, "out"_a, "threads"_a);
   ops.def("gated_delta", &gated_delta, "isa"_a, "x"_a, "gates"_a, "decay"_a, "decay_bias"_a, "key_heads"_a, "key_dim"_a,
-          "value_dim"_a, "segments"_a, "states"_a, "out"_a, "columns"_a, "strips"_a);
+          "value_dim"_a, "segments"_a, "states"_a, "out"_a, "columns"_a, "strips"_a, "skip"_a = nb::none(),
+          "steps"_a = nb::none());
   ops.def("gated_head_norm", &gated_head_norm, "isa"_a, "x"_a, "gate"_a, "weight"_a, "eps"_a, "heads"_a, "out"_a,
           "threads"_a);
   ops.def("sigmoid_gate", &sigmoid_gate, "isa"_a, "x"_a, "gate"_a, "cols"_a, "threads"_a);

@@ -1,7 +1,10 @@
-"""Gated delta networks with heads of Qwen3.5's sizes: the convolution, the rule, and the norm with its gate."""
+"""Gated delta networks with heads of Qwen3.5's sizes, and state spaces with heads of Nemotron's: the convolution, the
+rule, and the gate."""
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
+from typing import Any
 
 import numpy as np
 from numaserve.kernels import Program, Team, Vector
@@ -27,22 +30,33 @@ from numaserve.workers.program.handles import round_up
 from numaserve.workers.program.ops.recurrent import conv_bytes
 
 _KEYS, _DIM, _TAPS = 16, 128, 4
+_GROUPS, _SPACE_DIM = 8, 64  # of state spaces: heads that share B and C, and columns of a head
 _STEPS = 64  # of a sequence
 _HIDDEN = 32  # of the program; operations before the convolution do not matter
 
 
 @dataclass(frozen=True)
 class DeltaCase:
-    """`new` tokens of each of some sequences in a layer with `values` value heads."""
+    """`new` tokens of each of some sequences in a layer with `values` value heads, which may be a state space."""
 
     values: int
     new: int = 1
     sequences: int = 1
+    space: bool = False
 
     @property
     def heads(self) -> DeltaHeads:
         """The heads of the layer."""
+        if self.space:
+            return DeltaHeads(_GROUPS, self.values, _DIM, _SPACE_DIM, gates=1)
         return DeltaHeads(_KEYS, self.values, _DIM, _DIM)
+
+    @property
+    def nodes(self) -> tuple[str, str, str]:
+        """The convolution, the rule, and the gate."""
+        if self.space:
+            return "causal_conv", "state_space", "multiply"
+        return "causal_conv", "gated_delta", "gated_head_norm"
 
 
 def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
@@ -55,8 +69,9 @@ def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
     nbytes_of = {
         "causal_conv": conv_bytes(heads.convolved, _TAPS, case.sequences, tokens),
         "gated_head_norm": outputs * (2 * FP32 + BF16) * tokens,
+        "multiply": 3 * outputs * FP32 * tokens,
     }
-    for node in ("causal_conv", "gated_delta", "gated_head_norm"):
+    for node in case.nodes:
         with Ceiling(partial(rank_ceilings, team, ("bf16", "fp32"))) as ceiling:
             times = effort.repeat(partial(_timed, program, node, walk)).per(layers)
         if node in nbytes_of:
@@ -114,7 +129,7 @@ def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Pro
     decay, bias = Vector(np.full(heads.values, -0.05, np.float32)), ones(heads.values)
     qkvz, gates = (
         random_matrix(team, heads.convolved + outputs, _HIDDEN),
-        random_matrix(team, 2 * heads.values, _HIDDEN),
+        random_matrix(team, heads.gates * heads.values, _HIDDEN),
     )
     _, x = begin(b, team)
     made, gate = b.linear(x, qkvz), b.linear(x, gates)
@@ -122,6 +137,10 @@ def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Pro
     for layer in range(layers):
         index = CacheIndex(0, layer)
         convolved = b.causal_conv(made, taps, taps=_TAPS, state=index, activation="silu")
-        out = b.gated_delta(convolved, gate, decay=decay, decay_bias=bias, heads=heads, state=index, offset=offset)
-        b.gated_head_norm(out, z, ones(heads.value_dim), eps=1e-6, heads=heads.values)
+        at: dict[str, Any] = {"decay": decay, "heads": heads, "state": index, "offset": offset}
+        if case.space:
+            b.multiply(b.state_space(convolved, gate, step_bias=bias, skip=bias, steps=(0.0, inf), **at), z, "silu")
+        else:
+            out = b.gated_delta(convolved, gate, decay_bias=bias, **at)
+            b.gated_head_norm(out, z, ones(heads.value_dim), eps=1e-6, heads=heads.values)
     return built(b, team)

@@ -67,17 +67,36 @@ class GatedDelta(Operation):
     offset: int
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """Each sequence's states are read and written once, and each token multiplies with them three times."""
-        heads = self.heads
-        of_sequence, of_token = 2 * FP32 * heads.kept, 6 * heads.values * heads.key_dim * heads.value_dim
-        terms = OperationTerms("gated_delta", row_flops=of_token, sequence_bytes=of_sequence)
+        """Each token multiplies with the states three times."""
+        return [_cost_of_states("gated_delta", self.heads, 6)]
 
-        def amount(step: StepWork) -> Amount:
-            sequences = len(step.sequences)
-            rows, pieces = step.tokens / max(sequences, 1), sequences * heads.values * heads.scales
-            return Amount(of_sequence * sequences, of_token * step.tokens, rows, pieces=pieces)
 
-        return [OperationCost("gated_delta", "recurrent", amount, computes="fp32", terms=terms)]
+@dataclass(frozen=True, kw_only=True)
+class StateSpace(Operation):
+    """The selective state space of Mamba-2 (Dao and Gu, 2024) of each value head: out, fp32 [tokens, value heads *
+    value_dim].
+
+    `x` has the columns of C and of B of all key heads, then those of x. `gates` has a column dt of each value head. A
+    step is softplus(dt + decay_bias), at least `least_step` and at most `most_step`: a state decays by exp(decay *
+    step), and B x^T times the step is added. Its product with C, and `skip` times x, are the result. `heads`, `state`
+    and `offset` are as for `GatedDelta`.
+    """
+
+    x: Reads[Tensor]
+    gates: Reads[Tensor]
+    out: Writes[Tensor]
+    decay: Vector
+    decay_bias: Vector
+    skip: Vector
+    least_step: float
+    most_step: float
+    heads: DeltaHeads
+    state: CacheIndex
+    offset: int
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Each token multiplies with the states twice."""
+        return [_cost_of_states("state_space", self.heads, 4)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,3 +139,17 @@ class Multiply(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read twice, and the product written."""
         return [of_columns("multiply", self.out.cols, self.out.cols * (2 * FP32 + self.out.itemsize))]
+
+
+def _cost_of_states(name: str, heads: DeltaHeads, element_flops: int) -> OperationCost:
+    """The cost of an operation that reads and writes the states of each sequence once."""
+    of_sequence = 2 * FP32 * heads.kept
+    of_token = element_flops * heads.values * heads.key_dim * heads.value_dim
+    terms = OperationTerms(name, row_flops=of_token, sequence_bytes=of_sequence)
+
+    def amount(step: StepWork) -> Amount:
+        sequences = len(step.sequences)
+        rows, pieces = step.tokens / max(sequences, 1), sequences * heads.values * heads.scales
+        return Amount(of_sequence * sequences, of_token * step.tokens, rows, pieces=pieces)
+
+    return OperationCost(name, "recurrent", amount, computes="fp32", terms=terms)

@@ -10,6 +10,7 @@ from numaserve.workers.program.ops.recurrent import (
     GatedHeadNorm,
     Multiply,
     SigmoidGate,
+    StateSpace,
 )
 from numaserve.workers.program.recording.recorder import Recorder
 
@@ -59,6 +60,38 @@ class RecurrentRecorder(Recorder):
                 out=out,
                 decay=decay,
                 decay_bias=decay_bias,
+                heads=heads,
+                state=state,
+                offset=offset,
+            )
+        )
+        return out
+
+    def state_space(
+        self,
+        x: Tensor,
+        gates: Tensor,
+        *,
+        decay: Vector,
+        step_bias: Vector,
+        skip: Vector,
+        steps: tuple[float, float],
+        heads: DeltaHeads,
+        state: CacheIndex,
+        offset: int,
+    ) -> Tensor:
+        """A state space; see `StateSpace`: fp32 [tokens, value heads * value_dim]. `steps`: the least and the most."""
+        out = Tensor(x.rows, heads.values * heads.value_dim, 4)
+        self.operations.append(
+            StateSpace(
+                x=x,
+                gates=gates,
+                out=out,
+                decay=decay,
+                decay_bias=step_bias,
+                skip=skip,
+                least_step=steps[0],
+                most_step=steps[1],
                 heads=heads,
                 state=state,
                 offset=offset,

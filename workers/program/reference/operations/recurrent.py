@@ -1,5 +1,7 @@
 """Operations that keep a state of each sequence."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numaserve.workers.program.caches import DeltaHeads
@@ -10,6 +12,7 @@ from numaserve.workers.program.ops.recurrent import (
     GatedHeadNorm,
     Multiply,
     SigmoidGate,
+    StateSpace,
 )
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
@@ -39,23 +42,32 @@ def causal_conv(run: Run, op: CausalConv) -> None:
 def gated_delta(run: Run, op: GatedDelta) -> None:
     """The rule token by token; between segments states are fp32."""
     heads = op.heads
-    q, k, v = _parts(run.get(op.x), heads)
+    q, k, v = _heads_of(run.get(op.x), heads)
+    q, k = _unit(q) * heads.key_dim**-0.5, _unit(k)
     b, a = run.get(op.gates).chunk(2, dim=1)
     steps = torch.nn.functional.softplus(a + run.weights.values(op.decay_bias))
     decays, rates = torch.exp(run.weights.values(op.decay) * steps), torch.sigmoid(b)
-    first = op.offset // 4
-    kept = slice(first, first + heads.values * heads.key_dim * heads.value_dim)
-    out = torch.zeros_like(v)
-    for each in (segment for sequence in run.step.sequences for segment in sequence.segments):
-        before = torch.from_numpy(run.states.before(op.state, each).view(np.float32)[kept])
-        state = before.view(heads.values, heads.key_dim, heads.value_dim).to(v.dtype)
-        for row in range(each.row, each.row + each.count):
-            state = state * decays[row, :, None, None]
-            learned = rates[row, :, None] * (v[row] - _recalled(state, k[row]))
-            state = state + k[row, :, :, None] * learned[:, None]
-            out[row] = _recalled(state, q[row])
-        run.states.after(op.state, each).view(np.float32)[kept] = state.to(torch.float32).numpy().reshape(-1)
-    run.put(op.out, out.flatten(1))
+
+    def token(state: torch.Tensor, row: int) -> torch.Tensor:
+        state = state * decays[row, :, None, None]
+        learned = rates[row, :, None] * (v[row] - _recalled(state, k[row]))
+        return state + k[row, :, :, None] * learned[:, None]
+
+    run.put(op.out, _applied(run, op, q, token))
+
+
+def state_space(run: Run, op: StateSpace) -> None:
+    """The rule token by token; between segments states are fp32."""
+    c, b, x = _heads_of(run.get(op.x), op.heads)
+    steps = torch.nn.functional.softplus(run.get(op.gates) + run.weights.values(op.decay_bias))
+    steps = steps.clamp(op.least_step, op.most_step)
+    decays, added = torch.exp(run.weights.values(op.decay) * steps), x * steps[:, :, None]
+
+    def token(state: torch.Tensor, row: int) -> torch.Tensor:
+        return state * decays[row, :, None, None] + b[row, :, :, None] * added[row, :, None]
+
+    skipped = x * run.weights.values(op.skip)[:, None]
+    run.put(op.out, _applied(run, op, c, token) + skipped.flatten(1))
 
 
 def gated_head_norm(run: Run, op: GatedHeadNorm) -> None:
@@ -77,13 +89,34 @@ def multiply(run: Run, op: Multiply) -> None:
     run.put(op.out, run.numbers.bf16(product) if op.out.itemsize == BF16 else product)
 
 
-def _parts(x: torch.Tensor, heads: DeltaHeads) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _applied(
+    run: Run,
+    op: GatedDelta | StateSpace,
+    queries: torch.Tensor,
+    token: Callable[[torch.Tensor, int], torch.Tensor],
+) -> torch.Tensor:
+    """The products of queries with the states [value heads, key_dim, value_dim] after each row, which `token` makes of
+    those before: [tokens, value heads * value_dim]."""
+    heads, first = op.heads, op.offset // 4
+    kept = slice(first, first + heads.values * heads.key_dim * heads.value_dim)
+    out = queries.new_zeros(len(queries), heads.values, heads.value_dim)
+    for each in (segment for sequence in run.step.sequences for segment in sequence.segments):
+        before = torch.from_numpy(run.states.before(op.state, each).view(np.float32)[kept])
+        state = before.view(heads.values, heads.key_dim, heads.value_dim).to(out.dtype)
+        for row in range(each.row, each.row + each.count):
+            state = token(state, row)
+            out[row] = _recalled(state, queries[row])
+        run.states.after(op.state, each).view(np.float32)[kept] = state.to(torch.float32).numpy().reshape(-1)
+    return out.flatten(1)
+
+
+def _heads_of(x: torch.Tensor, heads: DeltaHeads) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries, keys and values of each value head, [tokens, value heads, dimensions]."""
     keys = heads.keys * heads.key_dim
     q, k, v = x.split([keys, keys, heads.values * heads.value_dim], dim=1)
     of_value = torch.arange(heads.values) * heads.keys // max(heads.values, 1)
-    q, k = (_unit(each.reshape(len(x), heads.keys, heads.key_dim))[:, of_value] for each in (q, k))
-    return q * heads.key_dim**-0.5, k, v.reshape(len(x), heads.values, heads.value_dim)
+    q, k = (each.reshape(len(x), heads.keys, heads.key_dim)[:, of_value] for each in (q, k))
+    return q, k, v.reshape(len(x), heads.values, heads.value_dim)
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from numaserve.workers.program.ops.recurrent import (
     GatedHeadNorm,
     Multiply,
     SigmoidGate,
+    StateSpace,
 )
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.reference.operations import (
@@ -50,6 +51,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     CombineExperts: experts.combine_experts,
     CausalConv: recurrent.causal_conv,
     GatedDelta: recurrent.gated_delta,
+    StateSpace: recurrent.state_space,
     GatedHeadNorm: recurrent.gated_head_norm,
     SigmoidGate: recurrent.sigmoid_gate,
     Multiply: recurrent.multiply,

@@ -25,6 +25,12 @@ inline F32x16 gated(const GemmArgs& g, F32x16 gate, F32x16 up) {
   return activate(F32x16::min(limit, gate), g.activation) * (up + one);
 }
 
+// The maximum gives its second operand for a NaN.
+inline F32x16 relu2(F32x16 x) {
+  const F32x16 positive = F32x16::max(F32x16::zero(), x);
+  return positive * positive;
+}
+
 inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
   const F32x16 sum = F32x16::load(c);
   return g.b.scales != nullptr ? sum * F32x16::load(g.b.scales + column) : sum;
@@ -47,7 +53,7 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
   const auto value_at = [&](int64_t r, int half) {
     return finished(g, c + r * 32 + half * kTileN, row + r, (panel + half) * kTileN) + bias[half];
   };
-  if (g.activation != Activation::kNone) {
+  if (is_gated(g.activation)) {
     for (int64_t r = 0; r < rows; ++r)
       gated(g, value_at(r, 0), value_at(r, 1)).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
     return;
@@ -55,7 +61,8 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
   for (int half = 0; half < 2; ++half) {
     const int64_t column = (panel + half) * kTileN;
     for (int64_t r = 0; r < rows; ++r) {
-      const F32x16 value = value_at(r, half);
+      F32x16 value = value_at(r, half);
+      if (g.activation == Activation::kRelu2) value = relu2(value);
       const int64_t at = (row + r) * g.ldo + column;
       if (g.accumulate)
         (F32x16::load(g.out_f32 + at) + value).store(g.out_f32 + at);

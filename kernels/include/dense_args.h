@@ -8,7 +8,11 @@ namespace numaserve {
 // kSwigluOai is the activation of gpt-oss: gate * sigmoid(kSigmoidGain * gate) * (up + 1), where gate is at most
 // `limit` and up lies between -limit and limit.
 inline constexpr float kSigmoidGain = 1.702f;
-enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai };
+// kRelu2 is max(x, 0)^2 of every column; the others multiply what they gate.
+enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai, kRelu2 };
+[[gnu::always_inline]] constexpr bool is_gated(Activation activation) {
+  return activation != Activation::kNone && activation != Activation::kRelu2;
+}
 
 // A weight [n, k] as the GEMM reads it.
 struct PackedWeights {
@@ -34,7 +38,7 @@ struct GemmArgs {
   Blocking blocking;
   int64_t m;
   const float* bias;      // [n_panels * 16] or null; added before the activation
-  Activation activation;  // if set, panels are (gate, up) pairs and out is activation(gate) * up
+  Activation activation;  // if it gates, panels are (gate, up) pairs and out is activation(gate) * up
   bool accumulate;        // out_f32 += instead of =
   float* out_f32;         // exactly one of the two outputs is set; with an activation it is bf16
   bf16* out_bf16;

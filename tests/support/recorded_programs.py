@@ -8,7 +8,7 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDty
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.program.caches import CacheIndex, CacheKind, DeltaHeads, Heads, StateKind
 from numaserve.workers.program.handles import round_up
-from numaserve.workers.program.ops.experts import Routing
+from numaserve.workers.program.ops.experts import ExpertActivation, Routing
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
@@ -149,19 +149,23 @@ def mixture(
     held: range = range(4),
     shared: bool = True,
     weighs_input: bool = False,
+    activation: ExpertActivation = "silu",
 ) -> ProgramBuilder:
     """Experts, and a shared one."""
+    halves = 1 if activation == "relu2" else 2
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(1, 1, 32)),)))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
-    gate_up, down = (tuple(w.matrix(n, k, format, group) for _ in held) for n, k in ((64, HIDDEN), (HIDDEN, 32)))
+    shapes = (32 * halves, HIDDEN), (HIDDEN, 32)
+    gate_up, down = (tuple(w.matrix(n, k, format, group) for _ in held) for n, k in shapes)
     made = b.experts(
         x,
         Routing(num_experts=4, top_k=2, shared_gate=shared, weighs_input=weighs_input),
         Router(w.matrix(4 + shared, HIDDEN, whole=True)),
         held=held,
-        gate_up=ExpertMatrices(gate_up, w.matrix(128, HIDDEN) if shared else None),
-        down=ExpertMatrices(down, w.matrix(HIDDEN, 48) if shared else None),
+        gate_up=ExpertMatrices(gate_up, w.matrix(64 * halves, HIDDEN) if shared else None),
+        down=ExpertMatrices(down, w.matrix(HIDDEN, 48 if halves == 2 else 64) if shared else None),
+        activation=activation,
     )
     b.add_all_reduce(residual, made)
     b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN)))
@@ -252,7 +256,7 @@ def sliding(
 
 
 def spaces(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
-    """A state space, whose results are gated, and normed over the heads of all ranks."""
+    """A state space, whose results are gated, and normed over the heads of all ranks, and an MLP without a gate."""
     world = part.world
     heads = DeltaHeads(keys=2 // world, values=4 // world, key_dim=16, value_dim=24, gates=1)
     offset, values = 3 * heads.convolved * 4, heads.values * heads.value_dim
@@ -285,6 +289,8 @@ def spaces(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     gated = b.multiply(out, z, activation="silu")
     b.divided_norm(gated, [w.vector(values)], counted=(values,), columns=(values * world,), eps=EPS)
     b.add_all_reduce(residual, b.linear_partial(b.rounded(gated), w.matrix(HIDDEN, values, format)))
+    x = b.rms_norm(residual, w.vector(), EPS)
+    b.add_all_reduce(residual, b.plain_mlp(x, w.matrix(40, HIDDEN, format), w.matrix(HIDDEN, 40, format), "relu2"))
     b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN, format)))
     return b
 
@@ -320,5 +326,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     found[f"no norms before, {part.world}"] = dense(part, post_norm=True, pre_norm=False, format="int8")
     for format, group in (("bf16", 0), ("int8", 0), ("int4", 32)):
         found[f"weighted rows, {format}, {part.world}"] = mixture(part, format=format, group=group, weighs_input=True)
+    for format, group in (("bf16", 0), ("int8", 0), ("int4", 32)):
+        found[f"no gates, {format}, {part.world}"] = mixture(part, format=format, group=group, activation="relu2")
     found[f"in groups, {part.world}"] = dense(part, format="int4", group=32)
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.axes import Axis, ExpertAxis
 from numaserve.workers.layers.layer import FeedForward
-from numaserve.workers.layers.mlp import Mlp, MlpNames, gate_up_parts
+from numaserve.workers.layers.mlp import Mlp, MlpNames, PlainMlp, gate_up_parts, up_part
 from numaserve.workers.layers.parameters import (
     EACH,
     MatrixParameter,
@@ -56,6 +56,8 @@ _GGUF_SHARED = MlpNames("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 class Experts(FeedForward):
     """Routed experts of `intermediate` columns each, and all shared ones together as one MLP of `shared` columns.
 
+    With the activation relu2 they have no gates.
+
     `at` is what its modules' names begin with. The router's precision is bf16, whatever the checkpoint is quantized to.
     """
 
@@ -82,12 +84,18 @@ class Experts(FeedForward):
         return ExpertAxis("expert_intermediate", self.intermediate, "columns")
 
     @cached_property
-    def shared_mlp(self) -> Mlp | None:
+    def shared_mlp(self) -> Mlp | PlainMlp | None:
         """The shared experts."""
         if not self.shared:
             return None
         names = _EACH.below(self.names.shared)
-        return Mlp(self.at, self.hidden, self.shared, names=names, gguf=_GGUF_SHARED, axis_name="shared_intermediate")
+        made = Mlp if self.has_gates else PlainMlp
+        return made(self.at, self.hidden, self.shared, names=names, gguf=_GGUF_SHARED, axis_name="shared_intermediate")
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether the activation multiplies what it gates."""
+        return self.activation != "relu2"
 
     @cached_property
     def router(self) -> MatrixParameter:
@@ -116,7 +124,7 @@ class Experts(FeedForward):
     @cached_property
     def gate_up(self) -> MatrixParameter:
         """A matrix for each expert, as in `Mlp`."""
-        return MatrixParameter(self._gate_up, layout="panels", each=self.experts)
+        return MatrixParameter(self._gate_up, layout="panels" if self.has_gates else "below", each=self.experts)
 
     @cached_property
     def down(self) -> MatrixParameter:
@@ -128,8 +136,8 @@ class Experts(FeedForward):
         """The biases of gate and up, in the order of the rows of `gate_up`."""
         if not self.expert_bias:
             return None
-        gate, up = (replace(part, source=part.source.bias) for part in self._gate_up)
-        return VectorParameter((gate, up), "panels", each=self.experts)
+        parts = tuple(replace(part, source=part.source.bias) for part in self._gate_up)
+        return VectorParameter(parts, "panels", each=self.experts)
 
     @cached_property
     def down_bias(self) -> VectorParameter | None:
@@ -169,7 +177,7 @@ class Experts(FeedForward):
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:
         """See `FeedForward`."""
         shared = self.shared_mlp
-        gate_up, down = (None, None) if shared is None else (part.matrix(shared.gate_up), part.matrix(shared.down))
+        gate_up, down = (None, None) if shared is None else (part.matrix(_inputs(shared)), part.matrix(shared.down))
         return b.experts(
             x,
             self.routing,
@@ -187,8 +195,10 @@ class Experts(FeedForward):
         return Source(self.at + self.names.router, (count, self.hidden), f"{self.at}ffn_gate_inp", False)
 
     @cached_property
-    def _gate_up(self) -> tuple[Part, Part]:
+    def _gate_up(self) -> tuple[Part, ...]:
         names = self.names.each.below(f"{self.names.experts}.{EACH}")
+        if not self.has_gates:
+            return (self._of_each(up_part(self.at, names, _GGUF_EXPERTS, self.columns, self.hidden)),)
         gate, up = gate_up_parts(self.at, names, _GGUF_EXPERTS, self.columns, self.hidden)
         return self._of_each(gate), self._of_each(up)
 
@@ -200,3 +210,7 @@ class Experts(FeedForward):
 
     def _of_each(self, part: Part) -> Part:
         return replace(part, source=replace(part.source, stacked=self.names.stacked))
+
+
+def _inputs(shared: Mlp | PlainMlp) -> MatrixParameter:
+    return shared.gate_up if isinstance(shared, Mlp) else shared.up

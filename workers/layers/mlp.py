@@ -78,6 +78,52 @@ class Mlp(FeedForward):
         return b.gated_mlp(x, part.matrix(self.gate_up), part.matrix(self.down), self.activation)
 
 
+@dataclass(frozen=True)
+class PlainMlp(FeedForward):
+    """max(up(x), 0)² through down: an MLP without a gate. `at` is what its modules' names begin with."""
+
+    at: str
+    hidden: int
+    intermediate: int
+    names: MlpNames = MlpNames()
+    gguf: MlpNames = _GGUF_NAMES
+    axis_name: str = "intermediate"
+
+    @cached_property
+    def columns(self) -> Axis:
+        """The columns of up, which ranks divide."""
+        return Columns(self.axis_name, self.intermediate)
+
+    @cached_property
+    def up(self) -> MatrixParameter:
+        """The rank's rows of up."""
+        return MatrixParameter((up_part(self.at, self.names, self.gguf, self.columns, self.hidden),))
+
+    @cached_property
+    def down(self) -> MatrixParameter:
+        """The output projection, [hidden, the rank's columns]."""
+        source = Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
+        return MatrixParameter((whole(source),), Split(self.columns))
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield from (self.up, self.down)
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """Columns of up."""
+        return len(part.along(self.columns))
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:
+        """See `FeedForward`."""
+        return b.plain_mlp(x, part.matrix(self.up), part.matrix(self.down), "relu2")
+
+
+def up_part(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -> Part:
+    """The rows of up where there is no gate."""
+    source = Source(at + names.up, (axis.count, hidden), at + gguf.up)
+    return Part(source, Order(axis.count), axis)
+
+
 def gate_up_parts(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -> tuple[Part, Part]:
     """The rows of gate, and those of up."""
     count, is_fused = axis.count, names.gate == names.up

@@ -28,7 +28,7 @@ void require_product(const std::string& name, const PackedMatrix& weight, const 
   require(!widened || is_grouped(weight.format()), name,
           "only weights that are quantized in groups can be expanded to bf16");
   require(x.ld >= operand_columns(weight, widened), name, "the input has too few columns for the weight");
-  require(out.ld >= weight.padded_n() / (activation == Activation::kNone ? 1 : 2), name,
+  require(out.ld >= weight.padded_n() / (is_gated(activation) ? 2 : 1), name,
           "the output has too few columns for the weight");
 }
 

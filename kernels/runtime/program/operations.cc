@@ -14,6 +14,7 @@ Activation activation_of(std::string_view name) {
   return name == "silu"         ? Activation::kSilu
          : name == "gelu_tanh"  ? Activation::kGeluTanh
          : name == "swiglu_oai" ? Activation::kSwigluOai
+         : name == "relu2"      ? Activation::kRelu2
          : name == "none"       ? Activation::kNone
                                 : throw std::invalid_argument("unknown activation " + std::string(name));
 }
@@ -92,13 +93,13 @@ void add(Program& p, const Quantize& f) {
 }
 
 void add(Program& p, const Linear& f) {
-  const bool gated = f.activation != Activation::kNone;
-  require(!f.accumulate || !gated, f.name, "the result of an activation function cannot be added to the output");
+  require(!f.accumulate || f.activation == Activation::kNone, f.name, "the result of an activation function cannot be added to the output");
   require(f.activation != Activation::kSwigluOai, f.name, "only experts support this activation function");
   require(!f.widened || is_grouped(f.weight->format()), f.name,
           "only weights that are quantized in groups can be expanded to bf16");
   require(f.x.ld >= operand_columns(*f.weight, f.widened), f.name, "the input has too few columns for the weight");
-  require(f.out.ld >= f.weight->padded_n() / (gated ? 2 : 1), f.name, "the output has too few columns for the weight");
+  require(f.out.ld >= f.weight->padded_n() / (is_gated(f.activation) ? 2 : 1), f.name,
+          "the output has too few columns for the weight");
   require_size(f.bias, f.weight->n(), f.name);
   auto node = std::make_unique<LinearNode>(f.name, f.x, *f.weight, f.out);
   node->bias = data_or_null(f.bias);

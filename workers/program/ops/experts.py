@@ -10,7 +10,7 @@ from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
 
-ExpertActivation = Literal["none", "silu", "swiglu_oai"]
+ExpertActivation = Literal["none", "silu", "swiglu_oai", "relu2"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,6 +128,12 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
         self._linear("gate_up", x, gate_up, hidden, activation=activation)
         return self.linear_partial(hidden, down)
 
+    def plain_mlp(self, x: Operand, up: Matrix, down: Matrix, activation: Activation) -> Partial:
+        """activation(x · upᵀ) · downᵀ, of an activation that gates nothing."""
+        hidden = Operand(x.rows, down.k, 2)
+        self._linear("up", x, up, hidden, activation=activation)
+        return self.linear_partial(hidden, down)
+
     def qkv_rope(
         self,
         qkv: Tensor,

@@ -82,11 +82,11 @@ class ExpertRecorder(Recorder):
         """This rank's part of the sum over each token's experts, and the shared one: fp32 [tokens, hidden].
 
         `x` is bf16 [tokens, hidden]; this rank has the experts `held`, or columns of them. `gate_up` has panels of 16
-        gate and 16 up rows in turn. `limit` is of swiglu_oai. Raises `ValueError` when the experts differ in
-        format, or gates have not as many rows as `gated_mlp` asks for.
+        gate and 16 up rows in turn, or with relu2 up alone. `limit` is of swiglu_oai. Raises `ValueError` when the
+        experts differ in format, or gates have not as many rows as `gated_mlp` asks for.
         """
         for gates, product in [*zip(gate_up.experts, down.experts, strict=True), (gate_up.shared, down.shared)]:
-            if gates is not None and product is not None:
+            if gates is not None and product is not None and activation != "relu2":
                 self._require_gates(gates, product)
         rows = self.limits.max_step_tokens
         copies = min(routing.top_k, len(held))  # of a token, if all its experts are on this rank

@@ -3,7 +3,7 @@
 import torch
 from numaserve.workers.program.buffers import Operand, padded
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts, Routing
-from numaserve.workers.program.reference.operations.products import gated
+from numaserve.workers.program.reference.operations.products import activated
 from numaserve.workers.program.reference.run import Run
 
 
@@ -75,7 +75,7 @@ def multiply_experts(run: Run, op: MultiplyExperts) -> None:
 
 
 def _activated(run: Run, op: MultiplyExperts, sums: torch.Tensor, columns: int) -> torch.Tensor:
-    return sums if op.activation == "none" else run.numbers.bf16(gated(sums, op.activation, columns, op.limit))
+    return sums if op.activation == "none" else run.numbers.bf16(activated(sums, op.activation, columns, op.limit))
 
 
 def combine_experts(run: Run, op: CombineExperts) -> None:

@@ -8,17 +8,22 @@ _PANEL = 16  # rows of a gate, then as many of what it gates
 
 
 def linear(run: Run, op: Linear) -> None:
-    """x · weightᵀ + bias, with an activation half as wide."""
+    """x · weightᵀ + bias, with an activation that gates half as wide."""
     out = run.get(op.x) @ run.weights.values(op.weight).T
     bias = run.optional(op.bias)
     if bias is not None:
         out = out + bias
     if op.activation != "none":
-        out = run.numbers.bf16(gated(out, op.activation, op.out.cols))
+        out = run.numbers.bf16(activated(out, op.activation, op.out.cols))
     run.put(op.out, out, add=op.accumulate)
 
 
-def gated(x: torch.Tensor, activation: str, columns: int, limit: float = 0.0) -> torch.Tensor:
+def activated(x: torch.Tensor, activation: str, columns: int, limit: float = 0.0) -> torch.Tensor:
+    """Sums after an activation: `columns` of them."""
+    return x.relu().square() if activation == "relu2" else _gated(x, activation, columns, limit)
+
+
+def _gated(x: torch.Tensor, activation: str, columns: int, limit: float) -> torch.Tensor:
     """activation(gate) * up, `columns` wide; x [rows, ...] has panels of gate and up in turn."""
     panels = x.unflatten(-1, (-1, 2, _PANEL))
     gate, up = (panels[:, :, half].flatten(1)[:, :columns] for half in (0, 1))

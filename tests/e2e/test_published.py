@@ -25,6 +25,7 @@ from tests.support.published_checkpoints import (
     save_published,
     save_qwen3_5,
     small_deepseek,
+    small_granite_hybrid,
     small_kimi,
     small_lfm2,
     small_lfm2_moe,
@@ -117,7 +118,7 @@ def test_delta_networks_are_served_as_published(
     assert_as_close_as_the_arithmetic(save_qwen3_5(model, tmp_path, layout), model, "bf16")
 
 
-@pytest.mark.parametrize("make", [small_lfm2, small_lfm2_moe])
+@pytest.mark.parametrize("make", [small_lfm2, small_lfm2_moe, small_granite_hybrid])
 @pytest.mark.parametrize("layout", ["gptq", "fp8 blocks"])
 def test_other_recurrent_layers_are_served_as_published(
     layout: str, make: Callable[[], hf.PreTrainedModel], tmp_path: Path
@@ -127,7 +128,7 @@ def test_other_recurrent_layers_are_served_as_published(
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
-@pytest.mark.parametrize("make", [small_lfm2])
+@pytest.mark.parametrize("make", [small_lfm2, small_granite_hybrid])
 def test_other_recurrent_layers_of_a_gguf_file_are_served(
     kind: str, make: Callable[[], hf.PreTrainedModel], tmp_path: Path
 ) -> None:

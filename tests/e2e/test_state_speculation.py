@@ -33,7 +33,7 @@ def ways(few_pages: int) -> tuple[dict[str, Any], ...]:
     return {}, {"max_step_tokens": 64}, cached, {**cached, "num_pages": few_pages}
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "lfm2"])
+@pytest.fixture(scope="module", params=["qwen3_5", "lfm2", "granite_hybrid"])
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -39,6 +39,14 @@ DELTA = {
     "ssm.inner_size": 64,
     "full_attention_interval": 2,
 }
+SPACE: dict[str, int | list[int]] = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 16,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 128,
+    "attention.head_count_kv": [0, 1],
+}
 SHORT: dict[str, int | list[int]] = {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 1]}
 OF_FAMILY = {"mixtral": EXPERTS, "deepseek_v3": {"expert_gating_func": 2}}
 OF_ARCHITECTURE = {
@@ -50,6 +58,7 @@ OF_ARCHITECTURE = {
     "glm4moe": EXPERTS | {"expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek2": LATENT,
     "mistral4": LATENT,
+    "granitehybrid": SPACE | EXPERTS | {"expert_shared_feed_forward_length": 48},
     "lfm2": SHORT,
     "lfm2moe": SHORT | EXPERTS | {"expert_gating_func": 2, "leading_dense_block_count": 1},
     "qwen35": DELTA,
@@ -123,10 +132,17 @@ def test_every_tensor_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None
         assert (len(names), each) == (5 if count else 1, shape)
 
 
+_NUMBERS = {"gate": "w1", "down": "w2", "up": "w3"}
+
+
 def as_converted(name: str) -> str:
     """What llama.cpp's converter makes of a name before it asks the table."""
     if name.endswith(".sinks"):
         return f"{name}.weight"
+    name = re.sub(
+        r"(block_sparse_moe)\.\d+\.(\w+)_proj", lambda found: f"{found[1]}.experts.{_NUMBERS[found[2]]}", name
+    )
+    name = name.replace(".shared_mlp.", ".mlp.shared_mlp.")
     name = re.sub(r"experts\.\d+", "experts", name).replace("e_score_correction_bias", "e_score_correction.bias")
     name = re.sub(r"^model\.(layers\.\d+\.feed_forward\.experts\.w)", r"\1", name)
     return name.replace(".dt_bias", ".dt_proj.bias").replace(".expert_bias", ".expert_bias.bias")

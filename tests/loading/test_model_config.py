@@ -174,14 +174,15 @@ def test_ministral_3_scales_its_queries_beyond_its_first_context(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_local_experts": 4}, "num_local_experts=4 is not supported"),
-        ({"num_local_experts": None, "layer_types": ["attention", "mamba"]}, "layer_types holds 'mamba'"),
-        ({"layer_types": None}, "layer_types"),
+        ({"num_experts_per_tok": 9, "num_local_experts": 4}, "num_experts_per_tok must be an integer from 1 to 4"),
+        ({"layer_types": ["attention", "sliding"]}, "layer_types='sliding' is not supported"),
+        ({"layer_types": None}, "all 2 layers are of kind mamba; at least one must be of kind attention"),
+        ({"layer_types": ["attention"]}, "layer_types must be a list of 2 strings"),
         ({"position_embedding_type": "alibi"}, "position_embedding_type='alibi' is not supported"),
         ({"residual_multiplier": 0}, "residual_multiplier"),
     ],
 )
-def test_of_granite_4_only_dense_models_are_served(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_no_granite_4_has_is_one_clear_line(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     values = LLAMA | {"architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["attention"] * 2}
     values |= {"num_local_experts": 0, "shared_intermediate_size": 64, **changes}
     with pytest.raises(OperatorError, match=message):

@@ -13,7 +13,7 @@ import gguf
 import torch
 import transformers as hf
 
-from tests.support import gguf_latent, gguf_lfm, kimi
+from tests.support import gguf_latent, gguf_lfm, gguf_spaces, kimi
 from tests.support.k_quants import fitting, quantize
 
 VOCAB = 499
@@ -125,6 +125,14 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         position_embedding_type="rope",
         attention_bias=True,
     ),
+    # Heads that no number of ranks divides, of which all share B, C and a norm.
+    "granite4-h": lambda: hf.GraniteMoeHybridConfig(
+        **sizes(96, 6, 2, 40, layers=3, shared_intermediate_size=160, num_local_experts=0, mamba_n_heads=8),
+        **GRANITE,
+        layer_types=["mamba", "attention", "mamba"],
+        mamba_d_state=20,
+        residual_multiplier=0.5,
+    ),
     "ernie4_5": lambda: hf.Ernie4_5Config(**sizes(120, 6, 2, 160, head_dim=24, tie_word_embeddings=False)),
     "hunyuan": lambda: hf.HunYuanDenseV1Config(
         **sizes(120, 5, 1, 160, head_dim=24), **rope("dynamic", alpha=50.0, factor=1.0)
@@ -198,6 +206,15 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         layer_types=["linear_attention", "full_attention"],
         num_experts=7,
         num_experts_per_tok=3,
+    ),
+    "granite4-h-moe": lambda: hf.GraniteMoeHybridConfig(
+        **sizes(96, 6, 3, 72, shared_intermediate_size=88, num_local_experts=7, num_experts_per_tok=3),
+        layer_types=["mamba", "attention"],
+        mamba_n_heads=6,
+        mamba_n_groups=2,
+        mamba_d_state=40,
+        mamba_conv_bias=False,
+        time_step_limit=(0.6, 0.8),
     ),
     "lfm2_moe": lambda: hf.Lfm2MoeConfig(
         **sizes(96, 6, 2, 160, layers=4, moe_intermediate_size=72, num_experts=7, num_experts_per_tok=3),
@@ -378,9 +395,9 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-_PAIRED = ("granite", "llama", "mistral3", "smollm3")  # rotated dimensions lie in pairs
+_PAIRED = ("granite", gguf_spaces.ARCHITECTURE, "llama", "mistral3", "smollm3")  # rotated dimensions lie in pairs
 # Matrices that stay fp32.
-_PLAIN = ("mlp.gate.weight", "shared_expert_gate.weight", "router.weight", *gguf_lfm.PLAIN)
+_PLAIN = ("mlp.gate.weight", "shared_expert_gate.weight", "router.weight", *gguf_lfm.PLAIN, *gguf_spaces.PLAIN)
 _GGUF_NAMES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
@@ -394,6 +411,7 @@ _GGUF_NAMES = {
     "deepseek_v2": gguf_latent.ARCHITECTURE,
     "deepseek_v3": gguf_latent.ARCHITECTURE,
     "glm4_moe_lite": gguf_latent.ARCHITECTURE,
+    "granitemoehybrid": gguf_spaces.ARCHITECTURE,
     **gguf_lfm.ARCHITECTURES,
 }
 
@@ -426,6 +444,9 @@ def save_gguf(
     elif config.model_type in gguf_lfm.ARCHITECTURES:
         gguf_lfm.add_lfm_metadata(writer, model)
         tensors = gguf_lfm.lfm_tensors(tensors)
+    elif arch == gguf_spaces.ARCHITECTURE:
+        gguf_spaces.add_space_metadata(writer, config)
+        tensors = gguf_spaces.space_tensors(tensors, model)
     else:
         _add_head_metadata(writer, config, head_dim)
     for key, value in integers.items():
@@ -446,7 +467,8 @@ def save_gguf(
         data = quantize(permuted.reshape(-1, array.shape[-1]), qtype)
         shaped = data.reshape(*array.shape[:-1], -1)
         shaped = shaped.reshape(-1) if array.ndim == 1 or "shared_expert_gate" in name else shaped
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), shaped, raw_dtype=qtype)
+        found = name if name.startswith("blk.") else names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(found, shaped.copy(), raw_dtype=qtype)  # what is in fp32 may share the model's memory
         values = gguf.quants.dequantize(data, qtype).reshape(permuted.shape)
         if permuted is not array:
             values = values.reshape(heads[part], head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)

@@ -65,6 +65,12 @@ def small_lfm2_moe() -> hf.PreTrainedModel:
     )
 
 
+def small_granite_hybrid() -> hf.PreTrainedModel:
+    """The same with a state space before attention."""
+    sizes = checkpoints.sizes(256, 4, 2, 256, shared_intermediate_size=256, num_local_experts=0, mamba_n_heads=4)
+    return checkpoints.build(hf.GraniteMoeHybridConfig(**sizes, layer_types=["mamba", "attention"], mamba_d_state=64))
+
+
 def small_deepseek(**changes: int) -> hf.PreTrainedModel:
     """The same with latents, and a dense layer before that with experts."""
     sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)

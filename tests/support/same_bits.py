@@ -147,6 +147,15 @@ _SIZES = {
     "qwen3_5_moe": lambda more: hf.Qwen3_5MoeTextConfig(
         **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
     ),
+    "granite_hybrid": lambda more: hf.GraniteMoeHybridConfig(
+        **checkpoints.sizes(
+            96, 6, 3, 72, shared_intermediate_size=96, num_local_experts=5, num_experts_per_tok=2, **more
+        ),
+        layer_types=["mamba", "attention"],
+        mamba_n_heads=6,
+        mamba_n_groups=2,
+        mamba_d_state=24,
+    ),
     "lfm2": lambda more: hf.Lfm2Config(
         **checkpoints.sizes(96, 6, 3, 96, **more), layer_types=["conv", "full_attention"], conv_L_cache=4
     ),

@@ -45,6 +45,7 @@ class ExpertNames:
     shared: str = "mlp.shared_expert"
     shared_gate: str = "mlp.shared_expert_gate"
     each: MlpNames = _EACH  # within a routed expert
+    shared_each: MlpNames = _EACH  # within the shared one
     stacked: Stack | None = None
 
 
@@ -88,7 +89,7 @@ class Experts(FeedForward):
         """The shared experts."""
         if not self.shared:
             return None
-        names = _EACH.below(self.names.shared)
+        names = self.names.shared_each.below(self.names.shared)
         made = Mlp if self.has_gates else PlainMlp
         return made(self.at, self.hidden, self.shared, names=names, gguf=_GGUF_SHARED, axis_name="shared_intermediate")
 
@@ -159,7 +160,7 @@ class Experts(FeedForward):
 
     def apart(self) -> Self:
         """The same experts with a tensor for each matrix."""
-        return replace(self, names=replace(self.names, each=ExpertNames().each, stacked=None))
+        return replace(self, names=replace(self.names, each=_EACH, shared_each=_EACH, stacked=None))
 
     @property
     def stacks(self) -> set[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.layer import FeedForward
@@ -68,6 +68,12 @@ class Mlp(FeedForward):
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
         yield from (self.gate_up, self.down)
+
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
+        """llama.cpp's converters take gate and up apart for some families."""
+        gate = f"{self.at.replace('layers.', 'blk.', 1)}{self.gguf.gate}.weight"
+        is_apart = self.names.gate == self.names.up and gate in tensors
+        return replace(self, names=MlpNames()) if is_apart else self
 
     def scratch_columns(self, part: RankPart) -> int:
         """Columns of gate, of up and of their product."""

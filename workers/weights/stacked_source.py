@@ -10,7 +10,7 @@ from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.parameters import EACH, MatrixParameter
 from numaserve.workers.weights.source import RawTensor, TensorSource
 
-_SUFFIXES = {"": "weight", "_bias": "bias", "_blocks": "blocks", "_scales": "scales"}
+_SUFFIXES = {"": "weight", ".weight": "weight", "_bias": "bias", "_blocks": "blocks", "_scales": "scales"}
 _Stacks = dict[str, tuple[int, bool]]  # modules with `EACH` in them: the number of units, and if weights are turned
 
 

@@ -64,6 +64,8 @@ def _name(source: Source, unit: int) -> str:
 
 def _as_declared(shape: Sequence[int], declared: Shape) -> Shape:
     """Return the declared shape if a file only divides the rows differently: a matrix of one row may be flat, rows of
-    several heads may have a dimension for the heads, and those of a convolution lack the dimension of one."""
-    is_same = len(declared) > 1 and shape[-1:] == declared[-1:] and prod(shape[:-1]) == prod(declared[:-1])
+    several heads may have a dimension for the heads, those of a convolution lack the dimension of one, and vectors of
+    state spaces have a second dimension."""
+    has_rows = len(declared) > 1 and shape[-1:] == declared[-1:]
+    is_same = prod(shape) == prod(declared) and (has_rows or len(declared) == 1)
     return declared if is_same else tuple(shape)

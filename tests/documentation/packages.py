@@ -22,7 +22,7 @@ def families() -> str:
     rows = []
     for family in registry.families().values():
         head, _, note = _about(f"workers.models.{family.name}").partition(": ")
-        gguf = () if family.gguf is None else (family.gguf.architecture,)
+        gguf = () if family.gguf is None else family.gguf.architectures
         rows.append((head.rstrip("."), code(*family.architectures), code(*gguf), note.rstrip(".")))
     return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows)
 

@@ -221,6 +221,27 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         layer_types=["conv", "full_attention", "conv", "full_attention"],
         num_dense_layers=1,
     ),
+    # Two mixers in a row, an MLP, and experts in two groups.
+    "nemotron_h": lambda: hf.NemotronHConfig(
+        **COMMON,
+        layers_block_type=["mamba", "moe", "mamba", "attention", "mlp", "mamba", "moe"],
+        hidden_size=96,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=24,
+        intermediate_size=104,
+        ssm_state_size=20,
+        mamba_num_heads=6,
+        mamba_head_dim=24,
+        n_groups=3,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=72,
+        moe_shared_expert_intermediate_size=88,
+        n_group=2,
+        topk_group=1,
+        routed_scaling_factor=1.5,
+    ),
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
         **sizes(96, 6, 3, 104, head_dim=32, num_local_experts=5, num_experts_per_tok=2, sliding_window=16),

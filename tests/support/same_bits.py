@@ -156,6 +156,23 @@ _SIZES = {
         mamba_n_groups=2,
         mamba_d_state=24,
     ),
+    "nemotron_h": lambda more: hf.NemotronHConfig(
+        **checkpoints.COMMON | more,
+        layers_block_type=["mamba", "moe", "attention", "mlp"],
+        hidden_size=96,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        head_dim=16,
+        intermediate_size=96,
+        ssm_state_size=24,
+        mamba_num_heads=6,
+        mamba_head_dim=32,
+        n_groups=1,
+        n_routed_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+        moe_shared_expert_intermediate_size=72,
+    ),
     "lfm2": lambda more: hf.Lfm2Config(
         **checkpoints.sizes(96, 6, 3, 96, **more), layer_types=["conv", "full_attention"], conv_L_cache=4
     ),

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Block(Layer):
-    """A layer of attention, then one of an MLP, each with a norm before it and maybe one after it."""
+    """A layer of attention, then maybe one of an MLP, each with a norm before it and maybe one after it."""
 
     input_norm: Norm | NoNorm
     attention: Mixer
-    mlp_norm: Norm | NoNorm
-    mlp: FeedForward
+    mlp_norm: Norm | NoNorm | None
+    mlp: FeedForward | None
     post_attention_norm: Norm | None = None
     post_mlp_norm: Norm | None = None
 
@@ -38,6 +38,8 @@ class Block(Layer):
         b.add_all_reduce(
             residual, partial, eps=_eps(after), post_norm=_weight(after, part), bias=self.attention.bias(part)
         )
+        if self.mlp_norm is None or self.mlp is None:
+            return
         x = self.mlp_norm.forward(b, part, residual)
         partial, after = self.mlp.forward(b, part, x), self.post_mlp_norm
         b.add_all_reduce(residual, partial, eps=_eps(after), post_norm=_weight(after, part))

@@ -36,8 +36,9 @@ def aliased(declared: str, aliases: Aliases) -> str | None:
 
 def find_names(names: Collection[str], prefixes: tuple[str, ...], aliases: Aliases = ()) -> TensorNames:
     """Return the naming of a checkpoint with tensors of these `names`. Raises `OperatorError` without embeddings."""
+    saved = aliased(EMBEDDING, aliases)
     for prefix in prefixes:
-        if f"{prefix}{EMBEDDING}.weight" in names:
+        if f"{saved or prefix + EMBEDDING}.weight" in names:
             # Multimodal checkpoints nest it next to the language model.
             nested = f"{prefix.removesuffix('model.')}{HEAD}"
             has_nested = any(name.startswith(f"{nested}.") for name in names)

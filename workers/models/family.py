@@ -20,7 +20,7 @@ def without_experts(metadata: Fields, values: Values) -> Values:
 class GgufForm:
     """The form of a family in GGUF files.
 
-    `architecture` is what general.architecture says; where several families share that value,
+    `architecture` is what general.architecture says, or one of `others`; where several families share that value,
     `accepts(metadata)` decides whether a file is of this one. `values(metadata, values)` are fields of config.json that
     extend or replace `values`, the fields of every family; `rope(metadata)` does the same for rope_scaling.
     """
@@ -31,6 +31,12 @@ class GgufForm:
     rope: Callable[[Fields], Values] = lambda metadata: {}
     equal_value_length: bool = True  # values of heads are as long as keys
     pairs: bool = False  # rotated dimensions lie in pairs
+    others: tuple[str, ...] = ()
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """All values of general.architecture."""
+        return (self.architecture, *self.others)
 
 
 @dataclass(frozen=True)

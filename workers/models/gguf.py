@@ -78,7 +78,7 @@ def _stored(tensors: Sequence[ReaderTensor], decoder: Decoder, skipped: int) -> 
 def _as_config_json(
     file: GGUFFile, found: Sequence[ReaderTensor], metadata: Fields, form: GgufForm
 ) -> dict[str, object]:
-    name = form.architecture
+    name = metadata.text("general.architecture")
     tensors = {tensor.name: tensor for tensor in found}
     if "token_embd.weight" not in tensors:
         raise metadata.error("tensor token_embd.weight is missing; the file is not a language model")
@@ -117,7 +117,7 @@ def _end_ids(file: GGUFFile) -> list[object]:
 def _rope_scaling(
     tensors: Mapping[str, ReaderTensor], metadata: Fields, form: GgufForm, rotary: int
 ) -> dict[str, object] | None:
-    name = form.architecture
+    name = metadata.text("general.architecture")
     scaling = f"{name}.rope.scaling"
     length = metadata.values.get(f"{name}.context_length")
     original = metadata.values.get(f"{scaling}.original_context_length") or length

@@ -37,9 +37,9 @@ def gguf_family(architecture: str, metadata: Fields) -> Family:
     """Return the family of a GGUF file of `architecture` with that `metadata`; raises like `family_of`."""
     known = [family for family in families().values() if family.gguf is not None]
     for family, form in ((each, each.gguf) for each in known):
-        if form is not None and form.architecture == architecture and form.accepts(metadata):
+        if form is not None and architecture in form.architectures and form.accepts(metadata):
             return family
-    names = {family.gguf.architecture for family in known if family.gguf is not None}
+    names = {name for family in known if family.gguf is not None for name in family.gguf.architectures}
     raise _unsupported(architecture, metadata.where, sorted(names))
 
 

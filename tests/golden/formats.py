@@ -10,7 +10,8 @@ _LAYOUTS = (
     *("w4a16 asymmetric", "w4a16 act-order", "w8a16", "w8a8", "w8a8 asymmetric", "fp8 blocks", "fp8 rows"),
     *("fp8 tensor", "fp8 fixed activations", "fp8 fixed activations and cache", "w8a8 fixed activations", "w4a8"),
     *("w4a8 groups", "gptq groups of 16", "gptq 3 bits in groups of 16", "awq groups of 16", "w4a16 groups of 16"),
-    *("w8a16 groups of 16", "w8a8 groups of 16", "mxfp4"),
+    *("w8a16 groups of 16", "w8a8 groups of 16", "mxfp4", "modelopt fp8", "modelopt fp8 rows"),
+    "modelopt fp8 blocks",
 )
 _OF_EXPERTS = (("qwen2_moe", "awq"), ("qwen2_moe", "fp8 blocks"), ("deepseek", "w4a16"), ("deepseek", "w8a8"))
 # Two types in a file: that of the matrices, and that of the embedding where one follows.

@@ -4,7 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.published_writers import Values, Written, awq, fp8, gptq, integers, mxfp4, packed, with_input_scale
+from tests.support.published_writers import (
+    Values,
+    Written,
+    awq,
+    fp8,
+    fp8_blocks_of_four_dimensions,
+    gptq,
+    integers,
+    mxfp4,
+    packed,
+    with_input_scale,
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,7 @@ _FP8_TOKENS = _INT8_TOKENS | {"type": "float"}
 _FIXED = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 _INT4 = {"num_bits": 4, "type": "int", "strategy": "group"}
 _MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "symmetric": True, "group_size": 32}
+_MODELOPT = {"quant_method": "modelopt", "ignore": ["lm_head"], "producer": {"name": "modelopt", "version": "0.39"}}
 _AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "data_type": "int"}
 
 LAYOUTS: dict[str, Published] = {
@@ -223,4 +235,13 @@ LAYOUTS: dict[str, Published] = {
         lambda w: mxfp4(w, packed=True),
         "mxfp4",
     ),
+    "modelopt fp8": Published(
+        _MODELOPT | {"quant_algo": "FP8", "kv_cache_scheme": _FIXED},
+        lambda w: with_input_scale(fp8(w, block=None, per_row=False)),
+        "fp8",
+    ),
+    "modelopt fp8 rows": Published(
+        _MODELOPT | {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, lambda w: fp8(w, block=None), "fp8"
+    ),
+    "modelopt fp8 blocks": Published(_MODELOPT | {"quant_algo": "fp8_pb_wo"}, fp8_blocks_of_four_dimensions, "fp8"),
 }

@@ -165,6 +165,13 @@ def fp8(weight: Values, *, block: tuple[int, int] | None, per_row: bool = True, 
     return Written({"weight": codes, scale: stored}, values)
 
 
+def fp8_blocks_of_four_dimensions(weight: Values) -> Written:
+    """ModelOpt, FP8_PB_WO: scales of blocks of 128 x 128 as [n / 128, 1, k / 128, 1]."""
+    written = fp8(weight, block=(128, 128))
+    scales = written.tensors["weight_scale"][:, None, :, None].contiguous()
+    return Written(written.tensors | {"weight_scale": scales}, written.values)
+
+
 def mxfp4(weight: Values, *, packed: bool = False) -> Written:
     """OCP Microscaling Formats: `blocks` and `scales` as gpt-oss has them, or `packed` as compressed-tensors does."""
     n, k = weight.shape

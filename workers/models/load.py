@@ -15,7 +15,7 @@ from numaserve.workers.interface.files import is_there, read_json
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.own_head import has_own_head
-from numaserve.workers.models.config.quantization import left_out, read_quantization
+from numaserve.workers.models.config.quantization import left_out, read_quantization, with_quantization_file
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.config.saved import as_saved
 from numaserve.workers.models.gguf import gguf_config
@@ -80,7 +80,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
     path = files.path / "config.json"
     if not is_there(path):
         raise OperatorError(f"{path}: missing; give the folder of a complete checkpoint")
-    fields = Fields(read_json(path), str(path))
+    fields = with_quantization_file(Fields(read_json(path), str(path)), files.path)
     architectures = fields.values.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')

@@ -4,7 +4,9 @@ Every method has its own names for the same few settings; a file of this package
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from numaserve.workers.interface.files import is_there, read_json
 from numaserve.workers.layers.embedding import HEAD
 from numaserve.workers.layers.formats import units_of
 from numaserve.workers.layers.layer import Layer
@@ -19,6 +21,9 @@ from numaserve.workers.models.config.quantization_methods import (
     compressed_tensors,
     fp8,
     gptq,
+    has_fixed_inputs,
+    modelopt,
+    modelopt_settings,
     mxfp4,
 )
 from numaserve.workers.models.spec import ModelConfig
@@ -32,7 +37,18 @@ _METHODS: dict[str, Callable[[Fields], Rule]] = {
     "fp8": fp8,
     "mxfp4": mxfp4,
     "compressed-tensors": compressed_tensors,
+    "modelopt": modelopt,
 }
+_OWN_FILE = "hf_quant_config"  # of ModelOpt's older checkpoints
+
+
+def with_quantization_file(fields: Fields, folder: Path) -> Fields:
+    """Return the fields of the config.json of `folder` with a quantization that is in a file of its own. Raises
+    `OperatorError` for a file that cannot be read."""
+    path = folder / f"{_OWN_FILE}.json"
+    if _find(fields) is not None or not is_there(path):
+        return fields
+    return fields.with_values(**{_OWN_FILE: {"quant_method": "modelopt"} | read_json(path)})
 
 
 def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
@@ -55,15 +71,17 @@ def left_out(fields: Fields) -> tuple[str, ...]:
     found = _find(fields)
     if found is None:
         return ()
+    found = modelopt_settings(found)
     schemes = found.child("config_groups")
     activations = [schemes.child(name).child("input_activations").values for name in schemes.values]
     notes = []
-    if found.values.get("activation_scheme") == "static" or any(each.get("dynamic") is False for each in activations):
+    is_static = found.values.get("activation_scheme") == "static" or has_fixed_inputs(found)
+    if is_static or any(each.get("dynamic") is False for each in activations):
         notes.append(
             "the checkpoint's static activation scales are not used: activations are quantized dynamically or not at "
             "all, which is more exact"
         )
-    if found.has("kv_cache_scheme"):
+    if found.has("kv_cache_scheme") or found.has("kv_cache_quant_algo"):
         notes.append(
             "the checkpoint's KV cache scales are not used: --kv-cache-dtype sets the data type of the KV cache"
         )
@@ -87,7 +105,7 @@ def matrix_modules(decoder: Layer) -> list[str]:
 def _find(fields: Fields) -> Fields | None:
     text = fields.child("text_config")
     for holder in (fields, text):
-        for key in ("quantization_config", "compression_config"):
+        for key in ("quantization_config", "compression_config", _OWN_FILE):
             if holder.has(key):
                 return holder.child(key)
     return None

@@ -1,9 +1,9 @@
-"""e4m3 weights, as DeepSeek, Qwen and compressed-tensors (float-quantized) publish them.
+"""e4m3 weights, as DeepSeek, Qwen, compressed-tensors (float-quantized) and ModelOpt publish them.
 
 `weight` float8_e4m3fn [N, K] and its scales: `weight_scale_inv` [N / 128, K / 128], each rounded up, one for a block
 (DeepSeek's name; despite it, weights are multiplied by this scale); `weight_scale` [N, 1], or one for the whole tensor,
-or one for a block. weight = scale * value. `input_scale`, a fixed scale of activations, is left out: activations are
-not e4m3 here.
+or one for a block, of ModelOpt's [N / 128, 1, K / 128, 1]. weight = scale * value. `input_scale`, a fixed scale of
+activations, is left out: activations are not e4m3 here.
 """
 
 import numpy as np
@@ -29,7 +29,8 @@ _NAN = 0x7F
 def parts(stored: Stored, rows: int, columns: int) -> Parts:
     """The tensors of a matrix."""
     groups = group_count(columns, stored.file_group)
-    scales = Part(FLOAT_DTYPES, ((-(-rows // stored.block_rows), groups),))
+    blocks = -(-rows // stored.block_rows)
+    scales = Part(FLOAT_DTYPES, ((blocks, groups), (blocks, 1, groups, 1)))
     return {
         "weight": Part(("e4m3",), ((rows, columns),)),
         stored.scale: scale_part(rows, groups) if stored.block_rows == 1 else scales,
@@ -46,5 +47,6 @@ def decode(stored: Stored, tensors: Tensors, shape: tuple[int, int], rows: range
     if stored.block_rows == 1:
         scales = row_scales(tensors[stored.scale], shape[0], groups)[rows.start : rows.stop]
     else:
-        scales = floats(tensors[stored.scale])[np.arange(rows.start, rows.stop) // stored.block_rows]
+        of_blocks = floats(tensors[stored.scale]).reshape(-1, groups)
+        scales = of_blocks[np.arange(rows.start, rows.stop) // stored.block_rows]
     return CodedTensor(tensors["weight"].name, "fp8", codes, scales, whole_group(shape[1], stored.file_group))

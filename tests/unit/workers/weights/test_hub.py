@@ -66,7 +66,7 @@ def test_a_hub_id_is_downloaded_without_anything_that_holds_code(downloads: list
 
 def test_a_configuration_can_be_had_without_weights(downloads: list[tuple[str, list[str]]]) -> None:
     assert hub.resolve_model("deepseek-ai/DeepSeek-R1", weights=False) == Path("/cache/model")
-    assert downloads == [("deepseek-ai/DeepSeek-R1", ["config.json", "generation_config.json"])]
+    assert downloads == [("deepseek-ai/DeepSeek-R1", ["config.json", "generation_config.json", "hf_quant_config.json"])]
 
 
 @pytest.mark.parametrize(

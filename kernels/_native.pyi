@@ -92,8 +92,8 @@ class PackedMatrix:
     """
 
     def __init__(self, n: int, k: int, format: str = "bf16", group: int = 0, offsets: str = "none") -> None:
-        """Make a matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8, mxfp4 or iq4; the last five have a
-        `group` of 32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or minima. Raises
+        """Make a matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8, mxfp4, iq4 or nvfp4; the last six have
+        a `group` of 32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or minima. Raises
         ValueError for anything else."""
     def pack(
         self,
@@ -120,6 +120,7 @@ class PackedMatrix:
         codes: npt.NDArray[np.uint8],
         scales: npt.NDArray[np.float32],
         offsets: npt.NDArray[np.float32] | None,
+        factors: npt.NDArray[np.float32] | None = None,
         *,
         source_group: int,
         offsets_are_zeros: bool,
@@ -132,10 +133,11 @@ class PackedMatrix:
         """Copy rows, as `pack` does, of a tensor that is quantized already.
 
         `codes` [rows of the tensor, columns]: 0..15 for int4 and iq4, int8 + 128 for int8_group, the bits of int8,
-        of e4m3 and, for mxfp4, of e2m1.
+        of e4m3 and, for mxfp4 and nvfp4, of e2m1.
         `scales` and `offsets` [rows of the tensor, columns / source_group]: weight = scale * (code - offset), or scale
-        * code + offset, or without offsets scale * (code - 8 or 128). They are kept as fp16, of fp8 as fp32. Raises
-        ValueError when something does not fit, such as a source group that is not a multiple of the matrix's.
+        * code + offset, or without offsets scale * (code - 8 or 128). They are kept as fp16, of fp8 as fp32. `factors`
+        [rows of the tensor, 1] multiply all weights of a row of nvfp4, whose scales are numbers of e4m3 for 16 columns.
+        Raises ValueError when something does not fit, such as a source group that is not a multiple of the matrix's.
         """
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Return the values, [n, k]."""

@@ -48,8 +48,9 @@ void pack(PackedMatrix& matrix, Team& team, const Bytes& data, const std::string
 }
 
 void pack_codes(PackedMatrix& matrix, Team& team, const Codes& codes, const GroupValues& scales,
-                const std::optional<GroupValues>& offsets, int64_t source_group, bool offsets_are_zeros,
-                const Indices& rows, int64_t dst_row, int64_t first_col, int64_t panel_stride, int64_t panel_offset) {
+                const std::optional<GroupValues>& offsets, const std::optional<GroupValues>& factors,
+                int64_t source_group, bool offsets_are_zeros, const Indices& rows, int64_t dst_row, int64_t first_col,
+                int64_t panel_stride, int64_t panel_offset) {
   const auto tensor_rows = static_cast<int64_t>(codes.shape(0)), cols = static_cast<int64_t>(codes.shape(1));
   const auto fits = [&](const GroupValues& values) {
     return source_group > 0 && values.shape(0) == codes.shape(0) &&
@@ -58,12 +59,15 @@ void pack_codes(PackedMatrix& matrix, Team& team, const Codes& codes, const Grou
   if (!fits(scales) || (offsets && !fits(*offsets)))
     throw std::invalid_argument(
         "pack: scales and offsets must have a row for each weight row and a column for each group");
+  if (factors && (factors->shape(0) != codes.shape(0) || factors->shape(1) != 1))
+    throw std::invalid_argument("pack: there must be one factor for each weight row");
   const CodedSource source{
       .codes = codes.data(),
       .tensor_rows = tensor_rows,
       .scales = scales.data(),
       .offsets = offsets ? offsets->data() : nullptr,
       .kind = offsets_are_zeros ? Offsets::kZeros : Offsets::kMinima,
+      .factors = factors ? factors->data() : nullptr,
       .group = source_group,
       .rows = {
           .cols = cols, .rows = rows.data(), .num_rows = static_cast<int64_t>(rows.size()), .first_col = first_col}};
@@ -149,8 +153,9 @@ NB_MODULE(_native, m) {
       .def("pack", &pack, nb::arg("team"), nb::arg("data"), nb::arg("dtype"), nb::arg("source_cols"), nb::arg("rows"),
            nb::arg("dst_row"), nb::arg("first_col") = 0, nb::arg("panel_stride") = 1, nb::arg("panel_offset") = 0)
       .def("pack_codes", &pack_codes, nb::arg("team"), nb::arg("codes"), nb::arg("scales"), nb::arg("offsets").none(),
-           nb::kw_only(), nb::arg("source_group"), nb::arg("offsets_are_zeros"), nb::arg("rows"), nb::arg("dst_row"),
-           nb::arg("first_col") = 0, nb::arg("panel_stride") = 1, nb::arg("panel_offset") = 0)
+           nb::arg("factors").none() = nb::none(), nb::kw_only(), nb::arg("source_group"), nb::arg("offsets_are_zeros"),
+           nb::arg("rows"), nb::arg("dst_row"), nb::arg("first_col") = 0, nb::arg("panel_stride") = 1,
+           nb::arg("panel_offset") = 0)
       .def("to_numpy", &unpack)
       .def("buffer", &buffer)
       .def_prop_ro("n", &PackedMatrix::n)

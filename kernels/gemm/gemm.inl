@@ -150,6 +150,8 @@ inline void with_weights(const GemmArgs& g, Work&& work) {
       return g.widened ? work(Grouped<Mxfp4GroupValues>{}) : work(Grouped<Mxfp4Groups>{});
     case WeightFormat::kIq4:
       return g.widened ? work(Grouped<Iq4GroupValues>{}) : work(Grouped<Iq4Groups>{});
+    case WeightFormat::kNvfp4:
+      return work(Grouped<Nvfp4GroupValues>{});
   }
 }
 

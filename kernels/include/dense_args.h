@@ -21,9 +21,9 @@ struct PackedWeights {
   int64_t group;          // of grouped formats
   const std::byte* data;  // [n_panels / 2][k_tiles][2] tiles, or [n_panels / 2][groups] records
   int64_t n_panels;       // even
-  int64_t depth;          // k in whole tiles; in whole groups for formats with groups other than fp8
+  int64_t depth;          // k in whole tiles; in whole groups for formats with groups that take int8
   int64_t k_parts;        // see parts_of_k
-  const float* scales;    // [n_panels * 16] for int8, int4 and int8_group: the factor of a column's sums
+  const float* scales;    // [n_panels * 16] or null: the factor of a column's sums
   // int8 only, [n_panels * 16]: 128 times the sum of a column's weights. Sets whose activations are offset by 128
   // subtract it.
   const int32_t* corrections;
@@ -34,7 +34,7 @@ struct GemmArgs {
   const void* a;  // [m, b.depth]: bf16, or int8 as `quantize` writes it
   int64_t lda;    // in elements
   PackedWeights b;
-  bool widened;  // for groups other than fp8: `a` is bf16, codes are widened to bf16, and `depth` is in whole tiles
+  bool widened;  // for groups that take int8: `a` is bf16, codes are widened to bf16, and `depth` is in whole tiles
   Blocking blocking;
   int64_t m;
   const float* bias;      // [n_panels * 16] or null; added before the activation

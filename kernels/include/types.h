@@ -33,20 +33,28 @@ inline constexpr int kTileElements = kTileN * kTileK;
 // fp8: e4m3 (Micikevicius et al., 2022), with a scale for each output feature and group of k; activations are bf16.
 // mxfp4: e2m1 in groups of 32 whose scale is a power of two (OCP Microscaling Formats, 2023); otherwise like int4.
 // iq4: codes of 4 bits that stand for the integers of `kIq4`; otherwise like int4 without offsets.
-enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4, kIq4 };
+// nvfp4: e2m1 with a scale in e4m3 for each output feature and 16 of k, and a factor for each output feature. Widening
+// multiplies values by these scales: a product has six binary digits, and bf16 holds it. A group is a record of any of
+// the sizes; activations are bf16.
+enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4, kIq4, kNvfp4 };
 // The integers of IQ4_NL and IQ4_XS (ggml-common.h of llama.cpp).
 inline constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 [[gnu::always_inline]] constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
 [[gnu::always_inline]] constexpr bool takes_int8(WeightFormat format) {
-  return format != WeightFormat::kBf16 && format != WeightFormat::kFp8;
+  return format != WeightFormat::kBf16 && format != WeightFormat::kFp8 && format != WeightFormat::kNvfp4;
 }
 [[gnu::always_inline]] constexpr int64_t code_bits(WeightFormat format) {
-  if (format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4 || format == WeightFormat::kIq4) return 4;
+  if (format == WeightFormat::kInt4 || format >= WeightFormat::kMxfp4) return 4;
   return format == WeightFormat::kBf16 ? 16 : 8;
 }
-// Returns the bytes of a scale of a grouped format.
+inline constexpr int64_t kMxGroup = 32, kNvGroup = 16;
+// Returns the bytes of a scale of a grouped format, and the columns of k that share a scale.
 [[gnu::always_inline]] constexpr int64_t scale_bytes(WeightFormat format) {
-  return format == WeightFormat::kFp8 ? 4 : format == WeightFormat::kMxfp4 ? 1 : 2;
+  if (format == WeightFormat::kFp8) return 4;
+  return format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4 ? 1 : 2;
+}
+[[gnu::always_inline]] constexpr int64_t scale_depth(WeightFormat format, int64_t group) {
+  return format == WeightFormat::kNvfp4 ? kNvGroup : group;
 }
 [[gnu::always_inline]] constexpr bool has_half_scales(WeightFormat format) {
   return is_grouped(format) && scale_bytes(format) == 2;
@@ -54,7 +62,6 @@ inline constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13
 [[gnu::always_inline]] constexpr bool may_have_offsets(WeightFormat format) {
   return format == WeightFormat::kInt4 || format == WeightFormat::kInt8Group;
 }
-inline constexpr int64_t kMxGroup = 32;
 [[gnu::always_inline]] constexpr int64_t tile_depth(WeightFormat format) {
   return takes_int8(format) ? kTileDepth<int8_t> : kTileDepth<bf16>;
 }
@@ -63,10 +70,11 @@ inline constexpr int64_t kMxGroup = 32;
 enum class Offsets : int32_t { kNone, kZeros, kMinima };
 
 // The record of a grouped format, one for each pair of panels and group of k, in the order in which the GEMM reads
-// records. A record has lines of codes, alternately of the two panels, then their 32 scales, then their 32 offsets.
+// records. A record has lines of codes, alternately of the two panels, then their 32 scales (nvfp4: for each 16 of k),
+// then their 32 offsets.
 struct GroupLayout {
   int64_t lines;    // of 64 bytes of codes, for one panel
-  int64_t scales;   // offset in the record: fp16, for fp8 fp32, for mxfp4 the exponent of two plus 127
+  int64_t scales;   // offset in the record: fp16, for fp8 fp32, for mxfp4 the exponent of two plus 127, for nvfp4 e4m3
   int64_t offsets;  // offset in the record: fp16
   int64_t bytes;
 };
@@ -118,7 +126,7 @@ inline constexpr int kMaxTopK = 64;
 // `group` is 32, 64 or 128.
 [[gnu::always_inline]] constexpr GroupLayout group_layout(WeightFormat format, int64_t group, Offsets offsets) {
   const int64_t lines = group * code_bits(format) * kTileN / 8 / kLineBytes, scales = 2 * lines * kLineBytes;
-  const int64_t after = scales + 2 * kTileN * scale_bytes(format);
+  const int64_t after = scales + 2 * kTileN * scale_bytes(format) * (group / scale_depth(format, group));
   return {lines, scales, after, after + (offsets == Offsets::kNone ? 0 : 2 * kTileN * 2)};
 }
 

@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include "kernels/include/types.h"
+#include "kernels/simd/f32x16.h"
 
 namespace numaserve {
 namespace {
@@ -71,7 +72,17 @@ constexpr uint16_t bf16_bits(int value) {
   return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 127) << 7 | mantissa);
 }
 
+inline constexpr int kE4m3Bits = static_cast<int>(0x87f00000);  // the place of a sign and a magnitude in fp32
+
 #if defined(__AVX512VBMI__)
+// Returns the values of 16 codes of e4m3 that are numbers. The exponent bias is 7 instead of 127; a subnormal code is a
+// subnormal number until that is corrected.
+inline F32x16 e4m3_numbers(const uint8_t* p) {
+  const __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i bits = _mm512_and_si512(_mm512_slli_epi32(wide, 20), _mm512_set1_epi32(kE4m3Bits));
+  return {_mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f))};
+}
+
 inline void copy_line(const std::byte* codes, std::byte* out) { __builtin_memcpy(out, codes, kLineBytes); }
 
 // Widens a line of nibbles to two of bytes: the low ones, then the high ones, converted by `byte_of`.
@@ -160,6 +171,16 @@ inline void widen_nibble_values(const NibbleTable& values, const std::byte* code
   for (int i = 0; i < 4; ++i) _mm512_storeu_si512(out + i * kLineBytes, lines[i]);
 }
 
+// Multiplies pairs of bf16 by the scales of their 16 columns. bf16 must hold the products exactly.
+inline void scale_values(__m512 scales, __m512i (&pairs)[4]) {
+  const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  for (__m512i& pair : pairs) {
+    const __m512 first = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)), scales);
+    const __m512 second = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(pair, odd)), scales);
+    pair = _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(first), 16), _mm512_castps_si512(second));
+  }
+}
+
 // Magnitudes of codes minus 128 by the codes' own magnitude as signed bytes: 128 minus code, or 128 minus (256 minus
 // code). Only the lowest seven bits of code 128 count, and they equal those of code 0, so code 128 is zeroed
 // separately.
@@ -203,6 +224,15 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
   _mm512_storeu_si512(out + kLineBytes, odd);
 }
 #else
+inline F32x16 e4m3_numbers(const uint8_t* p) {
+  const auto half = [](const uint8_t* codes) {
+    const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+    const __m256i bits = _mm256_and_si256(_mm256_slli_epi32(wide, 20), _mm256_set1_epi32(kE4m3Bits));
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f));
+  };
+  return {half(p), half(p + 8)};
+}
+
 struct NibbleTable {
   static constexpr int kByteZero = 128;
   NibbleBytes bytes;  // the integers plus that zero

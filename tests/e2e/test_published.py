@@ -13,6 +13,7 @@ import torch
 import transformers as hf
 from numaserve.workers.interface.settings import ActivationDtype, WeightFormats
 from numaserve.workers.models.load import load_model_config
+from numaserve.workers.program.handles import INTEGER_GROUPS
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs
@@ -56,7 +57,7 @@ def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, *dt
     in_bf16 = distance(copy.deepcopy(model).to(torch.bfloat16))
     for activations in dtypes:
         delta, disagreements = in_bf16.mean_delta, in_bf16.disagreements
-        if native == "int8" or (native != "fp8" and activations == "int8"):
+        if native == "int8" or (native in INTEGER_GROUPS and activations == "int8"):
             unit = 0 if native == "int8" else min(group, 128)
             rounded = distance(play_inputs(copy.deepcopy(model), unit, head="lm_head" in stored))
             delta, disagreements = math.hypot(delta, rounded.mean_delta), max(disagreements, rounded.disagreements)
@@ -72,13 +73,13 @@ def test_a_published_layout_is_served(layout: str, tmp_path: Path) -> None:
     assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, *BOTH)
 
 
-@pytest.mark.parametrize("layout", ["gptq asymmetric", "awq", "w4a16", "w8a8", "fp8 blocks"])
+@pytest.mark.parametrize("layout", ["gptq asymmetric", "awq", "w4a16", "w8a8", "fp8 blocks", "modelopt nvfp4"])
 def test_experts_are_served_as_published(layout: str, tmp_path: Path) -> None:
     model = small_qwen2_moe()
     assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, *BOTH)
 
 
-@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
+@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks", "nvfp4"])
 def test_latents_are_served_as_published(layout: str, tmp_path: Path) -> None:
     model = small_deepseek()
     assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, "bf16")

@@ -54,6 +54,7 @@ def test_formats_may_differ_by_module() -> None:
     layers = {
         "model.layers.0.self_attn": {"quant_algo": "FP8"},
         "model.layers.1.mlp.experts": {"quant_algo": "FP8_PB_WO"},
+        "model.layers.1.mlp.experts.2": {"quant_algo": "NVFP4", "group_size": 16},
         "model.layers.1.mlp.experts.3.up_proj": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
     }
     stored = read(MIXED | {"quantized_layers": layers, "ignore": ["*.experts.0.*"]})
@@ -61,6 +62,7 @@ def test_formats_may_differ_by_module() -> None:
     assert {stored[f"layers.0.self_attn.{each}_proj"] for each in "qkvo"} == {TENSOR}
     assert stored["layers.1.mlp.experts.3.up_proj"] == TENSOR
     assert stored["layers.1.mlp.experts.3.down_proj"] == BLOCKS
+    assert stored["layers.1.mlp.experts.2.down_proj"].native == "nvfp4"
     assert not any(".experts.0." in name for name in stored)
 
 
@@ -92,7 +94,8 @@ def test_an_error_in_that_file_names_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
-        ({"quant_algo": "W4A16_AWQ"}, "supported values: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO"),
+        ({"quant_algo": "W4A16_AWQ"}, "supported values: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4"),
+        ({"quant_algo": "NVFP4", "group_size": 32}, "group_size=32 is not supported"),
         ({"quant_algo": None}, "quant_algo='NONE' is not supported"),
         ({"quant_algo": 8}, "quant_algo must be a string"),
         (MIXED, "quantized_layers is missing"),
@@ -117,6 +120,8 @@ def test_what_modelopt_has_and_we_do_not_is_one_clear_line(quantization: dict[st
         ({"quant_algo": "FP8_PB_WO", "kv_cache_quant_algo": "FP8"}, 1),
         ({"quant_algo": "fp8", "kv_cache_scheme": {"num_bits": 8}}, 2),
         (MIXED | {"quantized_layers": {"a": {"quant_algo": "FP8"}}}, 1),
+        ({"quant_algo": "NVFP4"}, 1),
+        ({"quant_algo": "W4A16_NVFP4"}, 0),
     ],
 )
 def test_fixed_scales_that_are_left_out_are_told(quantization: dict[str, Any], notes: int) -> None:

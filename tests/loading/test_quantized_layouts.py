@@ -54,7 +54,7 @@ def test_a_layout_decodes_to_what_was_written(name: str, tmp_path: Path) -> None
         coded = matrix.decode(rows)
         assert coded.format == stored.file_codes
         assert coded.codes.shape == (len(rows), SHAPE[1])
-        assert coded.group % 32 == 0 or not published.exact
+        assert coded.group % 32 == 0 or not published.exact or stored.native == "nvfp4"
         assert coded.scales.shape == (len(rows), -(-SHAPE[1] // coded.group))
         has_offsets = stored.has_zeros or stored.has_minima or stored.reordered
         assert (coded.offsets is not None) == (has_offsets or (stored.source_group > 0 and not stored.symmetric))

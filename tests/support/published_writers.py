@@ -172,6 +172,30 @@ def fp8_blocks_of_four_dimensions(weight: Values) -> Written:
     return Written(written.tensors | {"weight_scale": scales}, written.values)
 
 
+def nvfp4(weight: Values, *, modelopt: bool = False, factor: float = 0.0) -> Written:
+    """NVFP4 as compressed-tensors writes it, or ModelOpt. `factor` multiplies all weights; by default, it makes the
+    largest scale the largest number of e4m3."""
+    n, k = weight.shape
+    groups = weight.reshape(n, -1, 16)
+    peaks = np.abs(groups).max(axis=2)
+    # compressed-tensors stores its inverse, by which weights are divided.
+    divisor = np.float32(1 / factor if factor else 448 * 6 / peaks.max())
+    whole = np.float32(1) / divisor
+    scales = torch.from_numpy(peaks / 6 / whole).to(torch.float8_e4m3fn)
+    wide = scales.float().numpy()[:, :, None]
+    scaled = np.divide(groups, wide * whole, out=np.zeros_like(groups), where=wide > 0)
+    nearest = np.abs(np.abs(scaled)[..., None] - _E2M1_MAGNITUDES).argmin(axis=-1)
+    codes = (nearest + 8 * (scaled < 0)).astype(np.uint8).reshape(n, k)
+    signs = np.where(scaled < 0, -1.0, 1.0)
+    values = (_E2M1_MAGNITUDES[nearest] * signs * wide.astype(np.float64) * np.float64(whole)).reshape(n, k)
+    stored = torch.from_numpy(codes[:, 0::2] | codes[:, 1::2] << 4)
+    if modelopt:
+        tensors = {"weight": stored, "weight_scale": scales, "weight_scale_2": torch.tensor(whole)}
+    else:
+        tensors = {"weight_packed": stored, "weight_scale": scales, "weight_global_scale": torch.tensor([divisor])}
+    return Written(tensors, values.astype(np.float32))
+
+
 def mxfp4(weight: Values, *, packed: bool = False) -> Written:
     """OCP Microscaling Formats: `blocks` and `scales` as gpt-oss has them, or `packed` as compressed-tensors does."""
     n, k = weight.shape

@@ -19,6 +19,7 @@ StoredKinds = tuple[Stored | None, ...]
 GROUPS = (128, 64, 32)
 GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
 _WHOLE_NUMBERS = frozenset({"int4", "iq4", "int8_group"})  # codes of all are codes of the last
+_NVFP4_GROUP = 16  # columns of a scale; the groups of the packed matrix may begin at any of these
 # Groups of weights that are quantized while loading: in 4 bits smaller ones lose less than their scales cost.
 _OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}
 # The format of what latent attention absorbs, whatever the other matrices are quantized to: in 8 bits and groups it
@@ -123,6 +124,8 @@ def _published(stored: Sequence[Stored | None], first_col: int) -> MatrixFormat:
         return BF16
     if natives == {"int8"}:
         return MatrixFormat("int8")
+    if natives == {"nvfp4"}:
+        return MatrixFormat("nvfp4", GROUPS[0]) if first_col % _NVFP4_GROUP == 0 else BF16
     group = GROUPS[0]
     for part in parts:
         group = _group(part.group or group, first_col, group)

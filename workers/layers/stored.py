@@ -14,8 +14,11 @@ BlockLayout = Literal[
     "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"
 ]
 # "gptq" has zero points minus one, "gptq_v2" has them as they are.
-Layout = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "gpt_oss", "mxfp4_packed", BlockLayout]
-CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4"]
+Layout = Literal[
+    *("gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "gpt_oss", "mxfp4_packed", "nvfp4_packed", "modelopt_nvfp4"),
+    BlockLayout,
+]
+CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4", "nvfp4"]
 
 ROW = 0  # in place of a group: one scale for the whole row
 REQUANTIZED_GROUP = 32

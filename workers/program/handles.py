@@ -7,9 +7,10 @@ from numaserve.workers.interface.settings import ActivationDtype, WeightFormat
 from numaserve.workers.program.rope import RopeConfig
 
 Offsets = Literal["none", "zeros", "minima"]
-KeptFormat = WeightFormat | Literal["mxfp4", "iq4"]  # nothing is quantized to these while loading
-FOUR_BITS: frozenset[KeptFormat] = frozenset({"int4", "mxfp4", "iq4"})
-INTEGER_GROUPS: frozenset[KeptFormat] = FOUR_BITS | {"int8_group"}  # they take activations in int8 or bf16
+KeptFormat = WeightFormat | Literal["mxfp4", "iq4", "nvfp4"]  # nothing is quantized to these while loading
+FOUR_BITS: frozenset[KeptFormat] = frozenset({"int4", "mxfp4", "iq4", "nvfp4"})
+# They take activations in int8 or bf16.
+INTEGER_GROUPS: frozenset[KeptFormat] = FOUR_BITS - {"nvfp4"} | {"int8_group"}
 
 _SCALE_BYTES: dict[KeptFormat, int] = {"fp8": 4, "mxfp4": 1}
 
@@ -18,6 +19,7 @@ TILE_COLUMNS = 32
 INT8_TILE_COLUMNS = 64
 MATRIX_PAD = 32  # rows and columns of packed matrices are padded to this
 BF16_BYTES = 2
+_NVFP4_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
 
     int8 has a scale and a correction, 4 bytes each, for each output feature; the formats with groups have a scale, and
     maybe an offset, of 2 bytes for each output feature and group, and 4 bytes more for each output feature; fp8 has a
-    scale of 4 bytes for each output feature and group, mxfp4 of one byte.
+    scale of 4 bytes for each output feature and group, mxfp4 of one byte. nvfp4 has a scale of one byte for each output
+    feature and 16 columns, and 4 bytes for each output feature.
     """
     n, group = round_up(n, MATRIX_PAD), made.group
     if made.format == "bf16":
@@ -53,6 +56,8 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
         return n * (round_up(k, INT8_TILE_COLUMNS) + 8)
     groups = -(-round_up(k, MATRIX_PAD) // group)
     codes = group // 2 if made.format in FOUR_BITS else group
+    if made.format == "nvfp4":
+        return n * (groups * (codes + group // _NVFP4_GROUP) + 4)
     if made.format in _SCALE_BYTES:
         return n * groups * (codes + _SCALE_BYTES[made.format])
     return n * (groups * (codes + (2 if made.offsets == "none" else 4)) + 4)

@@ -159,6 +159,7 @@ class Packer:
                 np.ascontiguousarray(coded.codes),
                 np.ascontiguousarray(coded.scales),
                 offsets,
+                coded.factors,
                 source_group=coded.group,
                 offsets_are_zeros=coded.offsets_are_zeros,
                 rows=rows,

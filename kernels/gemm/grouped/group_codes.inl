@@ -45,6 +45,13 @@ using Mxfp4GroupValues = TableGroupValues<WeightFormat::kMxfp4, kE2m1Values>;
 using Mxfp4GroupTwice = TableGroupValues<WeightFormat::kMxfp4, kE2m1Twice>;  // integers, too
 using Iq4Groups = TableGroups<WeightFormat::kIq4, kIq4Bytes, kIq4Zero>;
 using Iq4GroupValues = TableGroupValues<WeightFormat::kIq4, kIq4Values>;
+// Values of e2m1, multiplied by the scales of their columns.
+struct Nvfp4GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kNvfp4;
+  static constexpr const NibbleTable& kTable = kE2m1Values;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 4, kZero = 0;
+};
 struct Int8GroupValues {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
   using Element = bf16;
@@ -57,6 +64,15 @@ struct E4m3GroupValues {
 };
 template <class Codes>
 inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
+
+// Whether scales belong to the values that codes are widened to.
+template <class Codes>
+inline constexpr bool kScalesValues = Codes::kFormat == WeightFormat::kNvfp4;
+// Returns the scales, in such a format, of the columns of half a pair of panels at a line of codes, which has eight of
+// k.
+inline const uint8_t* line_scales(const GroupLayout& layout, const std::byte* record, int64_t line, int half) {
+  return reinterpret_cast<const uint8_t*>(record + layout.scales) + (line / (kNvGroup / 8) * 2 + half) * kTileN;
+}
 
 // Returns the records of a pair of panels, one for each group.
 inline const std::byte* pair_records(const PackedWeights& b, const GroupLayout& layout, int64_t panel) {
@@ -73,6 +89,8 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
                                   int half) {
   if constexpr (Codes::kFormat == WeightFormat::kFp8) {
     return {F32x16::load(reinterpret_cast<const float*>(record + layout.scales) + half * kTileN), F32x16::zero()};
+  } else if constexpr (kScalesValues<Codes>) {
+    return {F32x16::set1(1.0f), F32x16::zero()};
   } else if constexpr (Codes::kFormat == WeightFormat::kMxfp4) {
     const F32x16 scale = F32x16::load_powers(reinterpret_cast<const uint8_t*>(record + layout.scales) + half * kTileN);
     constexpr bool kTwice = kWholeNumbers<Codes> || std::is_same_v<Codes, Mxfp4GroupTwice>;

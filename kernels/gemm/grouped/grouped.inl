@@ -1,7 +1,8 @@
 // Products with weights in groups of k that have their own scales. With many rows, the codes of a block of groups are
 // widened once to tiles in the L1 cache, and all rows pass by these tiles. A group's part is scaled when its sum is
 // finished: the sum within a group has the exact values of the codes, in int32 or fp32. Scaling the weights instead
-// would round them to bf16 and cost four times the instructions per weight.
+// would round them to bf16 and cost four times the instructions per weight. nvfp4 pays these instructions: its scaled
+// weights are exact, and its groups of 16 are half a tile of bf16.
 #pragma once
 
 #include "kernels/gemm/grouped/group_codes.inl"
@@ -27,8 +28,8 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const int64_t count = groups.end - first < block ? groups.end - first : block;
     for (int64_t i = 0; i < 2 * count; ++i) {
-      const std::byte* codes = records + (first + i / 2) * layout.bytes + i % 2 * kLineBytes;
-      widen_panel<Codes>(codes, layout.lines, scratch.tiles + i * panel_bytes);
+      const std::byte* record = records + (first + i / 2) * layout.bytes;
+      widen_panel<Codes>(layout, record, static_cast<int>(i % 2), scratch.tiles + i * panel_bytes);
     }
     multiply_scaled<Codes>(g, layout, row, rows, panel, {first, first + count}, scratch, c);
   }

@@ -79,8 +79,8 @@ struct GroupPipe {
     std::byte* out = tiles + tile * 2 * kTileBytes;
     unrolled<kPairs>([&]<int pair>() NUMASERVE_INLINE {
       constexpr int64_t kAt = pair * 2 * kLineBytes, kTo = pair * Codes::kLinesPerCode * kLineBytes;
-      widen_line(Codes{}, codes + kAt, out + kTo);
-      widen_line(Codes{}, codes + kAt + kLineBytes, out + kTo + kTileBytes);
+      widen_codes<Codes>(layout, record, tile * kPairs + pair, 0, out + kTo);
+      widen_codes<Codes>(layout, record, tile * kPairs + pair, 1, out + kTo + kTileBytes);
       fetch(codes + kAt);
       fetch(codes + kAt + kLineBytes);
     });

@@ -100,6 +100,23 @@ struct CodeOperands<E4m3GroupValues> {
   }
 };
 
+template <>
+struct CodeOperands<Nvfp4GroupValues> : CodeOperands<Mxfp4GroupValues> {};
+
+// Multiplies values by the scales of their columns, if these belong to the values.
+template <class Codes>
+NUMASERVE_INLINE inline Columns with_scales(const Columns& values, [[maybe_unused]] const uint8_t* scales) {
+  if constexpr (kScalesValues<Codes>) {
+    const F32x16 scale = e4m3_numbers(scales);
+    const auto product = [](__m256i x, __m256 by) {
+      return _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(x), by));
+    };
+    return {product(values.low, scale.lo), product(values.high, scale.hi)};
+  } else {
+    return values;
+  }
+}
+
 // The operand type that activations are packed as.
 template <class Codes>
   requires(sizeof(typename Codes::Element) == 1)
@@ -115,15 +132,18 @@ template <class Codes>
 using GroupSums = std::conditional_t<kWholeNumbers<Codes>, Int32Sums, Fp32Sums>;
 
 // Adds the products of one or more lines of codes, of one panel or both, from `codes` on. Lines of a panel are two
-// lines apart. `a`: the activations.
+// lines apart. `scales`: of the first panel, see `line_scales`. `a`: the activations.
 template <class Codes, int kRows, int kPanels, int kLinesOf, class Sums>
-NUMASERVE_INLINE inline void add_lines(const std::byte* codes, const ActivationWord* a, Sums (&sums)[kRows * kPanels]) {
+NUMASERVE_INLINE inline void add_lines(const std::byte* codes, const uint8_t* scales, const ActivationWord* a,
+                                       Sums (&sums)[kRows * kPanels]) {
+  static_assert(!kScalesValues<Codes> || kLinesOf == 1);
   using Operands = CodeOperands<Codes>;
   unrolled<kLinesOf * kPanels>([&]<int l>() NUMASERVE_INLINE {
     constexpr int line = l / kPanels, p = l % kPanels;
     const Columns raw = load_line(codes + (2 * line + p) * kLineBytes);
     unrolled<Operands::kOperands>([&]<int i>() NUMASERVE_INLINE {
-      const Columns columns = widened(raw, [](__m256i x) { return Operands::template widen<i>(x); });
+      const Columns values = widened(raw, [](__m256i x) { return Operands::template widen<i>(x); });
+      const Columns columns = with_scales<Codes>(values, scales + p * kTileN);
       unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
         sums[r * kPanels + p].add(_mm256_set1_epi32(a[(line * Operands::kOperands + i) * kRows + r]), columns);
       });
@@ -131,28 +151,30 @@ NUMASERVE_INLINE inline void add_lines(const std::byte* codes, const ActivationW
   });
 }
 
-// Multiplies codes of a group, of one panel or both, by the rows of a pass. `kAhead`: prefetches as many lines from
-// `ahead`.
+// Multiplies codes of a group, of one panel or both, from panel `half` on, by the rows of a pass. `kAhead`: prefetches
+// as many lines from `ahead`.
 template <class Codes, int kRows, int kPanels, bool kAhead, class Sums>
-NUMASERVE_INLINE inline void add_codes(const std::byte* codes, int64_t lines, const std::byte* ahead,
-                                       const ActivationWord* a, Sums (&sums)[kRows * kPanels]) {
+NUMASERVE_INLINE inline void add_codes(const GroupLayout& layout, const std::byte* record, int half,
+                                       const std::byte* ahead, const ActivationWord* a, Sums (&sums)[kRows * kPanels]) {
   using Operands = CodeOperands<Codes>;
   constexpr bool kNarrow = requires { requires Operands::kFits > 0; };
   constexpr int kTogether = [] {
     if constexpr (kNarrow) return Operands::kFits;
     return Operands::kOperands > 4 ? 1 : 2;
   }();
-  for (int64_t line = 0; line < lines; line += kTogether) {
+  const std::byte* codes = record + half * kLineBytes;
+  for (int64_t line = 0; line < layout.lines; line += kTogether) {
+    const uint8_t* scales = line_scales(layout, record, line, half);
     if constexpr (kAhead)
       unrolled<kTogether * kPanels>(
           [&]<int i>() NUMASERVE_INLINE { prefetch_first(ahead + (line * kPanels + i) * kLineBytes); });
     if constexpr (kNarrow) {
       Int16Sums some[kRows * kPanels];
       unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE { some[i] = Int16Sums::zero(); });
-      add_lines<Codes, kRows, kPanels, kTogether>(codes, a, some);
+      add_lines<Codes, kRows, kPanels, kTogether>(codes, scales, a, some);
       unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE { some[i].add_to(sums[i]); });
     } else {
-      add_lines<Codes, kRows, kPanels, kTogether>(codes, a, sums);
+      add_lines<Codes, kRows, kPanels, kTogether>(codes, scales, a, sums);
     }
     codes += 2 * kTogether * kLineBytes;
     a += kTogether * Operands::kOperands * kRows;
@@ -200,7 +222,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
           sums[i] = Sums::zero();
       });
       const std::byte* fetched = ahead + half * p.layout.lines * kLineBytes;
-      add_codes<Codes, kRows, kPanels, kAhead>(record + half * kLineBytes, p.layout.lines, fetched, a, sums);
+      add_codes<Codes, kRows, kPanels, kAhead>(p.layout, record, half, fetched, a, sums);
       unrolled<kPanels>([&]<int panel>() NUMASERVE_INLINE {
         add_group<Codes, kOffsets, kRows, kPanels, panel>(p, group, half + panel, x, sums, c);
       });
@@ -214,11 +236,12 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
 
 // Widens codes of a panel of a group to fp32, [k][16]: codes in bf16 would have to be widened again in each pass.
 template <class Codes>
-NUMASERVE_FLAT inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
-  for (int64_t line = 0; line < lines; ++line, codes += 2 * kLineBytes) {
-    const Columns raw = load_line(codes);
+NUMASERVE_FLAT inline void widen_panel(const GroupLayout& layout, const std::byte* record, int half, std::byte* out) {
+  for (int64_t line = 0; line < layout.lines; ++line) {
+    const Columns raw = load_line(record + (2 * line + half) * kLineBytes);
     unrolled<CodeOperands<Codes>::kOperands>([&]<int i>() NUMASERVE_INLINE {
-      const Columns columns = widened(raw, [](__m256i x) { return CodeOperands<Codes>::template widen<i>(x); });
+      const Columns values = widened(raw, [](__m256i x) { return CodeOperands<Codes>::template widen<i>(x); });
+      const Columns columns = with_scales<Codes>(values, line_scales(layout, record, line, half));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), columns.low);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out) + 1, columns.high);
       out += kLineBytes;

@@ -50,11 +50,28 @@ struct CodeLine<TableGroupValues<kOf, kTable, kZero>> {
   NUMASERVE_INLINE explicit CodeLine(__m512i codes) { widen_nibble_values(kTable, codes, operand); }
 };
 template <>
+struct CodeLine<Nvfp4GroupValues> : CodeLine<Mxfp4GroupValues> {
+  NUMASERVE_INLINE CodeLine(__m512i codes, F32x16 scales) : CodeLine<Mxfp4GroupValues>(codes) {
+    scale_values(scales.v, operand);
+  }
+};
+template <>
 struct CodeLine<Int8GroupValues> {
   static constexpr int kOperands = 2;
   __m512i operand[kOperands];
   NUMASERVE_INLINE explicit CodeLine(__m512i codes) { widen_int8_values(codes, operand[0], operand[1]); }
 };
+
+// Returns a line of codes of half a pair of panels.
+template <class Codes>
+NUMASERVE_INLINE inline CodeLine<Codes> code_line(const GroupLayout& layout, const std::byte* record, int64_t line,
+                                                  int half) {
+  const __m512i codes = _mm512_loadu_si512(record + (2 * line + half) * kLineBytes);
+  if constexpr (kScalesValues<Codes>)
+    return CodeLine<Codes>(codes, e4m3_numbers(line_scales(layout, record, line, half)));
+  else
+    return CodeLine<Codes>(codes);
+}
 
 // The results of a pass: in registers if the sums leave enough free, otherwise in the first-level cache.
 template <int kRows>
@@ -122,7 +139,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
     for (int64_t line = 0; line < p.layout.lines; line += 2) {
       unrolled<4>([&]<int step>() NUMASERVE_INLINE {
         constexpr int half = step % 2, first = step / 2 * Line::kOperands;
-        const Line columns(_mm512_loadu_si512(record + (2 * line + step) * kLineBytes));
+        const Line columns = code_line<Codes>(p.layout, record, line + step / 2, half);
         if constexpr (kAhead) prefetch_first(ahead + (2 * line + step) * kLineBytes);
         unrolled<Line::kOperands>([&]<int i>() NUMASERVE_INLINE {
           unrolled<kRows>([&]<int r>()
@@ -154,11 +171,22 @@ inline void widen_line(TableGroupValues<kOf, kTable, kZero>, const std::byte* co
 inline void widen_line(Int8GroupValues, const std::byte* codes, std::byte* out) { widen_int8_values(codes, out); }
 inline void widen_line(E4m3GroupValues, const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
 
+// Widens a line of codes of half a pair of panels.
+template <class Codes>
+NUMASERVE_INLINE inline void widen_codes(const GroupLayout& layout, const std::byte* record, int64_t line, int half,
+                                         std::byte* out) {
+  if constexpr (kScalesValues<Codes>) {
+    const auto columns = code_line<Codes>(layout, record, line, half);
+    for (int i = 0; i < columns.kOperands; ++i) _mm512_storeu_si512(out + i * kLineBytes, columns.operand[i]);
+  } else {
+    widen_line(Codes{}, record + (2 * line + half) * kLineBytes, out);
+  }
+}
 // Widens codes of a panel of a group to bf16 tiles.
 template <class Codes>
-inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
-  for (int64_t line = 0; line < lines; ++line)
-    widen_line(Codes{}, codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
+inline void widen_panel(const GroupLayout& layout, const std::byte* record, int half, std::byte* out) {
+  for (int64_t line = 0; line < layout.lines; ++line)
+    widen_codes<Codes>(layout, record, line, half, out + line * Codes::kLinesPerCode * kLineBytes);
 }
 template <class Codes>
 inline int64_t widened_panel_bytes(int64_t group) {

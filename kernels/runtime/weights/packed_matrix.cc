@@ -21,7 +21,7 @@
 namespace numaserve {
 namespace {
 
-constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8", "mxfp4", "iq4"};
+constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8", "mxfp4", "iq4", "nvfp4"};
 constexpr std::string_view kOffsetNames[] = {"none", "zeros", "minima"};
 
 template <class T, size_t kCount>
@@ -81,6 +81,15 @@ bool is_power_of_two(float scale) {
 }
 uint8_t exponent_byte(float scale) { return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23); }
 
+// Returns the code of a number of e4m3, and -1 for any other. The exponent biases differ by 120; a subnormal number of
+// e4m3 becomes one of fp32.
+int e4m3_code(float scale) {
+  const float moved = scale * 0x1p-120f;
+  const auto bits = std::bit_cast<uint32_t>(moved), magnitude = bits & 0x7fffffff;
+  if (moved * 0x1p120f != scale || bits % (1u << 20) != 0 || magnitude >= 0x7fu << 20) return -1;
+  return static_cast<int>(magnitude >> 20 | bits >> 31 << 7);
+}
+
 // Returns a power of two that moves a row's scales to where fp16 is most precise. Scales of bf16 checkpoints may be too
 // small for fp16; they then keep all of their bits. Scales of fp16 checkpoints keep theirs anyway.
 float row_exponent(const std::vector<float>& scales, const std::vector<float>& minima) {
@@ -103,7 +112,8 @@ struct PackedMatrix::Row {
   std::vector<bf16> values;    // with the same space
   std::vector<uint8_t> codes;  // in k order
   std::vector<float> scales, offsets;
-  int32_t sum = 0;  // of int8 codes
+  float factor = 1.0f;  // of nvfp4
+  int32_t sum = 0;      // of int8 codes
 
   void resize_codes(int64_t count, int64_t groups) {
     codes.assign(static_cast<size_t>(count), 0);
@@ -203,7 +213,7 @@ void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& tar
 void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
   const int64_t bytes_of_row = row_bytes(source);
   check_rows(source.rows, k_, source_block(source.type).values, bytes_of_row > 0 ? source.bytes / bytes_of_row : 0);
-  if (format_ == WeightFormat::kMxfp4 || format_ == WeightFormat::kIq4)
+  if (format_ >= WeightFormat::kMxfp4)
     throw std::invalid_argument("pack: weights cannot be quantized to " + std::string(weight_format_name(format_)));
   const bool coded = group_ == kSourceBlock && keeps_codes(source.type, format_, offsets_);
   require(coded || offsets_ == Offsets::kNone, "pack: quantizing weights with offsets (zero points) is not supported");
@@ -236,7 +246,7 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
 }
 
 void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackTarget& target) {
-  const int64_t unit = is_grouped(format_) ? group_ : source.group;
+  const int64_t unit = is_grouped(format_) ? scale_depth(format_, group_) : source.group;
   require(format_ != WeightFormat::kBf16, "pack: quantized weights cannot be packed as bf16");
   require(source.group > 0 && source.group % unit == 0,
           "pack: the group size of the tensor must be a multiple of the group size of the matrix");
@@ -249,10 +259,11 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
   require(source.offsets == nullptr || source.kind == offsets_ ||
               (source.kind == Offsets::kZeros && offsets_ == Offsets::kMinima),
           "pack: the tensor has offsets (zero points) of a kind that the matrix was not created for");
+  require(source.factors == nullptr || format_ == WeightFormat::kNvfp4, "pack: only nvfp4 weights have factors");
   const int64_t source_groups = ceil_div(source.rows.cols, source.group);
   const int64_t room = format_ == WeightFormat::kInt8 ? depth_ : round_up(k_, group_);
   const auto zero = static_cast<float>(format_ == WeightFormat::kInt4 ? 8 : 128);
-  std::atomic<bool> powers{true};
+  std::atomic<bool> powers{true}, numbers{true};
   pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
     const int64_t from = source.rows.rows[index];
     const uint8_t* codes = source.codes + from * source.rows.cols + source.rows.first_col;
@@ -264,14 +275,17 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
       for (const uint8_t code : row.codes) row.sum += static_cast<int8_t>(code);
       return;
     }
-    row.scales.resize(static_cast<size_t>(groups()));
+    row.scales.assign(static_cast<size_t>(room / unit), 0.0f);
     row.offsets.resize(offsets_ == Offsets::kNone ? 0 : row.scales.size());
-    for (int64_t group = 0; group < groups(); ++group) {
-      const int64_t at = from * source_groups + (source.rows.first_col + group * group_) / source.group;
+    row.factor = source.factors == nullptr ? 1.0f : source.factors[from];
+    for (int64_t group = 0; group < ceil_div(k_, unit); ++group) {
+      const int64_t at = from * source_groups + (source.rows.first_col + group * unit) / source.group;
       const auto to = static_cast<size_t>(group);
       row.scales[to] = source.scales[at];
       if (format_ == WeightFormat::kMxfp4 && !is_power_of_two(row.scales[to]))
         powers.store(false, std::memory_order_relaxed);
+      if (format_ == WeightFormat::kNvfp4 && e4m3_code(row.scales[to]) < 0)
+        numbers.store(false, std::memory_order_relaxed);
       if (offsets_ == Offsets::kNone) continue;
       const float offset = source.offsets == nullptr ? zero : source.offsets[at];
       const bool as_zero = source.offsets == nullptr || source.kind == Offsets::kZeros;
@@ -279,6 +293,7 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
     }
   });
   require(powers, "pack: a scale of mxfp4 weights is not a power of two");
+  require(numbers, "pack: a scale of nvfp4 weights is not a number of e4m3");
 }
 
 // Writes codes to the bytes of the lines, and scales to their places.
@@ -296,19 +311,22 @@ void PackedMatrix::finish(Row& row, int64_t column) {
 
 void PackedMatrix::store_groups(const Row& row, int64_t column) {
   const bool halves = has_half_scales(format_), minima = offsets_ == Offsets::kMinima;
-  const float unit = halves ? row_exponent(row.scales, minima ? row.offsets : std::vector<float>()) : 1.0f;
-  if (halves) scales()[column] = unit;
-  for (int64_t group = 0; group < groups(); ++group) {
-    std::byte* here = record(column / kTileN, group);
+  const float unit = halves ? row_exponent(row.scales, minima ? row.offsets : std::vector<float>()) : row.factor;
+  if (column_bytes() > 0) scales()[column] = unit;
+  const int64_t each = group_ / scale_depth(format_, group_);
+  for (int64_t group = 0; group < groups() * each; ++group) {
+    std::byte* here = record(column / kTileN, group / each);
+    const int64_t lane = group % each * 32 + column % 32;
     const float scale = row.scales[static_cast<size_t>(group)];
     if (!halves) {
       if (format_ == WeightFormat::kFp8)
-        reinterpret_cast<float*>(here + layout_.scales)[column % 32] = scale;
+        reinterpret_cast<float*>(here + layout_.scales)[lane] = scale;
       else
-        reinterpret_cast<uint8_t*>(here + layout_.scales)[column % 32] = exponent_byte(scale);
+        reinterpret_cast<uint8_t*>(here + layout_.scales)[lane] =
+            format_ == WeightFormat::kMxfp4 ? exponent_byte(scale) : static_cast<uint8_t>(e4m3_code(scale));
       continue;
     }
-    reinterpret_cast<uint16_t*>(here + layout_.scales)[column % 32] = to_half(scale / unit);
+    reinterpret_cast<uint16_t*>(here + layout_.scales)[lane] = to_half(scale / unit);
     if (offsets_ != Offsets::kNone)
       reinterpret_cast<uint16_t*>(here + layout_.offsets)[column % 32] =
           to_half(row.offsets[static_cast<size_t>(group)] / (minima ? unit : 1.0f));
@@ -341,6 +359,10 @@ float PackedMatrix::group_value(int64_t row, int64_t col, uint8_t code) const {
   if (format_ == WeightFormat::kMxfp4) {
     const int exponent = reinterpret_cast<const uint8_t*>(here + layout_.scales)[row % 32];
     return std::ldexp(e2m1_value(code), exponent - 127);
+  }
+  if (format_ == WeightFormat::kNvfp4) {
+    const int64_t lane = col % group_ / kNvGroup * 32 + row % 32;
+    return e4m3_value(reinterpret_cast<const uint8_t*>(here + layout_.scales)[lane]) * e2m1_value(code) * scales()[row];
   }
   const auto half = [&](int64_t at) { return from_half(reinterpret_cast<const uint16_t*>(here + at)[row % 32]); };
   const float scale = half(layout_.scales) * scales()[row], value = static_cast<float>(code);

@@ -11,7 +11,7 @@
 
 namespace numaserve {
 
-// bf16, int8, int4, int8_group, fp8, mxfp4 or iq4. Throws std::invalid_argument for another name.
+// bf16, int8, int4, int8_group, fp8, mxfp4, iq4 or nvfp4. Throws std::invalid_argument for another name.
 WeightFormat weight_format(std::string_view name);
 std::string_view weight_format_name(WeightFormat format);
 // none, zeros or minima. Throws std::invalid_argument for another name.
@@ -34,15 +34,16 @@ struct PackSource {
 };
 
 // A tensor that is already quantized. Codes are [tensor rows, columns], a byte each: 0..15 for int4 and iq4, int8 + 128
-// for int8_group, the bits of int8, of e4m3 and, for mxfp4, of e2m1. Scales and offsets are [tensor rows, columns /
-// group].
+// for int8_group, the bits of int8, of e4m3 and, for mxfp4 and nvfp4, of e2m1. Scales and offsets are [tensor rows,
+// columns / group], factors [tensor rows].
 struct CodedSource {
   const uint8_t* codes;
   int64_t tensor_rows;
   const float* scales;
   const float* offsets;  // or null: weight = scale * (code - 8 or 128)
   Offsets kind;          // of `offsets`
-  int64_t group;         // columns that share a scale, a multiple of the matrix's group
+  const float* factors;  // of all weights of a row, which only nvfp4 has; or null
+  int64_t group;         // columns that share a scale, a multiple of the matrix's group, or of 16 for nvfp4
   PackRows rows;
 };
 
@@ -91,7 +92,10 @@ class PackedMatrix {
     return is_grouped(format_) ? n_panels_ / 2 * groups() * layout_.bytes : n_panels_ * k_tiles() * kTileBytes;
   }
   // Bytes for each column after the codes: a scale, and a correction for int8.
-  int64_t column_bytes() const { return format_ == WeightFormat::kInt8 ? 8 : has_half_scales(format_) ? 4 : 0; }
+  int64_t column_bytes() const {
+    if (format_ == WeightFormat::kInt8) return 8;
+    return has_half_scales(format_) || format_ == WeightFormat::kNvfp4 ? 4 : 0;
+  }
   float* scales() const { return reinterpret_cast<float*>(memory_.get() + code_bytes()); }
   int32_t* corrections() const { return reinterpret_cast<int32_t*>(scales() + padded_n()); }
   // Lines of 64 bytes that hold all of k for the 16 columns of a panel.

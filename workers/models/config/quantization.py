@@ -76,7 +76,8 @@ def left_out(fields: Fields) -> tuple[str, ...]:
     activations = [schemes.child(name).child("input_activations").values for name in schemes.values]
     notes = []
     is_static = found.values.get("activation_scheme") == "static" or has_fixed_inputs(found)
-    if is_static or any(each.get("dynamic") is False for each in activations):
+    # "local": of NVFP4, whose groups have scales of their own within a fixed scale of the tensor
+    if is_static or any(each.get("dynamic") in (False, "local") for each in activations):
         notes.append(
             "the checkpoint's static activation scales are not used: activations are quantized dynamically or not at "
             "all, which is more exact"

@@ -21,10 +21,10 @@ class CodedTensor:
     """Quantized rows of a matrix.
 
     `codes` [rows, columns]: 0..15 in "int4" and "iq4", 0..255 in "int8_group", the bits of an int8 in "int8", of an
-    e4m3 in "fp8", of an e2m1 in "mxfp4". `scales` and `offsets` [rows, groups], each for `group` columns; the last
-    group may have fewer. weight = scale * (code - offset) where the offsets are zeros, scale * code + offset where they
-    are not. Without offsets weight = scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and in the
-    others scale * the value of the code.
+    e4m3 in "fp8", of an e2m1 in "mxfp4" and "nvfp4". `scales` and `offsets` [rows, groups], each for `group` columns;
+    the last group may have fewer. weight = scale * (code - offset) where the offsets are zeros, scale * code + offset
+    where they are not. Without offsets weight = scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and
+    in the others scale * the value of the code. `factors` [rows, 1] multiply all weights of a row, in "nvfp4" only.
     """
 
     name: str  # of the tensor in its file, for messages
@@ -34,6 +34,7 @@ class CodedTensor:
     group: int
     offsets: Floats | None = None
     offsets_are_zeros: bool = True
+    factors: Floats | None = None
 
     def widened(self) -> CodedTensor:
         """Return these weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
@@ -74,6 +75,8 @@ class CodedTensor:
         grouped *= scales
         if offsets is not None and not self.offsets_are_zeros:
             grouped += offsets
+        if self.factors is not None:
+            values *= self.factors
         return values
 
 
@@ -120,7 +123,7 @@ _E2M1 = np.array([*_E2M1_MAGNITUDES, *(-value for value in _E2M1_MAGNITUDES)], n
 
 # The values of iq4 by code (ggml-common.h of llama.cpp).
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
-_TABLES: dict[CodeFormat, Floats] = {"fp8": _E4M3, "mxfp4": _E2M1, "iq4": _IQ4}
+_TABLES: dict[CodeFormat, Floats] = {"fp8": _E4M3, "mxfp4": _E2M1, "nvfp4": _E2M1, "iq4": _IQ4}
 
 
 def _values(format: CodeFormat, codes: Codes) -> Floats:

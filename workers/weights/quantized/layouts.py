@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Layout, Stored
-from numaserve.workers.weights.quantized import awq, compressed, fp8, gguf_blocks, gptq, mxfp4
+from numaserve.workers.weights.quantized import awq, compressed, fp8, gguf_blocks, gptq, mxfp4, nvfp4
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors
 from numaserve.workers.weights.source import RawTensor, TensorSource
@@ -18,6 +18,8 @@ _PARTS: dict[Layout, Callable[[Stored, int, int], Parts]] = {
     "fp8": fp8.parts,
     "gpt_oss": mxfp4.parts,
     "mxfp4_packed": mxfp4.parts,
+    "nvfp4_packed": nvfp4.parts,
+    "modelopt_nvfp4": nvfp4.parts,
 }
 # Decoders of layouts whose tensors do not show the number of columns, or how rows share scales.
 _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], CodedTensor]] = {
@@ -26,6 +28,8 @@ _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], Code
     "fp8": fp8.decode,
     "gpt_oss": mxfp4.decode,
     "mxfp4_packed": mxfp4.decode,
+    "nvfp4_packed": nvfp4.decode,
+    "modelopt_nvfp4": nvfp4.decode,
 }
 
 

@@ -31,6 +31,7 @@ INT4 = Stored("gptq", "int4", 128, bits=4)
 ZEROS = Stored("awq", "int4", 64, bits=4, symmetric=False)
 INT8 = Stored("int8", "int8")
 FP8 = Stored("fp8", "fp8", 128, block_rows=128)
+NVFP4 = Stored("nvfp4_packed", "nvfp4", bits=4)
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ def activations_of(made: LayerFormats) -> set[ActivationDtype]:
         (GGUF_BLOCKS["q3_k"], MatrixFormat("int8_group", 128, activations="int8")),
         (GGUF_BLOCKS["q6_k"], MatrixFormat("int8_group", 32, activations="int8")),
         (GGUF_BLOCKS["iq4_xs"], MatrixFormat("iq4", 32, activations="int8")),
+        (NVFP4, MatrixFormat("nvfp4", 128)),
     ],
 )
 def test_a_matrix_takes_the_largest_group_that_fits(stored: Stored, expected: MatrixFormat) -> None:
@@ -119,6 +121,7 @@ def test_a_rank_that_begins_inside_a_group_takes_a_smaller_one() -> None:
     assert formats_of(INT4, rank=1, world=2).o == MatrixFormat("int4", 128)
     assert formats_of(INT4, rank=1, world=3).o == MatrixFormat("int4", 64)
     assert formats_of(INT8, rank=1, world=3).o == MatrixFormat("int8")
+    assert formats_of(NVFP4, rank=1, world=3).o == MatrixFormat("nvfp4", 128)
 
 
 def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
@@ -133,6 +136,7 @@ def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
     assert formats_of(INT4, v_proj=None).qkv == BF16
     assert formats_of(INT4, up_proj=INT8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))
     assert formats_of(INT4, up_proj=FP8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))
+    assert formats_of(NVFP4, v_proj=GGUF_BLOCKS["mxfp4"]).qkv == BF16
     assert formats_of(INT4, v_proj=None).o == MatrixFormat("int4", 128)
 
 

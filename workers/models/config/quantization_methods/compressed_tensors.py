@@ -15,10 +15,13 @@ from numaserve.workers.models.config.quantization_methods.gptq import CODES
 from numaserve.workers.models.config.quantization_methods.rules import Rule, pattern, read_bits, read_group, read_names
 
 _PACKED, _INTEGERS, _FLOATS, _NAIVE = "pack-quantized", "int-quantized", "float-quantized", "naive-quantized"
-_MXFP4 = "mxfp4-pack-quantized"
-_FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, _MXFP4, "mixed-precision")}
+_MXFP4, _NVFP4 = "mxfp4-pack-quantized", "nvfp4-pack-quantized"
+_FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, _MXFP4, _NVFP4, "mixed-precision")}
 _LINEAR = "Linear"
-_MX_GROUP = 32
+_E2M1 = {  # by format: the strategy and the size of groups, and the matrix
+    _MXFP4: ("group", 32, Stored("mxfp4_packed", "mxfp4", 32, bits=4)),
+    _NVFP4: ("tensor_group", 16, Stored("nvfp4_packed", "nvfp4", bits=4)),
+}
 _REORDERED = ("group", "dynamic")  # not a set: the value that is looked up may be of any type
 
 Matcher = Callable[[Sequence[str]], bool]
@@ -79,9 +82,9 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
     weights = scheme.child("weights")
     weights.refuse("dynamic", False)
     # Checkpoints that ask for activations of 4 bits get finer ones, as those that ask for e4m3 do.
-    quantized_input = _reads_quantized_input(scheme.child("input_activations"), (4, 8) if format == _MXFP4 else (8,))
-    if format == _MXFP4:
-        return _mxfp4(weights)
+    quantized_input = _reads_quantized_input(scheme.child("input_activations"), (4, 8) if format in _E2M1 else (8,))
+    if format in _E2M1:
+        return _e2m1(weights, format)
     if weights.text("type", "int") == "float":
         return _floats(weights, format)
     bits = read_bits(weights, "num_bits", 4, 8)
@@ -102,11 +105,12 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
     return Stored("int8", native, group, symmetric=symmetric).regrouped()
 
 
-def _mxfp4(weights: Fields) -> Stored:
+def _e2m1(weights: Fields, format: str) -> Stored:
     read_bits(weights, "num_bits", 4)
-    for key, only in (("type", "float"), ("symmetric", True), ("strategy", "group"), ("group_size", _MX_GROUP)):
+    strategy, group, stored = _E2M1[format]
+    for key, only in (("type", "float"), ("symmetric", True), ("strategy", strategy), ("group_size", group)):
         weights.refuse(key, only)
-    return Stored("mxfp4_packed", "mxfp4", _MX_GROUP, bits=4)
+    return stored
 
 
 def _floats(weights: Fields, format: str) -> Stored:

@@ -17,9 +17,12 @@ _FORMATS: dict[str, Stored] = {
     "FP8": Stored("fp8", "fp8"),
     "FP8_PER_CHANNEL_PER_TOKEN": Stored("fp8", "fp8"),
     "FP8_PB_WO": Stored("fp8", "fp8", 128, block_rows=128),
+    "NVFP4": Stored("modelopt_nvfp4", "nvfp4", bits=4),
+    "W4A16_NVFP4": Stored("modelopt_nvfp4", "nvfp4", bits=4),
 }
+_NVFP4_GROUP = 16
 _MIXED = "MIXED_PRECISION"
-_FIXED_INPUTS = ("FP8",)  # formats with fixed scales of activations
+_FIXED_INPUTS = ("FP8", "NVFP4")  # formats with fixed scales of activations
 
 
 def modelopt(fields: Fields) -> Rule:
@@ -59,6 +62,8 @@ def _algorithm(settings: Fields) -> str:
 
 def _format(settings: Fields, *others: str) -> Stored:
     algorithm = _algorithm(settings)
+    if "NVFP4" in algorithm:
+        settings.refuse("group_size", _NVFP4_GROUP)
     if algorithm not in _FORMATS:
         supported = ", ".join([*_FORMATS, *others])
         raise settings.error(f"quant_algo={algorithm[:40]!r} is not supported; supported values: {supported}")

@@ -33,7 +33,10 @@ def supported() -> str:
     rows = (
         ("families", "; ".join(names)),
         ("sources", "Hugging Face folder, hub id, GGUF file"),
-        ("checkpoint formats", "bf16, f16, f32, AWQ, GPTQ, AutoRound, compressed-tensors, ModelOpt, fp8, MXFP4, NVFP4"),
+        (
+            "checkpoint formats",
+            "bf16, f16, f32, AWQ, GPTQ, AutoRound, compressed-tensors, ModelOpt, fp8, MXFP4, MXFP8, NVFP4",
+        ),
         ("GGUF tensor types", ", ".join(sorted(kind.name for kind in DTYPES))),
         ("`--quantization`", code(*get_args(Quantization))),
         ("`--kv-cache-dtype`", code(*get_args(KvCacheDtype))),

@@ -11,7 +11,7 @@ _LAYOUTS = (
     *("fp8 tensor", "fp8 fixed activations", "fp8 fixed activations and cache", "w8a8 fixed activations", "w4a8"),
     *("w4a8 groups", "gptq groups of 16", "gptq 3 bits in groups of 16", "awq groups of 16", "w4a16 groups of 16"),
     *("w8a16 groups of 16", "w8a8 groups of 16", "mxfp4", "modelopt fp8", "modelopt fp8 rows"),
-    *("modelopt fp8 blocks", "nvfp4", "modelopt nvfp4"),
+    *("modelopt fp8 blocks", "nvfp4", "modelopt nvfp4", "mxfp8", "modelopt mxfp8"),
 )
 _OF_EXPERTS = (("qwen2_moe", "awq"), ("qwen2_moe", "fp8 blocks"), ("deepseek", "w4a16"), ("deepseek", "w8a8"))
 # Two types in a file: that of the matrices, and that of the embedding where one follows.

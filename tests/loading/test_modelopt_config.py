@@ -94,7 +94,7 @@ def test_an_error_in_that_file_names_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
-        ({"quant_algo": "W4A16_AWQ"}, "supported values: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4"),
+        ({"quant_algo": "W4A16_AWQ"}, "supported values: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4"),
         ({"quant_algo": "NVFP4", "group_size": 32}, "group_size=32 is not supported"),
         ({"quant_algo": None}, "quant_algo='NONE' is not supported"),
         ({"quant_algo": 8}, "quant_algo must be a string"),

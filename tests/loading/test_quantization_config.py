@@ -13,7 +13,7 @@ from tests.support.published import LAYOUTS
 
 AWQ, GPTQ, FP8 = (LAYOUTS[name].config for name in ("awq", "gptq", "fp8 blocks"))
 W4A16, W8A8, AUTO_ROUND = (LAYOUTS[name].config for name in ("w4a16", "w8a8", "auto-round gptq"))
-MXFP4, NVFP4 = LAYOUTS["mxfp4"].config, LAYOUTS["nvfp4"].config
+MXFP4, NVFP4, MXFP8 = (LAYOUTS[name].config for name in ("mxfp4", "nvfp4", "mxfp8"))
 LAYER = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
 LAYER += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 
@@ -222,6 +222,8 @@ def test_groups_that_were_fixed_beforehand_are_in_order() -> None:
         (with_weights(MXFP4, group_size=16), "group_size=16 is not supported"),
         (with_weights(MXFP4, num_bits=8), "num_bits=8 is not supported; supported values: 4"),
         (with_weights(MXFP4, type="int"), "type='int' is not supported"),
+        (with_weights(MXFP8, group_size=128), "group_size=128 is not supported"),
+        (with_weights(MXFP8, num_bits=4), "num_bits=4 is not supported; supported values: 8"),
         (with_weights(NVFP4, group_size=32), "group_size=32 is not supported"),
         (with_weights(NVFP4, strategy="group"), "strategy='group' is not supported"),
         (with_weights(NVFP4, num_bits=8), "num_bits=8 is not supported; supported values: 4"),

@@ -136,6 +136,16 @@ def test_scales_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> No
         matrix.decode(range(40))
 
 
+def test_a_power_of_mxfp8_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    published = LAYOUTS["mxfp8"]
+    scales = published.write(random_weight()).tensors["weight_scale"].clone()
+    scales[7, 9] = 255
+    matrix, _ = matrix_of(published, random_weight(), tmp_path, weight_scale=scales)
+    matrix.decode(range(7))
+    with pytest.raises(OperatorError, match=r"tensor up\.weight_scale holds scales that are not finite"):
+        matrix.decode(range(8))
+
+
 def test_groups_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for value in (10, -1, 2**31 - 1):
         index = torch.zeros(SHAPE[1], dtype=torch.int32)

@@ -13,6 +13,7 @@ from tests.support.published_writers import (
     gptq,
     integers,
     mxfp4,
+    mxfp8,
     nvfp4,
     packed,
     with_input_scale,
@@ -49,6 +50,7 @@ _FIXED = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False
 _INT4 = {"num_bits": 4, "type": "int", "strategy": "group"}
 _MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "symmetric": True, "group_size": 32}
 _NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "symmetric": True, "group_size": 16}
+_MXFP8 = {"num_bits": 8, "type": "float", "strategy": "group", "symmetric": True, "group_size": 32}
 _NVFP4_INPUTS = _NVFP4 | {"dynamic": "local"}
 _MODELOPT = {"quant_method": "modelopt", "ignore": ["lm_head"], "producer": {"name": "modelopt", "version": "0.39"}}
 _AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "data_type": "int"}
@@ -247,6 +249,10 @@ LAYOUTS: dict[str, Published] = {
         _MODELOPT | {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, lambda w: fp8(w, block=None), "fp8"
     ),
     "modelopt fp8 blocks": Published(_MODELOPT | {"quant_algo": "fp8_pb_wo"}, fp8_blocks_of_four_dimensions, "fp8"),
+    "mxfp8": Published(
+        _scheme("mxfp8-quantized", _MXFP8 | {"dynamic": True}, **_MXFP8, scale_dtype="torch.uint8"), mxfp8, "fp8"
+    ),
+    "modelopt mxfp8": Published(_MODELOPT | {"quant_algo": "MXFP8"}, mxfp8, "fp8"),
     "nvfp4": Published(_scheme("nvfp4-pack-quantized", _NVFP4_INPUTS, **_NVFP4), nvfp4, "nvfp4"),
     "modelopt nvfp4": Published(
         _MODELOPT | {"quant_algo": "NVFP4", "group_size": 16},

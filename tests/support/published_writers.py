@@ -172,6 +172,16 @@ def fp8_blocks_of_four_dimensions(weight: Values) -> Written:
     return Written(written.tensors | {"weight_scale": scales}, written.values)
 
 
+def mxfp8(weight: Values) -> Written:
+    """OCP Microscaling Formats: e4m3 with a power of two for 32 columns, by which the largest lies from 256 to 448."""
+    groups = weight.reshape(len(weight), -1, _MX_GROUP)
+    exponents = np.ceil(np.log2(np.abs(groups).max(axis=2) / 448)).astype(np.int32)
+    codes = torch.from_numpy(np.ldexp(groups, -exponents[:, :, None])).to(torch.float8_e4m3fn)
+    values = np.ldexp(codes.float().numpy(), exponents[:, :, None]).reshape(weight.shape)
+    scales = torch.from_numpy((exponents + 127).astype(np.uint8))
+    return Written({"weight": codes.reshape(weight.shape), "weight_scale": scales}, values)
+
+
 def nvfp4(weight: Values, *, modelopt: bool = False, factor: float = 0.0) -> Written:
     """NVFP4 as compressed-tensors writes it, or ModelOpt. `factor` multiplies all weights; by default, it makes the
     largest scale the largest number of e4m3."""

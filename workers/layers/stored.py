@@ -15,7 +15,8 @@ BlockLayout = Literal[
 ]
 # "gptq" has zero points minus one, "gptq_v2" has them as they are.
 Layout = Literal[
-    *("gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "gpt_oss", "mxfp4_packed", "nvfp4_packed", "modelopt_nvfp4"),
+    *("gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "mxfp8"),
+    *("gpt_oss", "mxfp4_packed", "nvfp4_packed", "modelopt_nvfp4"),
     BlockLayout,
 ]
 CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4", "nvfp4"]

@@ -110,6 +110,7 @@ def activations_of(made: LayerFormats) -> set[ActivationDtype]:
         (GGUF_BLOCKS["q6_k"], MatrixFormat("int8_group", 32, activations="int8")),
         (GGUF_BLOCKS["iq4_xs"], MatrixFormat("iq4", 32, activations="int8")),
         (NVFP4, MatrixFormat("nvfp4", 128)),
+        (Stored("mxfp8", "fp8", 32), MatrixFormat("fp8", 32)),
     ],
 )
 def test_a_matrix_takes_the_largest_group_that_fits(stored: Stored, expected: MatrixFormat) -> None:

@@ -15,12 +15,13 @@ from numaserve.workers.models.config.quantization_methods.gptq import CODES
 from numaserve.workers.models.config.quantization_methods.rules import Rule, pattern, read_bits, read_group, read_names
 
 _PACKED, _INTEGERS, _FLOATS, _NAIVE = "pack-quantized", "int-quantized", "float-quantized", "naive-quantized"
-_MXFP4, _NVFP4 = "mxfp4-pack-quantized", "nvfp4-pack-quantized"
-_FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, _MXFP4, _NVFP4, "mixed-precision")}
+_MXFP4, _NVFP4, _MXFP8 = "mxfp4-pack-quantized", "nvfp4-pack-quantized", "mxfp8-quantized"
+_FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, _MXFP4, _NVFP4, _MXFP8, "mixed-precision")}
 _LINEAR = "Linear"
-_E2M1 = {  # by format: the strategy and the size of groups, and the matrix
-    _MXFP4: ("group", 32, Stored("mxfp4_packed", "mxfp4", 32, bits=4)),
-    _NVFP4: ("tensor_group", 16, Stored("nvfp4_packed", "nvfp4", bits=4)),
+_SMALL_FLOATS = {  # by format: bits, the strategy and the size of groups, and the matrix
+    _MXFP4: (4, "group", 32, Stored("mxfp4_packed", "mxfp4", 32, bits=4)),
+    _NVFP4: (4, "tensor_group", 16, Stored("nvfp4_packed", "nvfp4", bits=4)),
+    _MXFP8: (8, "group", 32, Stored("mxfp8", "fp8", 32)),
 }
 _REORDERED = ("group", "dynamic")  # not a set: the value that is looked up may be of any type
 
@@ -82,9 +83,11 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
     weights = scheme.child("weights")
     weights.refuse("dynamic", False)
     # Checkpoints that ask for activations of 4 bits get finer ones, as those that ask for e4m3 do.
-    quantized_input = _reads_quantized_input(scheme.child("input_activations"), (4, 8) if format in _E2M1 else (8,))
-    if format in _E2M1:
-        return _e2m1(weights, format)
+    quantized_input = _reads_quantized_input(
+        scheme.child("input_activations"), (4, 8) if format in _SMALL_FLOATS else (8,)
+    )
+    if format in _SMALL_FLOATS:
+        return _small_floats(weights, format)
     if weights.text("type", "int") == "float":
         return _floats(weights, format)
     bits = read_bits(weights, "num_bits", 4, 8)
@@ -105,9 +108,9 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
     return Stored("int8", native, group, symmetric=symmetric).regrouped()
 
 
-def _e2m1(weights: Fields, format: str) -> Stored:
-    read_bits(weights, "num_bits", 4)
-    strategy, group, stored = _E2M1[format]
+def _small_floats(weights: Fields, format: str) -> Stored:
+    bits, strategy, group, stored = _SMALL_FLOATS[format]
+    read_bits(weights, "num_bits", bits)
     for key, only in (("type", "float"), ("symmetric", True), ("strategy", strategy), ("group_size", group)):
         weights.refuse(key, only)
     return stored

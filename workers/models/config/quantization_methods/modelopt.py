@@ -17,6 +17,7 @@ _FORMATS: dict[str, Stored] = {
     "FP8": Stored("fp8", "fp8"),
     "FP8_PER_CHANNEL_PER_TOKEN": Stored("fp8", "fp8"),
     "FP8_PB_WO": Stored("fp8", "fp8", 128, block_rows=128),
+    "MXFP8": Stored("mxfp8", "fp8", 32),
     "NVFP4": Stored("modelopt_nvfp4", "nvfp4", bits=4),
     "W4A16_NVFP4": Stored("modelopt_nvfp4", "nvfp4", bits=4),
 }

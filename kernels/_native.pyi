@@ -92,9 +92,9 @@ class PackedMatrix:
     """
 
     def __init__(self, n: int, k: int, format: str = "bf16", group: int = 0, offsets: str = "none") -> None:
-        """Make a matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8, mxfp4, iq4 or nvfp4; the last six have
-        a `group` of 32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or minima. Raises
-        ValueError for anything else."""
+        """Make a matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8, mxfp4, iq4, nvfp4, iq3 or iq2; the
+        last eight have a `group` of 32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or
+        minima. Raises ValueError for anything else."""
     def pack(
         self,
         team: Team,
@@ -132,7 +132,7 @@ class PackedMatrix:
     ) -> None:
         """Copy rows, as `pack` does, of a tensor that is quantized already.
 
-        `codes` [rows of the tensor, columns]: 0..15 for int4 and iq4, int8 + 128 for int8_group, the bits of int8,
+        `codes` [rows of the tensor, columns]: 0..15 for int4 and iq, int8 + 128 for int8_group, the bits of int8,
         of e4m3 and, for mxfp4 and nvfp4, of e2m1.
         `scales` and `offsets` [rows of the tensor, columns / source_group]: weight = scale * (code - offset), or scale
         * code + offset, or without offsets scale * (code - 8 or 128). They are kept as fp16, of fp8 as fp32. `factors`

@@ -152,6 +152,10 @@ inline void with_weights(const GemmArgs& g, Work&& work) {
       return g.widened ? work(Grouped<Iq4GroupValues>{}) : work(Grouped<Iq4Groups>{});
     case WeightFormat::kNvfp4:
       return work(Grouped<Nvfp4GroupValues>{});
+    case WeightFormat::kIq3:
+      return g.widened ? work(Grouped<Iq3GroupValues>{}) : work(Grouped<Iq3Groups>{});
+    case WeightFormat::kIq2:
+      return g.widened ? work(Grouped<Iq2GroupValues>{}) : work(Grouped<Iq2Groups>{});
   }
 }
 

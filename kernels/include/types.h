@@ -33,12 +33,16 @@ inline constexpr int kTileElements = kTileN * kTileK;
 // fp8: e4m3 (Micikevicius et al., 2022), with a scale for each output feature and group of k; activations are bf16.
 // mxfp4: e2m1 in groups of 32 whose scale is a power of two (OCP Microscaling Formats, 2023); otherwise like int4.
 // iq4: codes of 4 bits that stand for the integers of `kIq4`; otherwise like int4 without offsets.
+// iq3, iq2: the same with the integers of `kIq3` and `kIq2`.
 // nvfp4: e2m1 with a scale in e4m3 for each output feature and 16 of k, and a factor for each output feature. Widening
 // multiplies values by these scales: a product has six binary digits, and bf16 holds it. A group is a record of any of
 // the sizes; activations are bf16.
-enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4, kIq4, kNvfp4 };
+enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4, kIq4, kNvfp4, kIq3, kIq2 };
 // The integers of IQ4_NL and IQ4_XS (ggml-common.h of llama.cpp).
 inline constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// The integers of IQ3_XXS, and of IQ2_XXS, which has three magnitudes: a sign, then the index of a magnitude.
+inline constexpr int kIq3[16] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};
+inline constexpr int kIq2[16] = {8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0};
 [[gnu::always_inline]] constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
 [[gnu::always_inline]] constexpr bool takes_int8(WeightFormat format) {
   return format != WeightFormat::kBf16 && format != WeightFormat::kFp8 && format != WeightFormat::kNvfp4;

@@ -62,6 +62,10 @@ inline constexpr NibbleBytes kE2m1Bytes([](int code) { return twice_e2m1(code) +
 inline constexpr int kIq4Zero = 128;
 inline constexpr NibbleBytes kIq4Bytes([](int code) { return kIq4[code] + kIq4Zero; });
 
+inline constexpr int kIq3Zero = 64, kIq2Zero = 48;
+inline constexpr NibbleBytes kIq3Bytes([](int code) { return kIq3[code] + kIq3Zero; });
+inline constexpr NibbleBytes kIq2Bytes([](int code) { return kIq2[code] + kIq2Zero; });
+
 // Returns the bits of an integer of at most eight binary digits in bf16, which holds it exactly.
 constexpr uint16_t bf16_bits(int value) {
   const int magnitude = value < 0 ? -value : value;
@@ -264,6 +268,8 @@ inline constexpr NibbleTable kInt4Values([](int code) { return code - 8; });
 inline constexpr NibbleTable kInt4Codes([](int code) { return code; });
 inline constexpr NibbleTable kE2m1Values(twice_e2m1, true), kE2m1Twice(twice_e2m1);
 inline constexpr NibbleTable kIq4Values([](int code) { return kIq4[code]; });
+inline constexpr NibbleTable kIq3Values([](int code) { return kIq3[code]; });
+inline constexpr NibbleTable kIq2Values([](int code) { return kIq2[code]; });
 
 }  // namespace
 }  // namespace numaserve

@@ -20,7 +20,7 @@ _BLOCKS = (
         f"llama-{kind}"
         for kind in (
             *("Q8_0+F16", "Q4_0+F32", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K+Q6_K", "Q5_K", "Q6_K", "IQ4_NL"),
-            *("IQ4_XS", "MXFP4", "F32", "F16", "BF16"),
+            *("IQ4_XS", "MXFP4", "F32", "F16", "BF16", "IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
         )
     ),
     *("qwen3_moe-Q8_0", "qwen3_moe-Q4_K", "deepseek_v3-Q8_0", "deepseek_v3-Q4_K"),

@@ -1,4 +1,4 @@
-"""The linear layer with weights in groups: int4, int8_group, mxfp4 and iq4 against whole-number sums, fp8 against
+"""The linear layer with weights in groups: int4, int8_group, mxfp4 and iq against whole-number sums, fp8 against
 fp64."""
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ ZERO = {"int4": 8, "int8_group": 128}
 TABLES = {  # values by their codes
     "mxfp4": np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]),
     "iq4": np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]),
+    "iq3": np.array([4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62]),
+    "iq2": np.array([8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0]),
 }
+IQ = ("iq4", "iq3", "iq2")
 
 
 @dataclass
@@ -217,7 +220,7 @@ def test_a_row_has_the_same_bits_in_every_batch(
     ("format", "offsets", "group"),
     [
         ("mxfp4", "none", 32),
-        *(("iq4", "none", group) for group in GROUPS),
+        *((format, "none", group) for format in IQ for group in GROUPS),
         *((format, offsets, group) for format in ZERO for offsets in ("none", "zeros", "minima") for group in GROUPS),
     ],
 )
@@ -252,7 +255,7 @@ def test_more_groups_than_one_slab_holds_have_the_same_bits_in_every_set(
 
 @pytest.mark.parametrize(
     ("format", "group"),
-    [("mxfp4", 32), *((format, group) for format in ("int4", "int8_group", "iq4") for group in GROUPS)],
+    [("mxfp4", 32), *((format, group) for format in ("int4", "int8_group", *IQ) for group in GROUPS)],
 )
 def test_sums_of_the_largest_codes_by_the_largest_activations_are_exact(isa: str, format: str, group: int) -> None:
     largest = int(np.abs(TABLES[format]).argmax()) if format in TABLES else 2 * ZERO[format] - 1

@@ -253,17 +253,21 @@ def test_a_gguf_tensor_within_the_file_is_accepted(tmp_path: Path) -> None:
     assert open_gguf(path).tensors[0].n_bytes == 256
 
 
-def test_a_gguf_quantization_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"])
+def test_a_gguf_quantization_that_is_not_supported_is_named_with_its_tensor(kind: str, tmp_path: Path) -> None:
+    qtype = gguf.GGMLQuantizationType[kind]
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    raw = np.zeros((2, 110), np.uint8)
-    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=gguf.GGMLQuantizationType.IQ3_S)
+    raw = np.zeros((2, gguf.GGML_QUANT_SIZES[qtype][1]), np.uint8)
+    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=qtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     source = open_source(open_model(path), configured())
-    with pytest.raises(OperatorError, match=r"blk\.0\.attn_q\.weight has type IQ3_S; supported types: F32"):
+    with pytest.raises(
+        OperatorError, match=rf"blk\.0\.attn_q\.weight has type {kind}; supported types: F32, .*IQ3_XXS"
+    ):
         source.tensor("model.layers.0.self_attn.q_proj.weight")
 
 

@@ -92,12 +92,12 @@ def test_a_gguf_file_stays_quantized_and_so_does_a_tied_head(kind: str, tmp_path
     head = model.lm_head.weight.detach().clone()
     model.model.embed_tokens.weight.data = head.bfloat16().float()
     model.lm_head.weight = torch.nn.Parameter(head)
-    if kind in {"Q2_K", "Q6_K"}:
+    if kind in {"Q2_K", "Q6_K", "IQ2_XS", "IQ2_S"}:
         for module in model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight.data = torch.from_numpy(rounded_anew(module.weight.detach().numpy()))
     # Scales and minima of these are products of two numbers, of which 11 bits are kept.
-    atol = 6e-2 if kind in {"Q4_K", "Q5_K", "IQ4_XS"} else 3e-4
+    atol = 6e-2 if kind in {"Q4_K", "Q5_K", "IQ4_XS", "IQ3_XXS", "IQ3_S", "IQ2_XXS"} else 3e-4
     for weights in assert_same_logits(path, model, 2, team, AS_PUBLISHED, atol):
         native = GGUF_BLOCKS[kind.lower()].native
         assert {matrix.format for matrix in [*matrices(weights), head_of(weights)]} == {native}

@@ -342,7 +342,8 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
 TURNED = ("gpt_oss", "llama4_text")  # types of models whose experts have in features first
 CENTRED = ("gemma", "qwen3_5", "qwen3_next")  # types of models whose norms' weights lack one
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
-GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4")
+_GRIDS = ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S")
+GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4", *_GRIDS)
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
 
 

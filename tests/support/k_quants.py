@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Kind
 
+from tests.support import iq_quants
+
 Values = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 _BLOCK = 256
 _FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q5_K: Kind.Q5_1, Kind.Q6_K: Kind.Q8_0} | dict.fromkeys(
-    (Kind.Q2_K, Kind.Q3_K, Kind.IQ4_XS), Kind.IQ4_NL
+    (Kind.Q2_K, Kind.Q3_K, Kind.IQ4_XS, *(Kind[kind] for kind in iq_quants.KINDS)), Kind.IQ4_NL
 )
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
@@ -25,6 +27,8 @@ def fitting(kind: Kind, columns: int) -> Kind:
 
 def quantize(values: Values, kind: Kind) -> Bytes:
     """Rows as blocks of `kind`: [rows, bytes]."""
+    if kind.name in iq_quants.KINDS:
+        return iq_quants.quantize(np.ascontiguousarray(values), kind.name).reshape(len(values), -1)
     if kind not in _WRITERS:
         data: Bytes = gguf.quants.quantize(np.ascontiguousarray(values), kind)
         return data

@@ -46,12 +46,22 @@ class Format:
 
 
 BF16, INT8 = Format("bf16"), Format("int8")
+_IQ = (Format("iq4", 32), Format("iq3", 32), Format("iq2", 32))
 MXFP4, NVFP4 = Format("mxfp4", 32), Format("nvfp4", 128)
 _INT4 = (Format("int4", 32), Format("int4", 128))
 _BY_INT8 = Format("int4", 32, "int8")  # as for the formats of GGUF files
-FORMATS = (BF16, INT8, Format("int8_group", 32), *_INT4, _BY_INT8, MXFP4, Format("iq4", 32), Format("fp8", 128), NVFP4)
+FORMATS = (BF16, INT8, Format("int8_group", 32), *_INT4, _BY_INT8, MXFP4, *_IQ, Format("fp8", 128), NVFP4)
 # The bits of a random code; those of fp8 make no NaN and no huge number.
-_CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "mxfp4": 0x0F, "iq4": 0x0F, "nvfp4": 0x0F, "fp8": 0xBF}
+_CODE_BITS = {
+    "int8_group": 0xFF,
+    "int4": 0x0F,
+    "mxfp4": 0x0F,
+    "iq4": 0x0F,
+    "iq3": 0x0F,
+    "iq2": 0x0F,
+    "nvfp4": 0x0F,
+    "fp8": 0xBF,
+}
 
 
 def copies_beyond_caches(nbytes: int, *, room: int | None = None) -> int:

@@ -18,7 +18,7 @@ StoredKinds = tuple[Stored | None, ...]
 
 GROUPS = (128, 64, 32)
 GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
-_WHOLE_NUMBERS = frozenset({"int4", "iq4", "int8_group"})  # codes of all are codes of the last
+_WHOLE_NUMBERS = frozenset({"int4", "iq4", "iq3", "iq2", "int8_group"})  # codes of all are codes of the last
 _NVFP4_GROUP = 16  # columns of a scale; the groups of the packed matrix may begin at any of these
 # Groups of weights that are quantized while loading: in 4 bits smaller ones lose less than their scales cost.
 _OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}

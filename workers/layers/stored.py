@@ -11,7 +11,8 @@ from numaserve.workers.interface.settings import ActivationDtype
 
 # GGUF's.
 BlockLayout = Literal[
-    "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"
+    *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"),
+    *("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s"),
 ]
 # "gptq" has zero points minus one, "gptq_v2" has them as they are.
 Layout = Literal[
@@ -19,10 +20,11 @@ Layout = Literal[
     *("gpt_oss", "mxfp4_packed", "nvfp4_packed", "modelopt_nvfp4"),
     BlockLayout,
 ]
-CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4", "nvfp4"]
+CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4", "iq3", "iq2", "nvfp4"]
 
 ROW = 0  # in place of a group: one scale for the whole row
 REQUANTIZED_GROUP = 32
+_ODD_NUMBERS = "iq3_s"  # GGUF's only kind with zeros: 7.5, as its codes stand for odd numbers
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class Stored:
     @property
     def has_minima(self) -> bool:
         """Whether weights are scale * code + minimum."""
-        return not self.symmetric and self.layout in GGUF_BLOCKS
+        return not self.symmetric and self.layout in GGUF_BLOCKS and self.layout != _ODD_NUMBERS
 
     @property
     def has_zeros(self) -> bool:
         """Whether weights are scale * (code - zero), with zeros of their own."""
-        return not self.symmetric and not self.source_group and self.layout not in GGUF_BLOCKS
+        return not self.symmetric and not self.source_group and not self.has_minima
 
     @property
     def file_group(self) -> int:
@@ -74,8 +76,9 @@ class Stored:
 StoredMatrices = Mapping[str, Stored]  # by the name of the module without what stands before "layers."
 
 
-# GGUF's block formats (ggml-common.h of llama.cpp): 32 columns to a scale, Q2_K and Q6_K 16. So has Q3_K, but its
-# scales are whole numbers times one of 256 columns, and their products with its codes are codes of 8 bits.
+# GGUF's block formats (ggml-common.h of llama.cpp): 32 columns to a scale, Q2_K, Q6_K, IQ2_XS and IQ2_S 16. So has
+# Q3_K, but its scales are whole numbers times one of 256 columns, and their products with its codes are codes of 8
+# bits.
 # llama.cpp multiplies them by activations of 8 bits, with a scale for 32 columns, or 256 of the K kinds. Q8_0 would be
 # 6 % further from fp32 by int8 than llama.cpp is: what else is rounded to bf16, the KV cache say, comes on top, and is
 # not made up for by smaller groups (docs/accuracy.md).
@@ -93,5 +96,10 @@ GGUF_BLOCKS: dict[str, Stored] = {
     "q6_k": _by_int8("q6_k", "int8_group", REQUANTIZED_GROUP, bits=6),
     "iq4_nl": _by_int8("iq4_nl", "iq4", 32, bits=4),
     "iq4_xs": _by_int8("iq4_xs", "iq4", 32, bits=4),
+    "iq3_xxs": _by_int8("iq3_xxs", "iq3", 32, bits=4),
+    "iq3_s": _by_int8("iq3_s", "int4", 32, bits=4, symmetric=False),
+    "iq2_xxs": _by_int8("iq2_xxs", "iq2", 32, bits=4),
+    "iq2_xs": _by_int8("iq2_xs", "int8_group", REQUANTIZED_GROUP, bits=2),
+    "iq2_s": _by_int8("iq2_s", "int8_group", REQUANTIZED_GROUP, bits=2),
     "mxfp4": Stored("mxfp4", "mxfp4", 32, bits=4),
 }

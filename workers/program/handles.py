@@ -7,8 +7,10 @@ from numaserve.workers.interface.settings import ActivationDtype, WeightFormat
 from numaserve.workers.program.rope import RopeConfig
 
 Offsets = Literal["none", "zeros", "minima"]
-KeptFormat = WeightFormat | Literal["mxfp4", "iq4", "nvfp4"]  # nothing is quantized to these while loading
-FOUR_BITS: frozenset[KeptFormat] = frozenset({"int4", "mxfp4", "iq4", "nvfp4"})
+KeptFormat = (
+    WeightFormat | Literal["mxfp4", "iq4", "iq3", "iq2", "nvfp4"]
+)  # nothing is quantized to these while loading
+FOUR_BITS: frozenset[KeptFormat] = frozenset({"int4", "mxfp4", "iq4", "iq3", "iq2", "nvfp4"})
 # They take activations in int8 or bf16.
 INTEGER_GROUPS: frozenset[KeptFormat] = FOUR_BITS - {"nvfp4"} | {"int8_group"}
 

@@ -26,6 +26,11 @@ DTYPES: dict[GGMLQuantizationType, DType] = {
     GGMLQuantizationType.Q6_K: "q6_k",
     GGMLQuantizationType.IQ4_NL: "iq4_nl",
     GGMLQuantizationType.IQ4_XS: "iq4_xs",
+    GGMLQuantizationType.IQ3_XXS: "iq3_xxs",
+    GGMLQuantizationType.IQ3_S: "iq3_s",
+    GGMLQuantizationType.IQ2_XXS: "iq2_xxs",
+    GGMLQuantizationType.IQ2_XS: "iq2_xs",
+    GGMLQuantizationType.IQ2_S: "iq2_s",
     GGMLQuantizationType.MXFP4: "mxfp4",
 }
 _ROPE_TABLES = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}

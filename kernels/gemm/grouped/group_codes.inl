@@ -45,6 +45,10 @@ using Mxfp4GroupValues = TableGroupValues<WeightFormat::kMxfp4, kE2m1Values>;
 using Mxfp4GroupTwice = TableGroupValues<WeightFormat::kMxfp4, kE2m1Twice>;  // integers, too
 using Iq4Groups = TableGroups<WeightFormat::kIq4, kIq4Bytes, kIq4Zero>;
 using Iq4GroupValues = TableGroupValues<WeightFormat::kIq4, kIq4Values>;
+using Iq3Groups = TableGroups<WeightFormat::kIq3, kIq3Bytes, kIq3Zero>;
+using Iq3GroupValues = TableGroupValues<WeightFormat::kIq3, kIq3Values>;
+using Iq2Groups = TableGroups<WeightFormat::kIq2, kIq2Bytes, kIq2Zero>;
+using Iq2GroupValues = TableGroupValues<WeightFormat::kIq2, kIq2Values>;
 // Values of e2m1, multiplied by the scales of their columns.
 struct Nvfp4GroupValues {
   static constexpr WeightFormat kFormat = WeightFormat::kNvfp4;

@@ -46,6 +46,14 @@ template <>
 struct ValuesOf<Iq4Groups, Offsets::kNone> {
   using type = Iq4GroupValues;
 };
+template <>
+struct ValuesOf<Iq3Groups, Offsets::kNone> {
+  using type = Iq3GroupValues;
+};
+template <>
+struct ValuesOf<Iq2Groups, Offsets::kNone> {
+  using type = Iq2GroupValues;
+};
 
 // The activations of some groups: [row tiles][k tiles][rows of a tile][64 bytes]. For quantized activations also each
 // group's scale, total and scaled total, otherwise only its total: [planes][groups][rows].

@@ -21,7 +21,8 @@
 namespace numaserve {
 namespace {
 
-constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8", "mxfp4", "iq4", "nvfp4"};
+constexpr std::string_view kFormatNames[] = {"bf16",  "int8", "int4",  "int8_group", "fp8",
+                                             "mxfp4", "iq4",  "nvfp4", "iq3",        "iq2"};
 constexpr std::string_view kOffsetNames[] = {"none", "zeros", "minima"};
 
 template <class T, size_t kCount>
@@ -367,6 +368,8 @@ float PackedMatrix::group_value(int64_t row, int64_t col, uint8_t code) const {
   const auto half = [&](int64_t at) { return from_half(reinterpret_cast<const uint16_t*>(here + at)[row % 32]); };
   const float scale = half(layout_.scales) * scales()[row], value = static_cast<float>(code);
   if (format_ == WeightFormat::kIq4) return scale * static_cast<float>(kIq4[code]);
+  if (format_ == WeightFormat::kIq3) return scale * static_cast<float>(kIq3[code]);
+  if (format_ == WeightFormat::kIq2) return scale * static_cast<float>(kIq2[code]);
   if (offsets_ == Offsets::kMinima) return scale * value + half(layout_.offsets) * scales()[row];
   const float zero = format_ == WeightFormat::kInt4 ? 8.0f : 128.0f;
   return scale * (value - (offsets_ == Offsets::kZeros ? half(layout_.offsets) : zero));

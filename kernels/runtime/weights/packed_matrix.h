@@ -11,7 +11,7 @@
 
 namespace numaserve {
 
-// bf16, int8, int4, int8_group, fp8, mxfp4, iq4 or nvfp4. Throws std::invalid_argument for another name.
+// bf16, int8, int4, int8_group, fp8, mxfp4, iq4, nvfp4, iq3 or iq2. Throws std::invalid_argument for another name.
 WeightFormat weight_format(std::string_view name);
 std::string_view weight_format_name(WeightFormat format);
 // none, zeros or minima. Throws std::invalid_argument for another name.
@@ -33,7 +33,7 @@ struct PackSource {
   PackRows rows;
 };
 
-// A tensor that is already quantized. Codes are [tensor rows, columns], a byte each: 0..15 for int4 and iq4, int8 + 128
+// A tensor that is already quantized. Codes are [tensor rows, columns], a byte each: 0..15 for int4 and iq, int8 + 128
 // for int8_group, the bits of int8, of e4m3 and, for mxfp4 and nvfp4, of e2m1. Scales and offsets are [tensor rows,
 // columns / group], factors [tensor rows].
 struct CodedSource {

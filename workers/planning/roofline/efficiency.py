@@ -28,7 +28,7 @@ _ByRows = dict[float, list[Mapping[str, Any]]]  # measurements, by the number of
 _HELD_UP = 0.9  # of the fraction that fewer rows reach: a smaller value is more than noise
 _SMALL = "small operations"
 # Formats with the same number of bits, widened by a table of the same size.
-_STAND_IN = {"mxfp4": "int4/32", "iq4": "int4/32", "nvfp4": "int4/32"}
+_STAND_IN = dict.fromkeys(("mxfp4", "iq4", "iq3", "iq2", "nvfp4"), "int4/32")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _MAX_CODE = 127
 class CodedTensor:
     """Quantized rows of a matrix.
 
-    `codes` [rows, columns]: 0..15 in "int4" and "iq4", 0..255 in "int8_group", the bits of an int8 in "int8", of an
+    `codes` [rows, columns]: 0..15 in "int4" and "iq", 0..255 in "int8_group", the bits of an int8 in "int8", of an
     e4m3 in "fp8", of an e2m1 in "mxfp4" and "nvfp4". `scales` and `offsets` [rows, groups], each for `group` columns;
     the last group may have fewer. weight = scale * (code - offset) where the offsets are zeros, scale * code + offset
     where they are not. Without offsets weight = scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and
@@ -38,8 +38,10 @@ class CodedTensor:
 
     def widened(self) -> CodedTensor:
         """Return these weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
-        if self.format == "iq4":
-            return replace(self, format="int8_group", codes=(_IQ4 + _INT8_ZERO).astype(np.uint8)[self.codes])
+        if self.format in _IQ:
+            return replace(
+                self, format="int8_group", codes=(_IQ[self.format] + _INT8_ZERO).astype(np.uint8)[self.codes]
+            )
         if self.format != "int4":
             return self
         zeros = np.full_like(self.scales, _INT4_ZERO) if self.offsets is None else self.offsets
@@ -123,7 +125,15 @@ _E2M1 = np.array([*_E2M1_MAGNITUDES, *(-value for value in _E2M1_MAGNITUDES)], n
 
 # The values of iq4 by code (ggml-common.h of llama.cpp).
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
-_TABLES: dict[CodeFormat, Floats] = {"fp8": _E4M3, "mxfp4": _E2M1, "nvfp4": _E2M1, "iq4": _IQ4}
+# Those of iq3 and iq2: a sign, then the index of a magnitude.
+_IQ3 = np.array([4, 12, 20, 28, 36, 44, 52, 62], np.float32)
+_IQ2 = np.array([8, 25, 43, 0, 0, 0, 0, 0], np.float32)
+_IQ: dict[CodeFormat, Floats] = {
+    "iq4": _IQ4,
+    "iq3": np.concatenate([_IQ3, -_IQ3]),
+    "iq2": np.concatenate([_IQ2, -_IQ2]),
+}
+_TABLES: dict[CodeFormat, Floats] = {"fp8": _E4M3, "mxfp4": _E2M1, "nvfp4": _E2M1, **_IQ}
 
 
 def _values(format: CodeFormat, codes: Codes) -> Floats:

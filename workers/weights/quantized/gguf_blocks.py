@@ -4,16 +4,17 @@ Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 columns with a scale d in fp16. Q4_K,
 (and dmin) in fp16 for all and 6-bit scales and minima (8-bit scales in Q6_K) for 32 (16 in Q6_K) columns each. Q2_K,
 Q3_K: the same with 4-bit scales and minima, or 6-bit scales, for 16 columns each.
 IQ4_NL: blocks of 32 with a d, codes by a table; IQ4_XS: the same in blocks of 256, with a d and 6-bit scales for 32.
-MXFP4: blocks of 32, the exponent of a power of two, then e2m1 codes.
+MXFP4: blocks of 32, the exponent of a power of two, then e2m1 codes. Formats of grids are in gguf_grids.py.
 """
 
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import CodeFormat
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
+from numaserve.workers.weights.quantized.gguf_fields import Blocks, flat, half
+from numaserve.workers.weights.quantized.gguf_grids import iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs
 from numaserve.workers.weights.quantized.mxfp4 import powers
 from numaserve.workers.weights.source import RawTensor
 
@@ -34,21 +35,6 @@ def decode(tensor: RawTensor, rows: range) -> CodedTensor:
     return decoder(tensor.name, data.reshape(len(rows), tensor.shape[1] // columns, block_bytes))
 
 
-Blocks = npt.NDArray[np.uint8]  # [rows, blocks, bytes]
-
-
-def _half(name: str, blocks: Blocks, at: int) -> Floats:
-    """Return the fp16 at byte `at` of each block, [rows, blocks]."""
-    values = np.ascontiguousarray(blocks[:, :, at : at + 2]).view(np.float16)[:, :, 0].astype(np.float32)
-    if not np.isfinite(values).all():
-        raise OperatorError(f"tensor {name} holds scales that are not finite; fetch the file again")
-    return values
-
-
-def _flat(codes: Codes) -> Codes:
-    return codes.reshape(codes.shape[0], -1)
-
-
 def _halves(nibbles: Blocks) -> Codes:
     """Return the nibbles of bytes whose low nibbles are the first half of some columns and high nibbles the second; the
     last dimension doubles."""
@@ -56,15 +42,15 @@ def _halves(nibbles: Blocks) -> Codes:
 
 
 def _q8_0(name: str, blocks: Blocks) -> CodedTensor:
-    return CodedTensor(name, "int8_group", _flat(blocks[:, :, 2:] ^ _SIGN), _half(name, blocks, 0), 32)
+    return CodedTensor(name, "int8_group", flat(blocks[:, :, 2:] ^ _SIGN), half(name, blocks, 0), 32)
 
 
 def _q4_0(name: str, blocks: Blocks) -> CodedTensor:
-    return CodedTensor(name, "int4", _flat(_halves(blocks[:, :, 2:])), _half(name, blocks, 0), 32)
+    return CodedTensor(name, "int4", flat(_halves(blocks[:, :, 2:])), half(name, blocks, 0), 32)
 
 
 def _q4_1(name: str, blocks: Blocks) -> CodedTensor:
-    return _with_minimum(name, "int4", _halves(blocks[:, :, 4:]), _half(name, blocks, 0), _half(name, blocks, 2))
+    return _with_minimum(name, "int4", _halves(blocks[:, :, 4:]), half(name, blocks, 0), half(name, blocks, 2))
 
 
 def _five_bits(high: Blocks, nibbles: Blocks) -> Codes:
@@ -76,16 +62,16 @@ def _five_bits(high: Blocks, nibbles: Blocks) -> Codes:
 def _q5_0(name: str, blocks: Blocks) -> CodedTensor:
     # Codes 0..31 around 16, moved to lie around 128.
     codes = _five_bits(blocks[:, :, 2:6], blocks[:, :, 6:]) + np.uint8(112)
-    return CodedTensor(name, "int8_group", _flat(codes), _half(name, blocks, 0), 32)
+    return CodedTensor(name, "int8_group", flat(codes), half(name, blocks, 0), 32)
 
 
 def _q5_1(name: str, blocks: Blocks) -> CodedTensor:
     codes = _five_bits(blocks[:, :, 4:8], blocks[:, :, 8:])
-    return _with_minimum(name, "int8_group", codes, _half(name, blocks, 0), _half(name, blocks, 2))
+    return _with_minimum(name, "int8_group", codes, half(name, blocks, 0), half(name, blocks, 2))
 
 
 def _with_minimum(name: str, format: CodeFormat, codes: Codes, scales: Floats, minima: Floats) -> CodedTensor:
-    return CodedTensor(name, format, _flat(codes), scales, 32, minima, offsets_are_zeros=False)
+    return CodedTensor(name, format, flat(codes), scales, 32, minima, offsets_are_zeros=False)
 
 
 def _scales_and_minima(name: str, blocks: Blocks) -> tuple[Floats, Floats]:
@@ -99,8 +85,8 @@ def _scales_and_minima(name: str, blocks: Blocks) -> tuple[Floats, Floats]:
     minima = np.concatenate([minimum & 63, (rest >> 4) | (minimum >> 6 << 4)], axis=-1)
     shape = (blocks.shape[0], -1)
     return (
-        (scales * _half(name, blocks, 0)[:, :, None]).reshape(shape),
-        (minima * -_half(name, blocks, 2)[:, :, None]).reshape(shape),
+        (scales * half(name, blocks, 0)[:, :, None]).reshape(shape),
+        (minima * -half(name, blocks, 2)[:, :, None]).reshape(shape),
     )
 
 
@@ -114,9 +100,9 @@ def _quarters(octets: Blocks) -> Codes:
 def _q2_k(name: str, blocks: Blocks) -> CodedTensor:
     """Decode Q2_K: sixteen bytes of scales in the low four bits and minima in the others, then the codes."""
     shape = (blocks.shape[0], -1)
-    scales = (blocks[:, :, :16] & _LOW) * _half(name, blocks, 80)[:, :, None]
-    minima = (blocks[:, :, :16] >> 4) * -_half(name, blocks, 82)[:, :, None]
-    codes = _flat(_quarters(blocks[:, :, 16:80]))
+    scales = (blocks[:, :, :16] & _LOW) * half(name, blocks, 80)[:, :, None]
+    minima = (blocks[:, :, :16] >> 4) * -half(name, blocks, 82)[:, :, None]
+    codes = flat(_quarters(blocks[:, :, 16:80]))
     return CodedTensor(
         name, "int8_group", codes, scales.reshape(shape), 16, minima.reshape(shape), offsets_are_zeros=False
     )
@@ -132,7 +118,7 @@ def _q3_k(name: str, blocks: Blocks) -> CodedTensor:
     codes = (_quarters(blocks[:, :, 32:96]) | (high << 2).reshape(*shape, 16, 16)).astype(np.int16) - 4
     # Products lie between -124 and 128: 128 minus the product is a code of 8 bits.
     products = (128 - scales[..., None] * codes).astype(np.uint8)
-    return CodedTensor(name, "int8_group", _flat(products), -_half(name, blocks, 108), 256)
+    return CodedTensor(name, "int8_group", flat(products), -half(name, blocks, 108), 256)
 
 
 def _q4_k(name: str, blocks: Blocks) -> CodedTensor:
@@ -153,13 +139,13 @@ def _q6_k(name: str, blocks: Blocks) -> CodedTensor:
     low, high = blocks[:, :, :128].reshape(*shape, 2, 64), blocks[:, :, 128:192].reshape(*shape, 2, 1, 32)
     codes = _halves(low).reshape(*shape, 2, 4, 32)
     codes |= (high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3) << 4
-    scales = blocks[:, :, 192:208].view(np.int8) * _half(name, blocks, 208)[:, :, None]
+    scales = blocks[:, :, 192:208].view(np.int8) * half(name, blocks, 208)[:, :, None]
     # Codes 0..63 around 32, moved to lie around 128.
-    return CodedTensor(name, "int8_group", _flat(codes + np.uint8(96)), scales.reshape(shape[0], -1), 16)
+    return CodedTensor(name, "int8_group", flat(codes + np.uint8(96)), scales.reshape(shape[0], -1), 16)
 
 
 def _iq4_nl(name: str, blocks: Blocks) -> CodedTensor:
-    return CodedTensor(name, "iq4", _flat(_halves(blocks[:, :, 2:])), _half(name, blocks, 0), 32)
+    return CodedTensor(name, "iq4", flat(_halves(blocks[:, :, 2:])), half(name, blocks, 0), 32)
 
 
 def _iq4_xs(name: str, blocks: Blocks) -> CodedTensor:
@@ -168,13 +154,13 @@ def _iq4_xs(name: str, blocks: Blocks) -> CodedTensor:
     low, high = blocks[:, :, 4:8, None], np.ascontiguousarray(blocks[:, :, 2:4]).view(np.uint16)
     low = (low >> np.array([0, 4], np.uint8) & _LOW).reshape(*shape, 8)
     high = high >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
-    scales = ((low | high << 4).astype(np.float32) - 32) * _half(name, blocks, 0)[:, :, None]
+    scales = ((low | high << 4).astype(np.float32) - 32) * half(name, blocks, 0)[:, :, None]
     codes = _halves(blocks[:, :, 8:].reshape(*shape, 8, 16))
-    return CodedTensor(name, "iq4", _flat(codes), scales.reshape(shape[0], -1), 32)
+    return CodedTensor(name, "iq4", flat(codes), scales.reshape(shape[0], -1), 32)
 
 
 def _mxfp4(name: str, blocks: Blocks) -> CodedTensor:
-    return CodedTensor(name, "mxfp4", _flat(_halves(blocks[:, :, 1:])), powers(name, blocks[:, :, 0]), 32)
+    return CodedTensor(name, "mxfp4", flat(_halves(blocks[:, :, 1:])), powers(name, blocks[:, :, 0]), 32)
 
 
 # Columns and bytes of a block.
@@ -191,5 +177,10 @@ _DECODERS: dict[str, tuple[int, int, Callable[[str, Blocks], CodedTensor]]] = {
     "q6_k": (256, 210, _q6_k),
     "iq4_nl": (32, 18, _iq4_nl),
     "iq4_xs": (256, 136, _iq4_xs),
+    "iq3_xxs": (256, 98, iq3_xxs),
+    "iq3_s": (256, 110, iq3_s),
+    "iq2_xxs": (256, 66, iq2_xxs),
+    "iq2_xs": (256, 74, iq2_xs),
+    "iq2_s": (256, 82, iq2_s),
     "mxfp4": (32, 17, _mxfp4),
 }

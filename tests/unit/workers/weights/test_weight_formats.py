@@ -109,6 +109,10 @@ def activations_of(made: LayerFormats) -> set[ActivationDtype]:
         (GGUF_BLOCKS["q3_k"], MatrixFormat("int8_group", 128, activations="int8")),
         (GGUF_BLOCKS["q6_k"], MatrixFormat("int8_group", 32, activations="int8")),
         (GGUF_BLOCKS["iq4_xs"], MatrixFormat("iq4", 32, activations="int8")),
+        (GGUF_BLOCKS["iq3_xxs"], MatrixFormat("iq3", 32, activations="int8")),
+        (GGUF_BLOCKS["iq3_s"], MatrixFormat("int4", 32, "zeros", "int8")),
+        (GGUF_BLOCKS["iq2_xxs"], MatrixFormat("iq2", 32, activations="int8")),
+        (GGUF_BLOCKS["iq2_s"], MatrixFormat("int8_group", 32, activations="int8")),
         (NVFP4, MatrixFormat("nvfp4", 128)),
         (Stored("mxfp8", "fp8", 32), MatrixFormat("fp8", 32)),
     ],
@@ -133,6 +137,10 @@ def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
     assert formats_of(iq4, v_proj=eight).qkv == MatrixFormat("int8_group", 32)
     assert formats_of(iq4, v_proj=GGUF_BLOCKS["q5_k"]).qkv == MatrixFormat("int8_group", 32, "minima", "int8")
     assert formats_of(iq4, v_proj=INT4).qkv == MatrixFormat("int8_group", 32, "zeros")
+    iq3 = GGUF_BLOCKS["iq3_xxs"]
+    assert formats_of(iq3, v_proj=iq4).qkv == MatrixFormat("int8_group", 32, activations="int8")
+    assert formats_of(iq3, v_proj=GGUF_BLOCKS["iq3_s"]).qkv == MatrixFormat("int8_group", 32, "zeros", "int8")
+    assert formats_of(iq3, v_proj=k_quant).qkv == MatrixFormat("int8_group", 32, "minima", "int8")
     assert formats_of(INT4, v_proj=ZEROS).qkv == MatrixFormat("int4", 64, "zeros")
     assert formats_of(INT4, v_proj=None).qkv == BF16
     assert formats_of(INT4, up_proj=INT8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))

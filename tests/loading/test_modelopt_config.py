@@ -19,7 +19,7 @@ TENSOR, BLOCKS = Stored("fp8", "fp8"), Stored("fp8", "fp8", 128, block_rows=128)
 
 
 def read(quantization: dict[str, Any]) -> dict[str, Stored]:
-    """Of a model of two layers, whose second has four experts and a shared one."""
+    """Return the formats in a model of two layers; the second one has four experts and a shared expert."""
     model = with_experts(count=4, top_k=2, width=128, shared=256, num_hidden_layers=2)
     return read_quantization(Fields({"quantization_config": quantization}, "config.json"), model)
 

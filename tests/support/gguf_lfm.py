@@ -1,4 +1,4 @@
-"""What GGUF files of LFM2 have of their own, as llama.cpp's converter writes it."""
+"""Metadata and tensors of LFM2 in GGUF files, as llama.cpp's converter writes them."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ _EXPERTS = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
 def add_lfm_metadata(writer: gguf.GGUFWriter, model: hf.PreTrainedModel) -> None:
-    """Metadata beside what all architectures have: no KV heads for layers with a convolution."""
+    """Add the metadata that other architectures lack. Layers with a convolution have no KV heads."""
     config = model.config
     heads = config.num_key_value_heads
     writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config.layer_types])

@@ -1,4 +1,4 @@
-"""What GGUF files of Granite 4 with state spaces have of their own, as llama.cpp's converter writes it."""
+"""Metadata and tensors of Granite 4 with state spaces in GGUF files, as llama.cpp's converter writes them."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +11,7 @@ PLAIN = ("conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight", "ffn_gate_inp.wei
 
 
 def add_space_metadata(writer: gguf.GGUFWriter, config: hf.GraniteMoeHybridConfig) -> None:
-    """Metadata beside what all architectures have: no KV heads for layers with a state space."""
+    """Add the metadata that other architectures lack. Layers with a state space have no KV heads."""
     heads = config.num_key_value_heads
     writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config.layer_types])
     writer.add_ssm_conv_kernel(config.mamba_d_conv)

@@ -17,8 +17,10 @@ def heads_values(metadata: Fields, other: str) -> dict[str, object]:
 
 
 def of_layers(metadata: Fields, key: str) -> list[int]:
-    """Return the number of each layer in `key`, of which one at least is not 0; a single number is that of all layers.
-    Raises `OperatorError` if there are no such numbers."""
+    """Return the number of each layer in `key`. A single number holds for all layers.
+
+    Raises `OperatorError` if there are no such numbers, or if all are 0.
+    """
     name = metadata.text("general.architecture")
     layers = metadata.integer(f"{name}.block_count", 1, MAX_LAYERS)
     found = metadata.values.get(f"{name}.{key}")

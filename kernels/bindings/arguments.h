@@ -75,6 +75,8 @@ struct FromPython<Activation> : FromName<Activation, activation_of> {};
 template <>
 struct FromPython<HeadNorm> : FromName<HeadNorm, head_norm_of> {};
 template <>
+struct FromPython<KvSource> : FromName<KvSource, kv_source_of> {};
+template <>
 struct FromPython<Scoring> : FromName<Scoring, scoring_of> {};
 template <>
 struct FromPython<GroupScore> : FromName<GroupScore, group_score_of> {};

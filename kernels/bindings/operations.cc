@@ -36,6 +36,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,    kBuilder<operation::DividedNorm>,
     kBuilder<operation::GatedDelta>,    kBuilder<operation::GatedHeadNorm>, kBuilder<operation::SigmoidGate>,
     kBuilder<operation::Multiply>,      kBuilder<operation::StateSpace>,
+    kBuilder<operation::AddNorm>,       kBuilder<operation::LayerInputs>,   kBuilder<operation::GatedProduct>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

@@ -17,17 +17,23 @@ struct PageRun {
 // The norm of each head of queries and of keys: none, before the rotation, or after it.
 enum class HeadNorm : int32_t { kNone, kBefore, kAfter };
 
+// The source of a layer's keys and values: columns of both; columns of keys, which are the values too before they are
+// normalised and rotated; or the cache, where an earlier layer has stored them.
+enum class KvSource : int32_t { kProjected, kKeys, kCached };
+
 struct RopeStoreArgs {
-  const float* qkv;  // [rows, ld]: q heads, k heads, v heads
+  const float* qkv;  // [rows, ld]: q heads, then k heads and v heads as `source` states
   int64_t ld;
   int32_t q_heads, kv_heads, head_dim, head_tiles;  // head_tiles = ceil(head_dim / 32)
   const float* cos;                                 // [positions, rot_dim / 2]
   const float* sin;
   int32_t rot_dim;
   const float* q_scale;  // [positions], the factors of queries; or null
+  KvSource source = KvSource::kProjected;
   HeadNorm norm;
   const float* q_norm;  // [head_dim], or null for weights of 1
   const float* k_norm;
+  bool norm_values = false;  // an RMS norm of each head of values, with weights of 1
   float eps;
   bf16* q;  // [rows, q_heads, head_tiles * 32]
   KvLayer kv;

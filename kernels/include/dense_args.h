@@ -113,8 +113,8 @@ struct QuantizeArgs {
   int64_t heads = 1, x_stride = 0, out_stride = 0;
 };
 
-// residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on elements
-// and the second on rows, so these are two functions with a barrier between them.
+// residual = (residual + post_norm?(sum over parts, in order, + bias)) * scale. The sum works on elements and the norm
+// on rows, so these are two functions with a barrier between them.
 struct ReduceArgs {
   const float* const* parts;  // `num_parts` matrices [rows, ld]
   int32_t num_parts;
@@ -125,7 +125,8 @@ struct ReduceArgs {
   const float* post_norm;  // [cols] or null
   float* sum;              // [rows, ld] scratch, used with post_norm only
   float eps;
-  bool assign;  // residual = instead of +=: after the embedding
+  bool assign;         // residual = instead of +=: after the embedding
+  float scale = 1.0f;  // used with post_norm only
 };
 
 struct EmbedArgs {
@@ -137,6 +138,36 @@ struct EmbedArgs {
   float* out;  // [rows, ld]
   int64_t ld;
   int64_t rows;
+};
+
+// The inputs of a rank's layers besides the residual stream: for each of `groups` layers the norm of its columns of
+// `x`, plus the token's row of the layer's columns of `table`, times a scale.
+struct LayerInputsArgs {
+  const float* x;  // [rows, ldx]: `groups` groups of `width` columns
+  int64_t ldx;
+  int64_t groups, width;  // `width` is even
+  const float* weight;    // [width]
+  float eps;
+  const int32_t* tokens;  // [rows]
+  const bf16* table;      // packed [n, groups * width]
+  int64_t k_tiles;
+  int64_t num_rows;  // of the table; other tokens give zero
+  float scale;       // of the table
+  float* out;        // [rows, ldo]
+  int64_t ldo;
+  int64_t rows;
+};
+
+// out = activation(gate) * x.
+struct GatedProductArgs {
+  const float* gate;  // [rows, ldg]
+  int64_t ldg;
+  const float* x;  // [rows, ldx]
+  int64_t ldx;
+  Activation activation;
+  bf16* out;  // [rows, ldo]; columns cols..ldo are zeroed
+  int64_t ldo;
+  int64_t rows, cols;
 };
 
 }  // namespace numaserve

@@ -33,6 +33,8 @@ struct KernelTable {
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);
+  void (*layer_inputs)(const LayerInputsArgs&, int thread, int threads);
+  void (*gated_product)(const GatedProductArgs&, int thread, int threads);
   // For one token: writes top_k distinct experts, for any logits, the first-ranked first, and their weights.
   void (*route)(const RouteArgs&, int64_t token, int32_t* experts, float* weights);
   float (*sigmoid)(float);

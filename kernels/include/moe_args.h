@@ -14,9 +14,10 @@ struct RouteArgs {
   int64_t ldl;
   int32_t num_experts, top_k;
   Scoring scoring;
-  bool renormalize;         // weights are divided by their sum
-  float scale;              // factor of the weights after that
-  const float* correction;  // [num_experts] or null: added to the scores for choosing, not for weighting
+  bool renormalize;                // weights are divided by their sum
+  float scale;                     // factor of the weights after that
+  const float* correction;         // [num_experts] or null: added to the scores for choosing, not for weighting
+  const float* factors = nullptr;  // [num_experts] or null: of each expert's weight, last
   // Experts lie in `num_groups` equal groups; only experts of the best `top_groups` can be chosen. 1 and 1: all.
   int32_t num_groups, top_groups;
   GroupScore group_score;

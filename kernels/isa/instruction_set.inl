@@ -14,6 +14,7 @@
 #include "kernels/ops/gated_delta.inl"
 #include "kernels/ops/gated_norm.inl"
 #include "kernels/ops/latent_attention.inl"
+#include "kernels/ops/layer_inputs.inl"
 #include "kernels/ops/moe.inl"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/quantize.inl"
@@ -93,6 +94,8 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .reduce_add = reduce_add,
     .post_norm_add = post_norm_add,
     .embed = embed,
+    .layer_inputs = layer_inputs,
+    .gated_product = gated_product,
     .route = route,
     .sigmoid = sigmoid,
     .weigh_row = weigh_row,

@@ -222,7 +222,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   const int32_t padded = a.head_tiles * kTileK;
   tile_begin(item.num_rows);
   gather_q(a, item, w);
-  if (a.rope != nullptr) store_new(a, item);
+  if (a.rope != nullptr && a.rope->source != KvSource::kCached) store_new(a, item);
   if (item.block >= 0) {
     KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
     attention_block(a, item, item.block, w.q, ahead, w);

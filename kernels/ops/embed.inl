@@ -7,6 +7,22 @@
 namespace numaserve {
 namespace {
 
+// Writes, or adds, columns of a row of a packed matrix of bf16, times `scale`; `columns` begin and end at even numbers.
+template <bool kAdds>
+inline void unpack_row(const bf16* table, int64_t k_tiles, int64_t row, Range columns, float scale, float* out) {
+  for (int64_t k = columns.begin; k < columns.end; k += 2) {
+    const bf16* tile = table + tile_index(row / kTileN, k / kTileK, k_tiles) * kTileElements;
+    const bf16* pair = tile + k % kTileK * kTileN + row % kTileN * 2;
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t bits = static_cast<uint32_t>(pair[i]) << 16;
+      float value;
+      __builtin_memcpy(&value, &bits, sizeof(value));
+      float& to = out[k - columns.begin + i];
+      to = kAdds ? to + value * scale : value * scale;
+    }
+  }
+}
+
 inline void embed(const EmbedArgs& e, int thread, int threads) {
   const Range rows = split(e.rows, threads, thread);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
@@ -16,16 +32,7 @@ inline void embed(const EmbedArgs& e, int thread, int threads) {
       __builtin_memset(out, 0, static_cast<size_t>(e.ld) * sizeof(float));
       continue;
     }
-    for (int64_t k = 0; k < e.k_tiles * kTileK; k += 2) {
-      const bf16* tile = e.table + tile_index(row / kTileN, k / kTileK, e.k_tiles) * kTileElements;
-      const bf16* pair = tile + k % kTileK * kTileN + row % kTileN * 2;
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t bits = static_cast<uint32_t>(pair[i]) << 16;
-        float value;
-        __builtin_memcpy(&value, &bits, sizeof(value));
-        out[k + i] = value * e.scale;
-      }
-    }
+    unpack_row<false>(e.table, e.k_tiles, row, {0, e.k_tiles * kTileK}, e.scale, out);
   }
 }
 

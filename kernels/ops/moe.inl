@@ -104,7 +104,7 @@ inline void route(const RouteArgs& a, int64_t token, int32_t* experts, float* we
   const float factor = a.renormalize ? a.scale / (sum + 1e-20f) : a.scale;
   for (int32_t k = 0; k < a.top_k; ++k) {
     const int32_t expert = experts[k];
-    const float weight = weights[k] * factor;
+    const float weight = weights[k] * factor * (a.factors == nullptr ? 1.0f : a.factors[expert]);
     int32_t at = k;
     for (; at > 0 && experts[at - 1] > expert; --at) {
       experts[at] = experts[at - 1];

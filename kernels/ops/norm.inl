@@ -94,7 +94,8 @@ inline void post_norm_add(const ReduceArgs& a, int thread, int threads) {
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
       const int64_t at = r * a.ld + i;
       const F32x16 weight = F32x16::load_head(a.post_norm + i, static_cast<int>(a.cols - i));
-      (F32x16::load(a.residual + at) + F32x16::load(a.sum + at) * scale * weight).store(a.residual + at);
+      const F32x16 before = a.assign ? F32x16::zero() : F32x16::load(a.residual + at);
+      ((before + F32x16::load(a.sum + at) * scale * weight) * F32x16::set1(a.scale)).store(a.residual + at);
     }
   }
 }

@@ -37,6 +37,12 @@ inline void prepare_head(const RopeStoreArgs& a, const float* source, const floa
   if (a.norm == HeadNorm::kAfter) normalise_head(x, dim, norm, a.eps);
 }
 
+// One head's values in fp32, as `prepare_head`.
+inline void prepare_values(const RopeStoreArgs& a, const float* source, float* x) {
+  for (int32_t i = 0; i < a.head_tiles * kTileK; ++i) x[i] = i < a.head_dim ? source[i] : 0.0f;
+  if (a.norm_values) normalise_head(x, a.head_dim, nullptr, a.eps);
+}
+
 inline void round_head(const float* x, int32_t count, bf16* out) {
   for (int32_t i = 0; i < count; i += 16) F32x16::load(x + i).store(out + i);
 }
@@ -102,11 +108,17 @@ inline bool are_numbers(const float* x, int32_t count) {
   return peak.max_magnitude() <= kLargestBf16;
 }
 
+// The first column of a token's values.
+inline int64_t value_column(const RopeStoreArgs& a, int32_t kv_head) {
+  const int32_t before = a.source == KvSource::kKeys ? a.q_heads : a.q_heads + a.kv_heads;
+  return int64_t{before + kv_head} * a.head_dim;
+}
+
 // Whether V of a token is all numbers. Otherwise V is stored as zeros, and K as NaN marks the token. Tokens that do not
 // see this token multiply its V by a probability of zero, which would not hide a NaN. The NaN would reach earlier
 // tokens, and pages that other sequences share.
 inline bool has_values(const RopeStoreArgs& a, const float* token, int32_t kv_head) {
-  return are_numbers(token + (a.q_heads + a.kv_heads + kv_head) * a.head_dim, a.head_dim);
+  return are_numbers(token + value_column(a, kv_head), a.head_dim);
 }
 
 inline void fill(float* x, int32_t count, float value) {
@@ -137,25 +149,25 @@ inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t h
   }
   alignas(64) float x[kMaxHeadDim];
   for (int32_t t = 0; t < run.count; ++t) {
-    const float* source = a.qkv + (run.row + t) * a.ld + head * a.head_dim;
+    const float* token = a.qkv + (run.row + t) * a.ld;
     const int32_t position = run.position + t;
     if (is_q) {
       const int64_t row = run.row + t;
       rotate_query(a, row, head, position, a.q + (row * a.q_heads + head) * padded);
       continue;
     }
-    if (!has_values(a, a.qkv + (run.row + t) * a.ld, kv_head))
+    if (!has_values(a, token, kv_head))
       fill(x, padded, is_k ? __builtin_nanf("") : 0.0f);
     else if (is_k)
-      prepare_head(a, source, a.k_norm, position, x);
+      prepare_head(a, token + head * a.head_dim, a.k_norm, position, x);
     else
-      for (int32_t i = 0; i < padded; ++i) x[i] = i < a.head_dim ? source[i] : 0.0f;
+      prepare_values(a, token + value_column(a, kv_head), x);
     store_token<Codes>(x, a.head_tiles, position % kPageTokens, is_k, half);
   }
 }
 
 inline void rope_store(const RopeStoreArgs& a, int thread, int threads) {
-  const int32_t heads = a.q_heads + 2 * a.kv_heads;
+  const int32_t heads = a.q_heads + (a.source == KvSource::kCached ? 0 : 2 * a.kv_heads);
   const Range items = split(a.num_runs * heads, threads, thread);
   with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
     for (int64_t i = items.begin; i < items.end; ++i)

@@ -180,11 +180,12 @@ def add_reduced(
     post_norm: F32 | None = None,
     eps: float = 0.0,
     assign: bool = False,
+    scale: float = 1.0,
     threads: int = 1,
 ) -> F32:
     """residual [rows, cols] plus the sum of parts [parts, rows, cols]."""
     out = pad_columns(residual)
-    ops.add_reduced(isa, pad_columns(parts), out, residual.shape[1], bias, post_norm, eps, assign, threads)
+    ops.add_reduced(isa, pad_columns(parts), out, residual.shape[1], bias, post_norm, eps, assign, scale, threads)
     return out[:, : residual.shape[1]]
 
 
@@ -218,6 +219,8 @@ def rope_store(
     q_norm: F32 | None = None,
     k_norm: F32 | None = None,
     eps: float = 0.0,
+    source: str = "projected",
+    norm_values: bool = False,
     threads: int = 1,
 ) -> U16:
     """Rotates qkv [tokens, (q + 2 kv) * dim] with heads = (q, kv, dim), stores K and V, returns q [tokens, q, padded
@@ -242,6 +245,8 @@ def rope_store(
         cache.k,
         cache.v,
         cache.dtype,
+        source,
+        norm_values,
         threads,
     )
     return q
@@ -359,7 +364,9 @@ def assert_within(result: NDArray, value: NDArray, bound: NDArray | float) -> No
     )
 
 
-def route(isa: str, logits: F32, routing: Routing, correction: F32 | None = None) -> tuple[NDArray[np.int32], F32]:
+def route(
+    isa: str, logits: F32, routing: Routing, correction: F32 | None = None, factors: F32 | None = None
+) -> tuple[NDArray[np.int32], F32]:
     """Each row's experts and their weights, [tokens, top_k]."""
     shape = (len(logits), routing.top_k)
     experts, weights = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
@@ -374,6 +381,7 @@ def route(isa: str, logits: F32, routing: Routing, correction: F32 | None = None
         routing.renormalize,
         routing.scale,
         correction,
+        factors,
         routing.num_groups,
         routing.top_groups,
         routing.group_score,

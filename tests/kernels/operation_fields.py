@@ -92,9 +92,10 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}
         | {"widened": False, "accumulate": False, "logits": False, "joins_before": False},
         "reduce": places("partial", "residual", "sum")
-        | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5},
+        | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5, "scale": vector(1)},
         "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "cache": (0, 0), "rope": rope()}
-        | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm": "before"},
+        | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm": "before"}
+        | {"source": "projected", "norm_values": True},
         "attention": places("out", "partial")
         | {"q": HEADS, "cache": (0, 0), "scale": 1.0, "softcap": 0.0, "sinks": vector(1)}
         | {"joins_before": False},
@@ -110,6 +111,10 @@ def fields() -> dict[str, dict[str, Any]]:
         "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "is_rounded": True},
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
+        "add_norm": places("x", "residual") | {"weight": vector(), "eps": 1e-5, "scale": vector(1)},
+        "layer_inputs": places("x", "out")
+        | {"weight": vector(DIM), "eps": 1e-5, "table": matrix(columns=2 * DIM), "scale": 1.0},
+        "gated_product": places("gate", "x", "out") | {"activation": "gelu_tanh", "cols": HIDDEN},
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},
@@ -117,7 +122,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "moe_route": places("logits", "x", "sorted", "routes", "counts")
         | {"item_bytes": 2, "first_expert": 0, "local_experts": 4, "shared_gate": False, "num_experts": 4, "top_k": 2}
         | {"scoring": "sigmoid", "renormalize": True, "scale": 1.0, "correction": vector(4)}
-        | {"num_groups": 1, "top_groups": 1, "group_score": "max"}
+        | {"num_groups": 1, "top_groups": 1, "group_score": "max", "factors": vector(4)}
         | {"weighs_input": False, "cols": HIDDEN, "group": 0},
         "moe_experts": places("x", "out", "counts", "shared_x", "shared_out")
         | {"name": "moe", "weights": [matrix(), matrix()], "bias": vector(2 * HIDDEN), "shared": matrix()}

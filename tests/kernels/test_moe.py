@@ -36,6 +36,14 @@ def test_the_best_experts_are_chosen_and_weighted(isa: str, rng: np.random.Gener
     np.testing.assert_allclose(weights, expected * routing.scale, rtol=1e-5)
 
 
+def test_factors_of_experts_multiply_the_weights_last(isa: str, rng: np.random.Generator) -> None:
+    logits, factors = (rng.standard_normal(shape).astype(np.float32) for shape in ((9, 40), 40))
+    experts, weights = kernel_ops.route(isa, logits, Routing(40, 5))
+    same, scaled = kernel_ops.route(isa, logits, Routing(40, 5), factors=factors)
+    np.testing.assert_array_equal(same, experts)
+    np.testing.assert_allclose(scaled, weights * factors[experts], rtol=3e-7)
+
+
 def test_of_equal_experts_the_first_are_chosen(isa: str) -> None:
     experts, weights = kernel_ops.route(isa, np.zeros((2, 40), np.float32), Routing(40, 3))
     np.testing.assert_array_equal(experts, [[0, 1, 2], [0, 1, 2]])

@@ -127,3 +127,15 @@ def test_a_post_norm_is_applied_to_the_sum_before_it_is_added(
     total = (parts[0] + parts[1]) + parts[2]
     normed, bound = reference.rms_norm(total, weight, 1e-6)
     kernel_ops.assert_within(result, residual + normed, bound + reference.FP32 * np.abs(residual + normed))
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_the_stream_is_scaled_after_a_normalised_sum(isa: str, rng: np.random.Generator, assign: bool) -> None:
+    residual, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 77), 77))
+    parts = rng.standard_normal((1, 4, 77)).astype(np.float32)
+    arguments = {"post_norm": weight, "eps": 1e-6, "threads": 2}
+    plain = kernel_ops.add_reduced(isa, residual, parts, **arguments)
+    scaled = kernel_ops.add_reduced(isa, residual, parts, scale=0.75, assign=assign, **arguments)
+    if assign:
+        plain = kernel_ops.add_reduced(isa, np.zeros_like(residual), parts, **arguments)
+    np.testing.assert_array_equal(scaled, plain * np.float32(0.75))

@@ -166,3 +166,44 @@ def test_queries_are_scaled_by_their_position_and_keys_are_not(isa: str, rng: np
     kernel_ops.assert_within(scaled, expected, 2 * reference.BF16 * np.abs(expected))
     assert caches[0].k.tobytes() == caches[1].k.tobytes()
     assert caches[0].v.tobytes() == caches[1].v.tobytes()
+
+
+@pytest.mark.parametrize(("heads", "rot_dim"), [((4, 2, 80), 32), ((2, 1, 512), 512)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_values_may_be_keys_before_their_norm(
+    isa: str, kv_dtype: str, rng: np.random.Generator, heads: tuple[int, int, int], rot_dim: int, threads: int
+) -> None:
+    q_heads, kv_heads, dim = heads
+    qk = rng.standard_normal((40, (q_heads + kv_heads) * dim)).astype(np.float32)
+    qkv = np.hstack([qk, qk[:, q_heads * dim :]])
+    arguments = {"norm": "before", "eps": 1e-6, "norm_values": True, "threads": threads}
+    caches = [kernel_ops.Cache(2, kv_heads, dim, kv_dtype) for _ in range(2)]
+    runs, tables = _runs(0, 0, 40, [1, 0]), _tables(64, rot_dim)
+    q = kernel_ops.rope_store(isa, qkv, heads, caches[0], runs, tables, **arguments)
+    same = kernel_ops.rope_store(isa, qk, heads, caches[1], runs, tables, source="keys", **arguments)
+    np.testing.assert_array_equal(same, q)
+    for half in ("k", "v"):
+        np.testing.assert_array_equal(getattr(caches[1], half), getattr(caches[0], half))
+
+
+def test_values_are_normalised_without_a_weight(isa: str, rng: np.random.Generator) -> None:
+    heads = (1, 2, 48)
+    qkv = rng.standard_normal((20, 5 * 48)).astype(np.float32) * 7
+    cache = kernel_ops.Cache(1, 2, 48)
+    kernel_ops.rope_store(isa, qkv, heads, cache, _runs(0, 0, 20, [0]), _tables(32, 48), eps=1e-6, norm_values=True)
+    value, bound = reference.rms_norm(_heads(qkv, heads)[2], np.ones(48, np.float32), 1e-6)
+    found = _stored(cache, [0], 0, 20)[1][..., :48]
+    kernel_ops.assert_within(found, value, bound + kv_reference.rounding("bf16", value, bound))
+
+
+def test_a_layer_that_reads_another_cache_rotates_queries_only(isa: str, rng: np.random.Generator) -> None:
+    heads, weight = (3, 1, 64), rng.standard_normal(64).astype(np.float32)
+    qkv, cache = rng.standard_normal((33, 5 * 64)).astype(np.float32), kernel_ops.Cache(2, 1, 64)
+    arguments = {"norm": "before", "q_norm": weight, "eps": 1e-6, "threads": 2}
+    runs, tables = _runs(0, 0, 33, [1, 0]), _tables(64, 64)
+    expected = kernel_ops.rope_store(isa, qkv, heads, kernel_ops.Cache(2, 1, 64), runs, tables, **arguments)
+    queries = np.ascontiguousarray(qkv[:, : 3 * 64])
+    q = kernel_ops.rope_store(isa, queries, heads, cache, runs, tables, source="cached", **arguments)
+    np.testing.assert_array_equal(q, expected)
+    for half in (cache.k, cache.v):
+        assert (half.view(np.uint16) == kernel_ops.GARBAGE).all()

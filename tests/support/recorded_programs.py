@@ -295,6 +295,38 @@ def spaces(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     return b
 
 
+def shared(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
+    """Inputs of two layers; attention whose values are its keys, then attention to the same cache, beside experts."""
+    world, kind = part.world, CacheKind(Heads(2, 1, 32))
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (kind,)))
+    residual = b.embed(**part.embedding())
+    own, bounds = 64 // world, tuple(part.bounds(64))
+    projection, table, norm = w.matrix(own, HIDDEN, format), w.matrix(VOCAB, own), w.vector(32)
+    inputs = b.layer_inputs(b.rounded(residual), projection, table, norm, eps=EPS, scale=0.5, bounds=bounds)
+    for layer, (source, columns) in enumerate((("keys", 96), ("cached", 64))):
+        qkv = b.linear(b.rms_norm(residual, w.vector(), EPS), w.matrix(columns, HIDDEN, format))
+        norms = {"norm": "before", "q_norm": w.vector(32), "eps": EPS, "norm_values": True}
+        q = b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope(), source=source, **norms)
+        attended = b.linear_partial(b.attention(q, cache=CacheIndex(0, 0), scale=0.2), w.matrix(HIDDEN, 64, format))
+        b.add_all_reduce(residual, attended, eps=EPS, post_norm=w.vector(), scale=w.vector(1))
+        gate = b.linear(b.rounded(residual), w.matrix(32 // world, HIDDEN, format))
+        _, mine, _ = b.split(inputs, 32 * layer + part.bounds(32)[part.rank], 32 // world)
+        gated = b.gated_product(gate, mine, "gelu_tanh")
+        made = b.linear_partial(gated, w.matrix(HIDDEN, 32 // world, format))
+        b.add_all_reduce(residual, made, eps=EPS, post_norm=w.vector(), scale=w.vector(1))
+    x = b.rms_norm(residual, w.vector(), EPS)
+    total = b.summed(b.gated_mlp(x, w.matrix(128, HIDDEN), w.matrix(HIDDEN, 64), "gelu_tanh"), w.vector(), EPS)
+    shapes = (64, HIDDEN), (HIDDEN, 32)
+    gate_up, down = (ExpertMatrices(tuple(w.matrix(n, k, format) for _ in range(4)), None) for n, k in shapes)
+    router = Router(w.matrix(4, HIDDEN, whole=True), factors=w.vector(4), x=b.rms_norm(residual, w.vector(), EPS))
+    routing = Routing(num_experts=4, top_k=2)
+    made = b.experts(x, routing, router, held=range(4), gate_up=gate_up, down=down, activation="gelu_tanh")
+    b.add_all_reduce(total, made, eps=EPS, post_norm=w.vector())
+    b.add_norm(residual, total, w.vector(), EPS, scale=w.vector(1))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN)))
+    return b
+
+
 def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
@@ -319,7 +351,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     for format in ("bf16", "int8"):
-        for make in (dense, latent, mixture, gated, sliding, spaces):
+        for make in (dense, latent, mixture, gated, sliding, spaces, shared):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)

@@ -61,8 +61,8 @@ class Cache(ABC):
         return 0
 
     @abstractmethod
-    def kind(self, part: RankPart, layers: int) -> CacheKind | StateKind:
-        """The kind of `layers` layers with this declaration."""
+    def kind(self, part: RankPart, layers: int) -> CacheKind | StateKind | None:
+        """The kind of `layers` layers with this declaration; None: they have no cache of their own."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,16 @@ class Paged(HeadCache):
     def kind(self, part: RankPart, layers: int) -> CacheKind:
         """See `Cache`."""
         return CacheKind(self._heads(part), self.span, layers)
+
+
+@dataclass(frozen=True)
+class Borrowed(Cache):
+    """The cache of the last layer before with the declaration `of`. Nothing is stored in it."""
+
+    of: Paged
+
+    def kind(self, part: RankPart, layers: int) -> None:
+        """See `Cache`."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +238,9 @@ def numbered(declared: Sequence[Cache], part: RankPart) -> NumberedCaches:
     seen: Counter[Cache] = Counter()
     places = []
     for cache in declared:
-        places.append(CacheIndex(number[cache], seen[cache]))
-        seen[cache] += 1
+        if isinstance(cache, Borrowed):
+            places.append(CacheIndex(number[cache.of], seen[cache.of] - 1))
+        else:
+            places.append(CacheIndex(number[cache], seen[cache]))
+            seen[cache] += 1
     return NumberedCaches(tuple(caches.values()), tuple(states.values()), tuple(places))

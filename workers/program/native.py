@@ -27,6 +27,7 @@ from numaserve.workers.program.ops.recurrent import (
     StateSpace,
 )
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
 from numaserve.workers.program.outside import OutsideRows, outside_rows
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -183,6 +184,10 @@ def _multiply(nodes: _Nodes, op: Multiply) -> dict[str, Any]:
     return {"cols": op.out.cols, "is_rounded": op.out.itemsize == BF16}
 
 
+def _gated_product(nodes: _Nodes, op: GatedProduct) -> dict[str, Any]:
+    return {"cols": op.out.cols}
+
+
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
 KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
     Embed: ("embed", _none),
@@ -207,6 +212,9 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     GatedHeadNorm: ("gated_head_norm", _none),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
     Multiply: ("multiply", _multiply),
+    AddNorm: ("add_norm", _none),
+    LayerInputs: ("layer_inputs", _none),
+    GatedProduct: ("gated_product", _gated_product),
     Gather: ("gather", _none),
     DividedNorm: ("divided_norm", _none),
     Sample: ("sample", _none),

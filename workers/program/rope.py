@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "none"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional", "none"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class RopeConfig:
     kind: RopeKind = "default"
     theta: float = 10000.0
     rotary_dim: int = 0  # how many leading dimensions of a head are rotated
+    turning_dim: int = 0  # proportional: dimensions whose angle is not 0
     factor: float = 1.0
     attention_factor: float | None = None  # yarn, longrope; None: derived from the factor
     original_max_position: int = 0  # llama3, yarn, longrope
@@ -76,14 +77,14 @@ def frequencies(rope: RopeConfig, positions: int) -> tuple[Floats, float]:
     exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / rope.rotary_dim
     inverse: Floats = rope.theta**-exponents
     match rope.kind:
-        case "default":
-            return inverse, 1.0
-        case "linear":
+        case "default" | "linear":
             return inverse / rope.factor, 1.0
         case "llama3":
             return _llama3(rope, inverse), 1.0
         case "yarn":
             return _yarn(rope, inverse), _yarn_attention_factor(rope)
+        case "proportional":
+            return np.where(np.arange(len(inverse)) < rope.turning_dim // 2, inverse / rope.factor, 0.0), 1.0
         case "none":
             return np.zeros_like(inverse), 1.0
         case "longrope":

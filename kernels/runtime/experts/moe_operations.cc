@@ -54,11 +54,13 @@ void add(Program& p, const MoeRoute& f) {
                          .renormalize = f.renormalize,
                          .scale = f.scale,
                          .correction = data_or_null(f.correction),
+                         .factors = data_or_null(f.factors),
                          .num_groups = f.num_groups,
                          .top_groups = f.top_groups,
                          .group_score = f.group_score};
   require_choice(choice);
   require_size(f.correction, f.num_experts, f.kKind);
+  require_size(f.factors, f.num_experts, f.kKind);
   require(f.first_expert >= 0 && f.local_experts >= 0 && f.first_expert + f.local_experts <= f.num_experts, f.kKind,
           "the experts of the rank must be experts of the model");
   require(f.logits.ld >= f.num_experts + (f.shared_gate ? 1 : 0) && f.x.ld == f.sorted.ld &&

@@ -25,7 +25,7 @@ struct MoeRoute {
   Scoring scoring;
   bool renormalize;
   float scale;
-  std::optional<const PaddedVector*> correction;
+  std::optional<const PaddedVector*> correction, factors;
   int32_t num_groups, top_groups;
   GroupScore group_score;
   bool weighs_input;
@@ -35,7 +35,8 @@ struct MoeRoute {
     field("item_bytes", item_bytes), field("first_expert", first_expert), field("local_experts", local_experts);
     field("shared_gate", shared_gate), field("num_experts", num_experts), field("top_k", top_k);
     field("scoring", scoring), field("renormalize", renormalize), field("scale", scale);
-    field("correction", correction), field("num_groups", num_groups), field("top_groups", top_groups);
+    field("correction", correction), field("factors", factors), field("num_groups", num_groups);
+    field("top_groups", top_groups);
     field("group_score", group_score), field("weighs_input", weighs_input), field("cols", cols);
     field("group", group);
   }

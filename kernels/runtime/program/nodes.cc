@@ -179,7 +179,8 @@ ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int 
           .post_norm = post_norm,
           .sum = run.at<float>(sum) + rows.begin * sum.ld,
           .eps = eps,
-          .assign = assign};
+          .assign = assign,
+          .scale = scale};
 }
 
 void ReduceNode::one_shot(Run& run, int thread) const {
@@ -235,9 +236,11 @@ RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
           .sin = sin,
           .rot_dim = rot_dim,
           .q_scale = q_scale,
+          .source = source,
           .norm = norm,
           .q_norm = q_norm,
           .k_norm = k_norm,
+          .norm_values = norm_values,
           .eps = eps,
           .q = run.at<bf16>(q),
           .kv = kv,

@@ -207,6 +207,7 @@ struct ReduceNode : Node {
   const float* bias = nullptr;
   const float* post_norm = nullptr;
   float eps = 0.0f;
+  float scale = 1.0f;
 
  private:
   ReduceArgs arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const;
@@ -229,6 +230,8 @@ struct RopeStoreNode : Node {
   float eps = 0.0f;
   HeadNorm norm = HeadNorm::kNone;
   size_t table = 0;    // the page table of its layer; see SlotTable
+  KvSource source = KvSource::kProjected;
+  bool norm_values = false;
   int attention = -1;  // index in Step::attention of the next node, an AttentionNode that alone reads `q`; or -1
 };
 

@@ -7,6 +7,7 @@
 #include "kernels/runtime/attention/attention_nodes.h"
 #include "kernels/runtime/exchange/divided_norm.h"
 #include "kernels/runtime/exchange/gather_columns.h"
+#include "kernels/runtime/program/stream_nodes.h"
 
 namespace numaserve {
 
@@ -26,8 +27,24 @@ HeadNorm head_norm_of(std::string_view name) {
                             : throw std::invalid_argument("unknown order of norm and rotation " + std::string(name));
 }
 
+KvSource kv_source_of(std::string_view name) {
+  return name == "projected" ? KvSource::kProjected
+         : name == "keys"    ? KvSource::kKeys
+         : name == "cached"  ? KvSource::kCached
+                             : throw std::invalid_argument("unknown source of keys and values " + std::string(name));
+}
+
 namespace operation {
 namespace {
+
+int32_t stored_heads(KvSource source, int32_t kv_heads) {
+  return source == KvSource::kProjected ? 2 * kv_heads : source == KvSource::kKeys ? kv_heads : 0;
+}
+
+float scale_or_one(const std::optional<const PaddedVector*>& scale, const std::string& node) {
+  require_size(scale, 1, node);
+  return scale ? (*scale)->padded[0] : 1.0f;
+}
 
 void require_quantized(const std::string& node, const Place& x, const Quantized& to) {
   require(to.cols >= 0 && to.group >= 0 && x.ld >= round_up(to.cols, kPad), node, "the input has too few columns");
@@ -117,13 +134,38 @@ void add(Program& p, const Reduce& f) {
   node->bias = data_or_null(f.bias);
   node->post_norm = data_or_null(f.post_norm);
   node->eps = f.eps;
+  require(!f.scale || f.post_norm, f.kKind, "the residual stream can be scaled only after a sum that is normalised");
+  node->scale = scale_or_one(f.scale, f.kKind);
   p.add(std::move(node));
+}
+
+void add(Program& p, const AddNorm& f) {
+  require(f.x.ld == f.residual.ld && f.x.ld >= f.weight->size, f.kKind,
+          "the input and the residual stream must have the same number of columns, at least those of the weight");
+  p.add(std::make_unique<AddNormNode>(f.x, f.residual, f.weight->values, f.eps, scale_or_one(f.scale, f.kKind)));
+}
+
+void add(Program& p, const LayerInputs& f) {
+  const int64_t width = f.weight->size, cols = f.table->k();
+  require(f.table->format() == WeightFormat::kBf16, f.kKind, "the table must be bf16");
+  require(width > 0 && width % 2 == 0 && cols % width == 0, f.kKind,
+          "every layer must have the same even number of columns in the table");
+  require(f.x.ld >= cols && f.out.ld >= cols, f.kKind, "the input or the output has too few columns for the table");
+  p.add(std::make_unique<LayerInputsNode>(f.x, f.out, f.weight->values, f.eps, *f.table, f.scale));
+}
+
+void add(Program& p, const GatedProduct& f) {
+  require(f.activation == Activation::kSilu || f.activation == Activation::kGeluTanh, f.kKind,
+          "the activation of a gate must be silu or gelu_tanh");
+  require(f.cols >= 0 && f.gate.ld >= f.cols && f.x.ld >= f.cols && f.out.ld >= round_up(f.cols, kPad), f.kKind,
+          "the gate, the input or the output has too few columns");
+  p.add(std::make_unique<GatedProductNode>(f.gate, f.x, f.out, f.activation, f.cols));
 }
 
 void add(Program& p, const RopeStore& f) {
   const HeadGeometry& heads = p.kv().heads(f.cache);
   require(2 * f.rope->half <= heads.head_dim, f.kKind, "the table of rotary positions has more columns than a head");
-  require(f.qkv.ld >= (heads.q_heads + 2 * heads.kv_heads) * heads.head_dim &&
+  require(f.qkv.ld >= (heads.q_heads + stored_heads(f.source, heads.kv_heads)) * heads.head_dim &&
               f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require_size(f.q_norm, heads.head_dim, f.kKind);
@@ -139,6 +181,8 @@ void add(Program& p, const RopeStore& f) {
   node->eps = f.eps;
   node->norm = f.norm;
   node->table = p.kv().table(f.cache);
+  node->source = f.source;
+  node->norm_values = f.norm_values;
   p.add(std::move(node));
 }
 

@@ -22,6 +22,9 @@ Activation activation_of(std::string_view name);
 // Returns the norm of a name: none, before or after. Throws std::invalid_argument for another name.
 HeadNorm head_norm_of(std::string_view name);
 
+// Returns the source of a name: projected, keys or cached. Throws std::invalid_argument for another name.
+KvSource kv_source_of(std::string_view name);
+
 namespace operation {
 
 struct Embed {
@@ -85,9 +88,45 @@ struct Reduce {
   bool assign;
   std::optional<const PaddedVector*> bias, post_norm;
   float eps;
+  std::optional<const PaddedVector*> scale;  // of the stream after the sum; only with a norm of the sum
   void visit(auto&& field) {
     field("partial", partial), field("residual", residual), field("sum", sum), field("cols", cols);
     field("assign", assign), field("bias", bias), field("post_norm", post_norm), field("eps", eps);
+    field("scale", scale);
+  }
+};
+
+struct AddNorm {
+  static constexpr const char* kKind = "add_norm";
+  Place x, residual;
+  const PaddedVector* weight;
+  float eps;
+  std::optional<const PaddedVector*> scale;  // of the stream after the sum
+  void visit(auto&& field) {
+    field("x", x), field("residual", residual), field("weight", weight), field("eps", eps), field("scale", scale);
+  }
+};
+
+struct LayerInputs {
+  static constexpr const char* kKind = "layer_inputs";
+  Place x, out;
+  const PaddedVector* weight;  // of the norm of each layer's columns
+  float eps;
+  const PackedMatrix* table;
+  float scale;  // of the table
+  void visit(auto&& field) {
+    field("x", x), field("out", out), field("weight", weight), field("eps", eps), field("table", table);
+    field("scale", scale);
+  }
+};
+
+struct GatedProduct {
+  static constexpr const char* kKind = "gated_product";
+  Place gate, x, out;
+  Activation activation;
+  int64_t cols;
+  void visit(auto&& field) {
+    field("gate", gate), field("x", x), field("out", out), field("activation", activation), field("cols", cols);
   }
 };
 
@@ -99,9 +138,12 @@ struct RopeStore {
   std::optional<const PaddedVector*> q_norm, k_norm;
   float eps;
   HeadNorm norm;
+  KvSource source;
+  bool norm_values;
   void visit(auto&& field) {
     field("qkv", qkv), field("q", q), field("cache", cache), field("rope", rope);
     field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps), field("norm", norm);
+    field("source", source), field("norm_values", norm_values);
   }
 };
 
@@ -168,6 +210,9 @@ void add(Program& p, const RmsNorm& f);
 void add(Program& p, const Quantize& f);
 void add(Program& p, const Linear& f);
 void add(Program& p, const Reduce& f);
+void add(Program& p, const AddNorm& f);
+void add(Program& p, const LayerInputs& f);
+void add(Program& p, const GatedProduct& f);
 void add(Program& p, const RopeStore& f);
 void add(Program& p, const Attention& f);
 void add(Program& p, const Gather& f);

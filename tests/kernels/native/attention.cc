@@ -32,10 +32,12 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                 Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_scale,
                 const std::string& norm, Maybe<const float, 1> q_norm, Maybe<const float, 1> k_norm, float eps,
                 Array<const int32_t, 2> runs, Array<bf16, 3> q, CacheBytes k_cache, CacheBytes v_cache,
-                const std::string& kv_dtype_name, int threads) {
+                const std::string& kv_dtype_name, const std::string& source, bool norm_values, int threads) {
   const KernelTable& table = *table_by_name(isa);
   require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(cos, 1) * 2 <= head_dim, "a head has the wrong size");
-  require(size(qkv, 1) >= (q_heads + 2 * kv_heads) * head_dim, "qkv has too few columns");
+  const KvSource from = kv_source_of(source);
+  const int32_t projected = from == KvSource::kProjected ? 2 : from == KvSource::kKeys ? 1 : 0;
+  require(size(qkv, 1) >= (q_heads + projected * kv_heads) * head_dim, "qkv has too few columns");
   require(size(cos, 0) == size(sin, 0) && size(cos, 1) == size(sin, 1), "cos and sin differ in shape");
   require(size(q, 0) >= size(qkv, 0) && size(q, 1) == q_heads && size(q, 2) == round_up(head_dim, kTileK),
           "q has the wrong shape");
@@ -62,9 +64,11 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .sin = sin.data(),
                            .rot_dim = static_cast<int32_t>(2 * size(cos, 1)),
                            .q_scale = data_or_null(q_scale),
+                           .source = from,
                            .norm = head_norm_of(norm),
                            .q_norm = data_or_null(q_norm),
                            .k_norm = data_or_null(k_norm),
+                           .norm_values = norm_values,
                            .eps = eps,
                            .q = q.data(),
                            .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
@@ -174,7 +178,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
 void bind_attention(nb::module_& ops) {
   ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
           "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a,
-          "v_cache"_a, "kv_dtype"_a, "threads"_a);
+          "v_cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a, "sequences"_a,
           "pages"_a, "scale"_a, "softcap"_a, "window"_a, "aligned"_a, "sinks"_a.none(), "by_blocks"_a,
           "rows_per_item"_a, "out"_a);

@@ -198,7 +198,8 @@ void divided_norm(const std::string& isa, Array<float, 3> x, const std::vector<s
 }
 
 void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<float, 2> residual, int64_t cols,
-                 Maybe<const float, 1> bias, Maybe<const float, 1> post_norm, float eps, bool assign, int threads) {
+                 Maybe<const float, 1> bias, Maybe<const float, 1> post_norm, float eps, bool assign, float scale,
+                 int threads) {
   const KernelTable& table = *table_by_name(isa);
   const int64_t rows = size(residual, 0), ld = size(residual, 1);
   require(size(parts, 0) >= 1 && size(parts, 1) == rows && size(parts, 2) == ld, "parts and residual differ in shape");
@@ -217,9 +218,52 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
                         .post_norm = data_or_null(post_norm),
                         .sum = sum.as<float>(),
                         .eps = eps,
-                        .assign = assign};
+                        .assign = assign,
+                        .scale = scale};
   play_threads(threads, [&](int thread) { table.reduce_add(args, thread, threads); });
   if (post_norm) play_threads(threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
+}
+
+void layer_inputs(const std::string& isa, Array<const float, 2> x, Array<const float, 1> weight, float eps,
+                  Array<const int32_t, 1> tokens, const PackedMatrix& packed, float scale, Array<float, 2> out,
+                  int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  const int64_t width = size(weight, 0);
+  require(packed.format() == WeightFormat::kBf16 && packed.k() % width == 0, "the table must be bf16, of whole layers");
+  require(size(x, 0) == size(tokens, 0) && size(out, 0) == size(tokens, 0), "the numbers of rows differ");
+  require(size(x, 1) >= packed.k() && size(out, 1) >= packed.k(), "too few columns");
+  const LayerInputsArgs args{.x = x.data(),
+                             .ldx = size(x, 1),
+                             .groups = packed.k() / width,
+                             .width = width,
+                             .weight = weight.data(),
+                             .eps = eps,
+                             .tokens = tokens.data(),
+                             .table = reinterpret_cast<const bf16*>(packed.data()),
+                             .k_tiles = packed.depth() / kTileK,
+                             .num_rows = packed.n(),
+                             .scale = scale,
+                             .out = out.data(),
+                             .ldo = size(out, 1),
+                             .rows = size(tokens, 0)};
+  play_threads(threads, [&](int thread) { table.layer_inputs(args, thread, threads); });
+}
+
+void gated_product(const std::string& isa, Array<const float, 2> gate, Array<const float, 2> x,
+                   const std::string& activation, int64_t cols, Array<bf16, 2> out, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  require(size(gate, 1) >= cols && size(x, 1) >= cols && size(out, 1) >= round_up(cols, kPad), "too few columns");
+  require(size(x, 0) == size(gate, 0) && size(out, 0) == size(gate, 0), "the numbers of rows differ");
+  const GatedProductArgs args{.gate = gate.data(),
+                              .ldg = size(gate, 1),
+                              .x = x.data(),
+                              .ldx = size(x, 1),
+                              .activation = activation_of(activation),
+                              .out = out.data(),
+                              .ldo = size(out, 1),
+                              .rows = size(gate, 0),
+                              .cols = cols};
+  play_threads(threads, [&](int thread) { table.gated_product(args, thread, threads); });
 }
 
 void embed(const std::string& isa, Array<const int32_t, 1> tokens, const PackedMatrix& packed, int64_t first_row,
@@ -258,7 +302,10 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("divided_norm", &divided_norm, "isa"_a, "x"_a, "cols"_a, "counted"_a, "all_cols"_a, "weights"_a, "eps"_a,
           "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
-          "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);
+          "post_norm"_a.none(), "eps"_a, "assign"_a, "scale"_a, "threads"_a);
+  ops.def("layer_inputs", &layer_inputs, "isa"_a, "x"_a, "weight"_a, "eps"_a, "tokens"_a, "table"_a, "scale"_a, "out"_a,
+          "threads"_a);
+  ops.def("gated_product", &gated_product, "isa"_a, "gate"_a, "x"_a, "activation"_a, "cols"_a, "out"_a, "threads"_a);
   ops.def("embed", &embed, "isa"_a, "tokens"_a, "table"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);
   ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
   bind_amx(ops);

@@ -12,14 +12,15 @@ namespace {
 
 void route(const std::string& isa, Array<const float, 2> logits, int32_t num_experts, int32_t top_k,
            const std::string& scoring, bool renormalize, float scale, Maybe<const float, 1> correction,
-           int32_t num_groups, int32_t top_groups, const std::string& group_score, Array<int32_t, 2> experts,
-           Array<float, 2> weights) {
+           Maybe<const float, 1> factors, int32_t num_groups, int32_t top_groups, const std::string& group_score,
+           Array<int32_t, 2> experts, Array<float, 2> weights) {
   const int64_t tokens = size(logits, 0);
   require(size(logits, 1) >= num_experts, "there are fewer logits than experts");
   require(size(experts, 0) == tokens && size(experts, 1) == top_k && size(weights, 0) == tokens &&
               size(weights, 1) == top_k,
           "the output has another shape");
   require(!correction || size(*correction, 0) == num_experts, "there is no correction for each expert");
+  require(!factors || size(*factors, 0) == num_experts, "there is no factor for each expert");
   const std::optional<PaddedVector> added =
       correction ? std::optional<PaddedVector>({correction->data(), num_experts}) : std::nullopt;
   const RouteArgs args{.logits = logits.data(),
@@ -30,6 +31,7 @@ void route(const std::string& isa, Array<const float, 2> logits, int32_t num_exp
                        .renormalize = renormalize,
                        .scale = scale,
                        .correction = added ? added->padded.data() : nullptr,
+                       .factors = data_or_null(factors),
                        .num_groups = num_groups,
                        .top_groups = top_groups,
                        .group_score = group_score_of(group_score)};
@@ -83,7 +85,8 @@ void weigh_row(const std::string& isa, Array<const bf16, 1> x, float weight, Arr
 
 void bind_moe(nb::module_& ops) {
   ops.def("route", &route, "isa"_a, "logits"_a, "num_experts"_a, "top_k"_a, "scoring"_a, "renormalize"_a, "scale"_a,
-          "correction"_a.none(), "num_groups"_a, "top_groups"_a, "group_score"_a, "experts"_a, "weights"_a);
+          "correction"_a.none(), "factors"_a.none(), "num_groups"_a, "top_groups"_a, "group_score"_a, "experts"_a,
+          "weights"_a);
   ops.def("combine", &combine, "isa"_a, "y"_a, "rows"_a, "weights"_a, "shared"_a.none(), "accumulate"_a, "out"_a,
           "threads"_a);
   ops.def("weigh_row", &weigh_row, "isa"_a, "x"_a, "weight"_a, "out"_a);

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
-from numaserve.workers.layers.caches import Paged
+from numaserve.workers.layers.caches import Borrowed, Paged
 from numaserve.workers.layers.layer import Mixer
 from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.query_key_norms import NoNorms, QueryKeyNorms
@@ -25,6 +25,7 @@ from numaserve.workers.layers.parameters import (
     vector,
     whole,
 )
+from numaserve.workers.program.ops.attention import KvSource
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -63,6 +64,7 @@ class Attention(Mixer):
     norms: QueryKeyNorms = field(default_factory=NoNorms)
     mask: Mask = field(default_factory=Mask)
     biases: Biases = "none"
+    source: KvSource = "projected"  # of keys and values; "cached": of the last layer before with the same cache
     names: AttentionNames = field(default_factory=AttentionNames)
 
     @cached_property
@@ -76,13 +78,15 @@ class Attention(Mixer):
         return KvHeads("kv_heads", self.kv_heads, self.query_heads)
 
     @property
-    def cache(self) -> Paged:
+    def cache(self) -> Paged | Borrowed:
         """See `Mixer`."""
-        return Paged(self.queries, self.keys, self.head_dim, self.mask.window, self.mask.chunked)
+        cache = Paged(self.queries, self.keys, self.head_dim, self.mask.window, self.mask.chunked)
+        return Borrowed(cache) if self.source == "cached" else cache
 
     @cached_property
     def qkv(self) -> MatrixParameter:
-        """One matrix with the rows of the rank's query heads, then of its key heads, then of its value heads."""
+        """One matrix with the rows of the rank's query heads, then of its key heads, then of its value heads, as far as
+        `source` needs these."""
         return MatrixParameter(self._heads)
 
     @cached_property
@@ -114,7 +118,7 @@ class Attention(Mixer):
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
         """See `Mixer`."""
         qkv = b.linear(x, part.matrix(self.qkv), part.vector(self.heads_bias))
-        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), place)
+        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), place, source=self.source)
         attended = self.mask.attend(b, part, q, self.scale, place)
         return b.linear_partial(attended, part.matrix(self.o))
 
@@ -125,17 +129,22 @@ class Attention(Mixer):
     @cached_property
     def _heads(self) -> tuple[Part, ...]:
         names, at, dim = self.names, self.at, self.head_dim
-        heads = ((names.q, self.queries), (names.k, self.keys), (names.v, self.keys))
+        heads = ((names.q, self.queries, True), (names.k, self.keys, True), (names.v, self.keys, False))[: self._parts]
         fused = names.q == names.k
         gguf = [f"{at}attn_qkv"] * 3 if fused else [f"{at}attn_{each}" for each in "qkv"]
-        tensors = [(at + module, axis.count * dim, name) for (module, axis), name in zip(heads, gguf, strict=True)]
+        tensors = [(at + module, axis.count * dim, name) for (module, axis, _), name in zip(heads, gguf, strict=False)]
         pairs = dim if self.rotation.pairs else 0
         return tuple(
             Part(source, Order(axis.count, dim, first, pairs=pairs if is_rotated else 0), axis, dim)
-            for (source, first), (_, axis), is_rotated in zip(
-                stacked(*tensors, columns=self.hidden), heads, (True, True, False), strict=True
+            for (source, first), (_, axis, is_rotated) in zip(
+                stacked(*tensors, columns=self.hidden), heads, strict=True
             )
         )
+
+    @property
+    def _parts(self) -> int:
+        """The number of queries, keys and values that are projected."""
+        return {"projected": 3, "keys": 2, "cached": 1}[self.source]
 
     @cached_property
     def _output(self) -> Source:

@@ -30,7 +30,7 @@ class GatedAttention(Attention):
         heads = len(part.along(self.queries)) + 2 * len(part.along(self.keys))
         made = b.linear(x, part.matrix(self.qkv), part.vector(self.heads_bias))
         qkv, gate = b.split(made, heads * self.head_dim)
-        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), place)
+        q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), place, source=self.source)
         attended = self.mask.attend(b, part, q, self.scale, place)
         b.sigmoid_gate(attended, gate)
         return b.linear_partial(attended, part.matrix(self.o))

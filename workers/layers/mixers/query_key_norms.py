@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numaserve.workers.program.buffers import Tensor
     from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Rope
+    from numaserve.workers.program.ops.attention import KvSource
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
@@ -22,9 +23,11 @@ class QueryKeyNorms(Layer, ABC):
     """A kind of norm of queries and keys."""
 
     @abstractmethod
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
-        """Norm and rotate the heads of `qkv`, fp32 [tokens, heads * head_dim], and store keys and values in
-        `cache`.
+    def store(
+        self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex, *, source: KvSource
+    ) -> Tensor:
+        """Norm and rotate the heads of `qkv`, fp32 [tokens, heads * head_dim], and store keys and values, which come
+        from `source`, in `cache`.
 
         Returns the queries, bf16 [tokens, query heads * padded head_dim].
         """
@@ -34,20 +37,25 @@ class QueryKeyNorms(Layer, ABC):
 class NoNorms(QueryKeyNorms):
     """Queries and keys without norms."""
 
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
+    def store(
+        self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex, *, source: KvSource
+    ) -> Tensor:
         """See `QueryKeyNorms`."""
-        return b.qkv_rope(qkv, cache=cache, rope=rope)
+        return b.qkv_rope(qkv, cache=cache, rope=rope, source=source)
 
 
 @dataclass(frozen=True)
 class HeadNorms(QueryKeyNorms):
-    """An RMS norm of each head: all query heads share a weight, and all key heads."""
+    """An RMS norm of each head: all query heads share a weight, and all key heads. Without `k` no keys are stored."""
 
     q: Norm
-    k: Norm
+    k: Norm | None
     after_rotation: bool = False
+    of_values: bool = False  # each head of values is normalised too, without a weight
 
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
+    def store(
+        self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex, *, source: KvSource
+    ) -> Tensor:
         """See `QueryKeyNorms`."""
         return b.qkv_rope(
             qkv,
@@ -55,8 +63,10 @@ class HeadNorms(QueryKeyNorms):
             rope=rope,
             norm="after" if self.after_rotation else "before",
             q_norm=self.q.weight(part),
-            k_norm=self.k.weight(part),
+            k_norm=None if self.k is None else self.k.weight(part),
             eps=self.q.eps,
+            source=source,
+            norm_values=self.of_values,
         )
 
 
@@ -66,9 +76,11 @@ class UnitNorms(QueryKeyNorms):
 
     eps: float
 
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
+    def store(
+        self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex, *, source: KvSource
+    ) -> Tensor:
         """See `QueryKeyNorms`."""
-        return b.qkv_rope(qkv, cache=cache, rope=rope, norm="after", eps=self.eps)
+        return b.qkv_rope(qkv, cache=cache, rope=rope, norm="after", eps=self.eps, source=source)
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,9 @@ class AllHeadsNorms(QueryKeyNorms):
     q: DividedNorm
     k: DividedNorm
 
-    def store(self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex) -> Tensor:
+    def store(
+        self, b: ProgramBuilder, part: RankPart, qkv: Tensor, rope: Rope, cache: CacheIndex, *, source: KvSource
+    ) -> Tensor:
         """See `QueryKeyNorms`."""
         norms = self.q, self.k
         b.divided_norm(
@@ -88,4 +102,4 @@ class AllHeadsNorms(QueryKeyNorms):
             columns=[norm.columns for norm in norms],
             eps=self.q.eps,
         )
-        return b.qkv_rope(qkv, cache=cache, rope=rope)
+        return b.qkv_rope(qkv, cache=cache, rope=rope, source=source)

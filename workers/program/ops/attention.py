@@ -23,6 +23,9 @@ from numaserve.workers.program.ops.base import Joining, Operation, Reads, Rope, 
 from numaserve.workers.program.setup import ProgramSetup
 
 HeadNorm = Literal["none", "before", "after"]  # the rotation
+# The source of keys and values: columns of both, columns of keys that are the values too, or the cache, where an
+# earlier layer has stored them.
+KvSource = Literal["projected", "keys", "cached"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +33,10 @@ class RopeStore(Operation):
     """Rotates the heads of qkv [tokens, q heads, k heads and v heads], stores K and V in the pages of `cache`, and
     writes q, bf16 [tokens, heads * padded head].
 
-    `norm` is that of each head of queries and keys, before or after the rotation; without weights they are 1. Queries
-    are scaled by the factors of `rope` last.
+    `norm` is that of each head of queries and keys, before or after the rotation; without weights they are 1.
+    `norm_values`: each head of values is normalised, without a weight. Queries are scaled by the factors of `rope`.
+    Values whose `source` is "keys" are these before their norm and rotation; with "cached" qkv has queries only, and
+    nothing is stored.
     """
 
     qkv: Reads[Tensor]
@@ -42,11 +47,13 @@ class RopeStore(Operation):
     q_norm: Vector | None
     k_norm: Vector | None
     eps: float
+    source: KvSource = "projected"
+    norm_values: bool = False
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read; queries, keys and values written in bf16."""
         heads = program.shape.caches[self.cache.kind].heads
-        count = heads.query + 2 * heads.kv
+        count = heads.query + (0 if self.source == "cached" else 2 * heads.kv)
         return [of_runs("rope_store", count, count * heads.dim * (FP32 + BF16))]
 
 

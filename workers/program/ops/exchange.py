@@ -15,7 +15,8 @@ _ONE_SHOT_BYTES = 256 << 10  # as the native sum over ranks has it: beyond, each
 class Reduce(Operation):
     """residual += post_norm?(sum of the ranks' parts + bias), in rank order. `assign`: = instead of +=.
 
-    `sum` is where it lies where there is a `post_norm`, which needs all of it.
+    `sum` is where it lies where there is a `post_norm`, which needs all of it. The stream is then multiplied by
+    `scale`, one number.
     """
 
     partial: Reads[Partial]
@@ -25,6 +26,7 @@ class Reduce(Operation):
     bias: Vector | None = None
     post_norm: Vector | None = None
     eps: float = 0.0
+    scale: Vector | None = None
 
     @property
     def reads(self) -> list[Buffer]:

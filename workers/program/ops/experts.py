@@ -10,7 +10,7 @@ from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
 
-ExpertActivation = Literal["none", "silu", "swiglu_oai", "relu2"]
+ExpertActivation = Literal["none", "silu", "gelu_tanh", "swiglu_oai", "relu2"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ class RouteExperts(Operation):
     expert below each other; only of the experts `held`, which this rank has.
 
     `routes` [tokens, 2 * top_k + 1]: rows of sorted, weights, the shared expert's weight. `counts`: where each expert's
-    rows begin. `correction` [experts] is added to the scores for choosing, not for weighing.
+    rows begin. `correction` [experts] is added to the scores for choosing, not for weighing; `factors` [experts]
+    multiply the weights last.
     """
 
     logits: Reads[Tensor]
@@ -45,6 +46,7 @@ class RouteExperts(Operation):
     counts: Writes[Tensor]
     routing: Routing
     correction: Vector | None
+    factors: Vector | None
     held: range
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:

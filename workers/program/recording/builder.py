@@ -9,6 +9,7 @@ padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 from numaserve.workers.program.buffers import (
     PAD,
@@ -24,7 +25,7 @@ from numaserve.workers.program.buffers import (
 from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.fuse import fuse
-from numaserve.workers.program.ops.attention import Attention, HeadNorm, RopeStore
+from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSource, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
@@ -32,9 +33,10 @@ from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool,
 from numaserve.workers.program.recording.experts import ExpertRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
 from numaserve.workers.program.recording.recurrent import RecurrentRecorder
+from numaserve.workers.program.recording.streams import StreamRecorder
 
 
-class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
+class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRecorder):
     """Records a forward pass; see the module's documentation."""
 
     def embed(self, table: Matrix, *, first_row: int, scale: float = 1.0) -> Residual:
@@ -97,10 +99,10 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
             raise ValueError(f"the first column of a part of a matrix must be a multiple of {PAD}, not {chosen.start}")
         return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=chosen.start)
 
-    def summed(self, partial: Partial) -> Residual:
-        """The sum over ranks as a new residual stream: fp32 [tokens, hidden]."""
+    def summed(self, partial: Partial, post_norm: Vector | None = None, eps: float = 0.0) -> Residual:
+        """post_norm?(the sum over ranks) as a new residual stream: fp32 [tokens, hidden]; `eps` is of the norm."""
         residual = Residual(self.limits.max_step_tokens, self.shape.hidden_size, 4)
-        self.operations.append(Reduce(partial=partial, residual=residual, assign=True))
+        self._reduce(residual, partial, assign=True, post_norm=post_norm, eps=eps)
         return residual
 
     def linear(self, x: Operand, weight: Matrix, bias: Vector | None = None) -> Tensor:
@@ -144,11 +146,10 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
         q_norm: Vector | None = None,
         k_norm: Vector | None = None,
         eps: float = 0.0,
+        source: KvSource = "projected",
+        norm_values: bool = False,
     ) -> Tensor:
-        """Rotates the heads of `qkv`, stores K and V in their pages, and returns q in bf16.
-
-        `norm` is that of each head of queries and keys, before or after the rotation; without weights they are 1.
-        """
+        """Rotates the heads of `qkv`, stores K and V in their pages, and returns q in bf16; see `RopeStore`."""
         heads = self.shape.caches[cache.kind].heads
         q = Tensor(qkv.rows, heads.query * padded(heads.dim), 2)
         self.operations.append(
@@ -161,6 +162,8 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
                 q_norm=q_norm,
                 k_norm=k_norm,
                 eps=eps,
+                source=source,
+                norm_values=norm_values,
             )
         )
         return q
@@ -199,12 +202,15 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder):
         eps: float = 0.0,
         post_norm: Vector | None = None,
         bias: Vector | None = None,
+        scale: Vector | None = None,
     ) -> None:
-        """residual += post_norm?(sum over ranks + bias); `eps` is of the norm."""
-        total = Tensor(residual.rows, residual.cols, 4) if post_norm is not None else None
-        self.operations.append(
-            Reduce(partial=partial, residual=residual, sum=total, bias=bias, post_norm=post_norm, eps=eps)
-        )
+        """residual = (residual + post_norm?(sum over ranks + bias)) * scale; `eps` is of the norm, and `scale` is one
+        number, only with a norm."""
+        self._reduce(residual, partial, eps=eps, post_norm=post_norm, bias=bias, scale=scale)
+
+    def _reduce(self, residual: Residual, partial: Partial, *, post_norm: Vector | None, **more: Any) -> None:
+        total = None if post_norm is None else Tensor(residual.rows, residual.cols, 4)
+        self.operations.append(Reduce(partial=partial, residual=residual, sum=total, post_norm=post_norm, **more))
 
     def lm_head(self, x: Operand, weight: Matrix) -> Logits:
         """Logits of the rows that want a sample. `weight` holds this rank's rows of the vocabulary."""

@@ -23,11 +23,14 @@ from numaserve.workers.program.recording.recorder import Recorder
 @dataclass(frozen=True)
 class Router:
     """The parameters that choose experts. `weight` is [experts, and one row for the shared expert's gate where it has
-    one, hidden]; the vectors are [experts], `correction` is for choosing only."""
+    one, hidden]; the vectors are [experts], `correction` is for choosing only, and `factors` multiply the weights. `x`
+    is the input of the router, where the experts have another one."""
 
     weight: Matrix
     bias: Vector | None = None
     correction: Vector | None = None
+    factors: Vector | None = None
+    x: Operand | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class ExpertRecorder(Recorder):
         by_expert = _Source(_rows_like(token.x, routed), token.widened)
         shared_token = self._source(x, *_some(gate_up.shared))
         logits = Tensor(x.rows, router.weight.n, 4)
-        self._linear("moe_router", x, router.weight, logits, bias=router.bias)
+        self._linear("moe_router", router.x or x, router.weight, logits, bias=router.bias)
         route = RouteExperts(
             logits=logits,
             x=token.x,
@@ -106,6 +109,7 @@ class ExpertRecorder(Recorder):
             counts=Tensor(self.setup.ranks.threads + 1, len(held) + 1, 4),
             routing=routing,
             correction=router.correction,
+            factors=router.factors,
             held=held,
         )
         self.operations.append(route)

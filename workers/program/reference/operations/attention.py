@@ -18,8 +18,9 @@ _ROWS = 64  # tokens whose scores are there at once
 def rope_store(run: Run, op: RopeStore) -> None:
     """Heads of queries and keys are normalised and rotated, in one order or the other."""
     heads = run.heads(op.cache)
-    qkv, parts = run.get(op.qkv), [heads.query, heads.kv, heads.kv]
-    q, k, v = qkv.reshape(len(qkv), sum(parts), heads.dim).split(parts, dim=1)
+    stored = {"projected": [heads.kv, heads.kv], "keys": [heads.kv], "cached": []}[op.source]
+    qkv, parts = run.get(op.qkv), [heads.query, *stored]
+    q, *kv = qkv.reshape(len(qkv), sum(parts), heads.dim).split(parts, dim=1)
 
     def prepared(x: torch.Tensor, norm: Vector | None) -> torch.Tensor:
         if op.norm == "none":
@@ -29,7 +30,9 @@ def rope_store(run: Run, op: RopeStore) -> None:
             return normed(rotated(run, x, op.rope), weight, op.eps)
         return rotated(run, normed(x, weight, op.eps), op.rope)
 
-    run.kv.store(op.cache, run.step, prepared(k, op.k_norm), v)
+    if kv:
+        values = normed(kv[-1], kv[-1].new_ones(heads.dim), op.eps) if op.norm_values else kv[-1]
+        run.kv.store(op.cache, run.step, prepared(kv[0], op.k_norm), values)
     q = run.numbers.bf16(scaled(run, prepared(q, op.q_norm), op.rope))
     room = padded(heads.dim) - heads.dim
     run.put(op.q, torch.nn.functional.pad(q, (0, room)).flatten(1))

@@ -34,6 +34,9 @@ def reduce(run: Run, op: Reduce) -> None:
     if op.post_norm is not None:
         total = normed(total, run.weights.values(op.post_norm), op.eps)
     run.put(op.residual, total, add=not op.assign)
+    scale = run.optional(op.scale)
+    if scale is not None:
+        run.put(op.residual, run.get(op.residual) * scale)
 
 
 def divided_norm(run: Run, op: DividedNorm) -> None:

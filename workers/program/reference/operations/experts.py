@@ -12,6 +12,8 @@ def route_experts(run: Run, op: RouteExperts) -> None:
     logits, x, routing = run.get(op.logits), run.get(op.x), op.routing
     correction = run.optional(op.correction)
     chosen, weights = chosen_experts(logits[:, : routing.num_experts], routing, correction)
+    factors = run.optional(op.factors)
+    weights = weights if factors is None else weights * factors[chosen]
     rows = torch.full_like(chosen, -1)
     counts, taken, weighed = [0], [], []
     for expert in op.held:

@@ -30,9 +30,14 @@ def _gated(x: torch.Tensor, activation: str, columns: int, limit: float) -> torc
     if activation == "swiglu_oai":
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
         return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    return activated(gate, activation) * up
+
+
+def activated(gate: torch.Tensor, activation: str) -> torch.Tensor:
+    """Silu, or the tanh approximation of GELU."""
     if activation == "silu":
-        return gate * torch.sigmoid(gate) * up
-    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+        return gate * torch.sigmoid(gate)
+    return torch.nn.functional.gelu(gate, approximate="tanh")
 
 
 def head_linear(run: Run, op: HeadLinear) -> None:

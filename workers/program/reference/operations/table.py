@@ -18,6 +18,7 @@ from numaserve.workers.program.ops.recurrent import (
     StateSpace,
 )
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
 from numaserve.workers.program.reference.operations import (
     attention,
     exchange,
@@ -26,6 +27,7 @@ from numaserve.workers.program.reference.operations import (
     products,
     recurrent,
     rows,
+    streams,
 )
 from numaserve.workers.program.reference.run import Run
 
@@ -55,6 +57,9 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     GatedHeadNorm: recurrent.gated_head_norm,
     SigmoidGate: recurrent.sigmoid_gate,
     Multiply: recurrent.multiply,
+    AddNorm: streams.add_norm,
+    LayerInputs: streams.layer_inputs,
+    GatedProduct: streams.gated_product,
     Reduce: exchange.reduce,
     DividedNorm: exchange.divided_norm,
     Sample: exchange.sample,

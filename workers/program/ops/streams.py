@@ -1,0 +1,62 @@
+"""Operations around the residual stream: norms that are added to it, and the inputs that layers have besides it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.program.buffers import Operand, Residual, Tensor
+from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_columns, of_rows
+from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Updates, Vector, Writes
+from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.setup import ProgramSetup
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddNorm(Operation):
+    """residual = (residual + x / sqrt(mean(x²) + eps) * weight) * scale; `x` is whole on every rank, and `scale` is one
+    number, or None for 1."""
+
+    x: Reads[Residual]
+    residual: Updates[Residual]
+    weight: Vector
+    eps: float
+    scale: Vector | None = None
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Both are read, and the stream is written."""
+        columns = self.x.cols
+        return [of_columns("add_norm", columns, 3 * columns * FP32, repeated=columns * FP32)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputs(Operation):
+    """The inputs of the layers whose columns this rank has, besides the residual stream: out, fp32 [tokens, layers *
+    width].
+
+    out = for each layer, the norm of its columns of `x`, times `weight` [width], plus its columns of the token's row of
+    `table`, times `scale`.
+    """
+
+    x: Reads[Tensor]
+    out: Writes[Tensor]
+    weight: Vector
+    eps: float
+    table: Matrix
+    scale: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 and a row of the table are read, fp32 is written."""
+        return [of_rows("layer_inputs", self.out.cols * (2 * FP32 + BF16))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedProduct(Operation):
+    """out, bf16 = activation(gate) * x, both fp32 of the shape of `out`."""
+
+    gate: Reads[Tensor]
+    x: Reads[Tensor]
+    out: Writes[Operand]
+    activation: Activation
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read twice, bf16 written."""
+        return [of_columns("gated_product", self.out.cols, self.out.cols * (2 * FP32 + BF16))]

@@ -1,0 +1,50 @@
+"""What layers read besides the residual stream, in the vocabulary of the Program builder."""
+
+from numaserve.workers.program.buffers import Operand, Residual, Tensor
+from numaserve.workers.program.ops.base import Matrix, Vector
+from numaserve.workers.program.ops.latent import GatherColumns
+from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
+from numaserve.workers.program.recording.recorder import Recorder
+
+
+class StreamRecorder(Recorder):
+    """Records operations around the residual stream."""
+
+    def layer_inputs(
+        self,
+        x: Operand,
+        projection: Matrix,
+        table: Matrix,
+        norm: Vector,
+        *,
+        eps: float,
+        scale: float,
+        bounds: tuple[int, ...],
+    ) -> Tensor:
+        """The inputs of all layers: fp32 [tokens, layers * width], whole on every rank; see `LayerInputs`.
+
+        `projection` [columns, hidden] and `table` [vocabulary, columns] have this rank's columns, those of some layers.
+        `bounds` are world size + 1 boundaries of the ranks' columns.
+        """
+        divided, columns = self._in_ring, projection.n
+        projected, part = Tensor(x.rows, columns, 4), Tensor(x.rows, columns, 4, divided)
+        self._linear("linear", x, projection, projected)
+        self.operations.append(LayerInputs(x=projected, out=part, weight=norm, eps=eps, table=table, scale=scale))
+        if not divided:
+            return part
+        out = Tensor(x.rows, bounds[-1], 4)
+        self.operations.append(GatherColumns(message=part, out=out, bounds=bounds))
+        return out
+
+    def gated_product(self, gate: Tensor, x: Tensor, activation: Activation) -> Operand:
+        """activation(gate) * x: bf16 [tokens, columns]."""
+        out = Operand(gate.rows, gate.cols, 2)
+        self.operations.append(GatedProduct(gate=gate, x=x, out=out, activation=activation))
+        return out
+
+    def add_norm(
+        self, residual: Residual, x: Residual, weight: Vector, eps: float, *, scale: Vector | None = None
+    ) -> None:
+        """residual = (residual + the norm of x) * scale."""
+        self.operations.append(AddNorm(x=x, residual=residual, weight=weight, eps=eps, scale=scale))

@@ -1,0 +1,28 @@
+"""Operations around the residual stream."""
+
+import torch
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
+from numaserve.workers.program.reference.operations.products import activated
+from numaserve.workers.program.reference.operations.rows import normed
+from numaserve.workers.program.reference.run import Run
+
+
+def add_norm(run: Run, op: AddNorm) -> None:
+    """The stream and the norm, scaled."""
+    total = run.get(op.residual) + normed(run.get(op.x), run.weights.values(op.weight), op.eps)
+    scale = run.optional(op.scale)
+    run.put(op.residual, total if scale is None else total * scale)
+
+
+def layer_inputs(run: Run, op: LayerInputs) -> None:
+    """Norms of the layers' columns, plus rows of the table; nothing for tokens that it does not have."""
+    x, weight, table = run.get(op.x), run.weights.values(op.weight), run.weights.values(op.table)
+    tokens = torch.tensor(run.step.tokens)
+    rows = table[tokens.clamp(0, len(table) - 1)].masked_fill((tokens >= len(table))[:, None], 0.0)
+    norms = normed(x.unflatten(1, (x.shape[1] // len(weight), len(weight))), weight, op.eps)
+    run.put(op.out, norms.flatten(1) + rows * op.scale)
+
+
+def gated_product(run: Run, op: GatedProduct) -> None:
+    """The activation of the gate, times the rows."""
+    run.put(op.out, run.numbers.bf16(activated(run.get(op.gate), op.activation) * run.get(op.x)))

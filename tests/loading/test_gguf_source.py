@@ -65,6 +65,13 @@ OF_ARCHITECTURE = {
     "qwen35": DELTA,
     "qwen35moe": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
     "qwen3next": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
+    "gemma4": {
+        "attention.key_length": 48,
+        "attention.value_length": 48,
+        "attention.key_length_swa": 32,
+        "embedding_length_per_layer_input": 32,
+        "attention.sliding_window": 128,
+    },
 }
 GEMMA = {"gemma2", "gemma3"}
 
@@ -138,7 +145,7 @@ _NUMBERS = {"gate": "w1", "down": "w2", "up": "w3"}
 
 def as_converted(name: str) -> str:
     """What llama.cpp's converter makes of a name before it asks the table."""
-    if name.endswith(".sinks"):
+    if name.endswith((".sinks", ".layer_scalar")):
         return f"{name}.weight"
     name = re.sub(
         r"(block_sparse_moe)\.\d+\.(\w+)_proj", lambda found: f"{found[1]}.experts.{_NUMBERS[found[2]]}", name

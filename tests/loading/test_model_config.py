@@ -35,7 +35,11 @@ def write(folder: Path, **values: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES])
+# Layers of Gemma 4 differ from each other; see test_gemma4.py.
+ALIKE = [case for case in (*checkpoints.CASES, *checkpoints.MOE_CASES) if not case.startswith("gemma4")]
+
+
+@pytest.mark.parametrize("case", ALIKE)
 def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) -> None:
     expected = (checkpoints.CASES | checkpoints.MOE_CASES)[case]()
     expected.architectures = [hf.AutoModelForCausalLM._model_mapping[type(expected)].__name__]

@@ -15,6 +15,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.mlp import Mlp
+from numaserve.workers.layers.scaled_block import ScaledBlock
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from safetensors.torch import load_file
@@ -61,7 +62,8 @@ class PackedExperts:
 
 
 def experts_of(loaded: Loaded, layer: int = 0) -> PackedExperts:
-    mlp = loaded.config.decoder.blocks[layer].mlp
+    block = loaded.config.decoder.blocks[layer]
+    mlp = block.beside.experts if isinstance(block, ScaledBlock) and block.beside else block.mlp
     assert isinstance(mlp, Experts)
     shared = [] if mlp.shared_mlp is None else [mlp.shared_mlp.gate_up, mlp.shared_mlp.down]
     return PackedExperts(

@@ -13,7 +13,7 @@ import gguf
 import torch
 import transformers as hf
 
-from tests.support import gguf_latent, gguf_lfm, gguf_spaces, kimi
+from tests.support import gemma4, gguf_latent, gguf_lfm, gguf_spaces, kimi
 from tests.support.k_quants import fitting, quantize
 
 VOCAB = 499
@@ -104,6 +104,12 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         **_GEMMA3_ROPE,
     ),
+    "gemma4": lambda: gemma4.text_config(
+        sizes(120, 5, 1, 160, layers=7, head_dim=24, global_head_dim=40, sliding_window=16), **gemma4.SHARED
+    ),
+    "gemma4-keys-only": lambda: gemma4.text_config(
+        sizes(96, 6, 3, 160, layers=3, head_dim=32, global_head_dim=48, sliding_window=16), **gemma4.KEYS_ONLY
+    ),
     "smollm3": lambda: hf.SmolLM3Config(**sizes(120, 5, 1, 160, layers=4)),
     "smollm3-sliding": lambda: hf.SmolLM3Config(
         **sizes(96, 4, 2, 160, layers=3, sliding_window=16, use_sliding_window=True, no_rope_layer_interval=2),
@@ -181,6 +187,11 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         routed_scaling_factor=1.5,
         use_qk_norm=True,
         attention_bias=True,
+    ),
+    "gemma4-experts": lambda: gemma4.text_config(
+        sizes(96, 6, 3, 160, layers=3, head_dim=32, global_head_dim=48, sliding_window=16),
+        **gemma4.KEYS_ONLY,
+        **gemma4.EXPERTS,
     ),
     "minimax_m2": lambda: hf.MiniMaxM2Config(
         **sizes(96, 6, 2, 104, head_dim=32, num_local_experts=7, num_experts_per_tok=3, rotary_dim=16)
@@ -310,6 +321,10 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "gemma3-nested-tied": lambda: nested("gemma3", "gemma3", outer=True, inner=False),
     "mistral3-nested-untied": lambda: nested("mistral3", "mistral", outer=False, inner=True),
     "mistral3-nested-tied": lambda: nested("mistral3", "mistral", outer=True, inner=False),
+    "gemma4-nested": lambda: gemma4.around(CASES["gemma4"]()),
+    "gemma4-unified": lambda: gemma4.around(
+        gemma4.unified_config(sizes(96, 6, 3, 160, layers=3, head_dim=32, global_head_dim=48, sliding_window=16))
+    ),
     "mistral4": lambda: around(
         "mistral3",
         hf.Mistral4Config(
@@ -339,8 +354,9 @@ NESTED_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         )
     ),
 }
+_UNIT = ("norm.weight", "layernorm_1.weight", "layernorm_2.weight", "router.scale", "per_expert_scale")  # about one
 TURNED = ("gpt_oss", "llama4_text")  # types of models whose experts have in features first
-CENTRED = ("gemma", "qwen3_5", "qwen3_next")  # types of models whose norms' weights lack one
+CENTRED = ("gemma2", "gemma3", "qwen3_5", "qwen3_next")  # types of models whose norms' weights lack one
 _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 _GRIDS = ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S")
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4", *_GRIDS)
@@ -391,8 +407,10 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 value = noise
             elif parameter.ndim == 1 or name.endswith("_bias"):
                 is_centred = is_centred_model and not name.endswith("linear_attn.norm.weight")
-                is_unit_norm = name.endswith("norm.weight") and not is_centred
+                is_unit_norm = name.endswith(_UNIT) and not is_centred
                 value = 0.2 * noise + (1.0 if is_unit_norm else 0.0)
+            elif "embed_tokens_per_layer" in name:
+                value = 0.2 * noise
             elif "embed_tokens" in name:
                 # More, and a tied head would predict the token it was given. Gemma multiplies by sqrt(hidden size).
                 value = (0.03 if model.config.model_type.startswith("gemma") else 0.08) * noise
@@ -401,9 +419,9 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 value = noise * 1.5 * parameter.shape[1 if is_turned else -1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 noise = 0.1 * torch.randn(buffer.shape, generator=generator)
-                buffer.copy_(noise.to(torch.bfloat16).float())
+                buffer.copy_((noise + name.endswith("layer_scalar")).to(torch.bfloat16).float())
     return model
 
 
@@ -414,6 +432,8 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     rounded.save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
     if model.config.model_type == "kimi_k25":
         kimi.rename_as_published(folder)
+    if model.config.model_type.startswith("gemma4") and not sharded:
+        gemma4.save_as_published(folder)
     return folder
 
 

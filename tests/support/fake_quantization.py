@@ -124,7 +124,7 @@ def _upright(experts: torch.nn.Module, weights: torch.Tensor) -> torch.Tensor:
 def _is_linear(name: str, layer: torch.nn.Module) -> bool:
     """Routers are modules of another kind, but for the shared expert's gate. What expands latents is absorbed. The
     gates of delta networks stay bf16."""
-    others = ("shared_expert_gate", "kv_b_proj", ".router", ".in_proj_a", ".in_proj_b", ".in_proj_ba")
+    others = ("shared_expert_gate", "kv_b_proj", ".router", "router.proj", ".in_proj_a", ".in_proj_b", ".in_proj_ba")
     return isinstance(layer, torch.nn.Linear) and not name.endswith(others)
 
 

@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from tests.support import checkpoints
+from tests.support import checkpoints, gemma4
 from tests.support.kimi import kimi_around, published_name
 from tests.support.published import LAYOUTS
 from tests.support.published_writers import rounded_anew
@@ -71,6 +71,13 @@ def small_granite_hybrid() -> hf.PreTrainedModel:
     return checkpoints.build(hf.GraniteMoeHybridConfig(**sizes, layer_types=["mamba", "attention"], mamba_d_state=64))
 
 
+def small_gemma4(**experts: object) -> hf.PreTrainedModel:
+    """The same with keys and values that layers share and with inputs of layers, or with `experts`."""
+    sizes = checkpoints.sizes(384, 6, 3, 384, head_dim=128, global_head_dim=128, sliding_window=16)
+    more = gemma4.KEYS_ONLY | experts if experts else gemma4.SHARED | {"hidden_size_per_layer_input": 128}
+    return checkpoints.build(gemma4.text_config(sizes | {"num_hidden_layers": len(more["layer_types"])}, **more))
+
+
 def small_deepseek(**changes: int) -> hf.PreTrainedModel:
     """The same with latents, and a dense layer before that with experts."""
     sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)
@@ -116,7 +123,10 @@ def save_published(
     published = LAYOUTS[layout]
     checkpoints.save(model, folder)
     tensors = load_file(folder / "model.safetensors")
-    if model.config.model_type in checkpoints.TURNED:  # quantized checkpoints have a tensor for each expert
+    if model.config.model_type in (
+        *checkpoints.TURNED,
+        "gemma4_text",
+    ):  # quantized checkpoints have a tensor for each expert
         tensors = {name: each for name, each in tensors.items() if each.ndim < 3}
     for name, weight in matrices(model):
         if skip(name):

@@ -13,7 +13,7 @@ from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.interface.protocol import SamplingParams, WeightsCache
 from numaserve.workers.interface.settings import BF16_WEIGHTS, WeightFormat, WeightFormats
 
-from tests.support import checkpoints
+from tests.support import checkpoints, gemma4
 from tests.support.demo import ALICE
 from tests.support.published_checkpoints import save_kimi, small_kimi
 from tests.support.published_mxfp4 import save_mxfp4
@@ -138,6 +138,15 @@ _SIZES = {
         no_rope_layers=[1, 0],
         moe_layers=[1],
     ),
+    "gemma4": lambda more: gemma4.text_config(
+        checkpoints.sizes(96, 6, 3, 96, layers=7, head_dim=16, global_head_dim=32, sliding_window=100, **more),
+        **gemma4.SHARED,
+    ),
+    "gemma4-experts": lambda more: gemma4.text_config(
+        checkpoints.sizes(96, 6, 3, 96, layers=3, head_dim=16, global_head_dim=32, sliding_window=100, **more),
+        **gemma4.KEYS_ONLY,
+        **gemma4.EXPERTS,
+    ),
     "granite": lambda more: hf.GraniteConfig(
         **checkpoints.sizes(96, 6, 3, 96, **more), **checkpoints.GRANITE, residual_multiplier=0.22
     ),
@@ -194,10 +203,11 @@ DENSE_MODELS = (
     "hunyuan",
     "olmo2",
     "olmo3",
+    "gemma4",
 )  # what few families have, with kernels that all have
 EXPERT_MODELS = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "glm4_moe_lite"),
-    *("mistral4", "minimax_m2", "llama4"),
+    *("mistral4", "minimax_m2", "llama4", "gemma4-experts"),
 )
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 KIMI_MODEL = "kimi_k25-int4"  # likewise

@@ -13,7 +13,7 @@ from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
-    from numaserve.workers.program.buffers import Residual
+    from numaserve.workers.program.buffers import Residual, Tensor
     from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
     from numaserve.workers.program.recording.builder import ProgramBuilder
@@ -30,19 +30,30 @@ class Block(Layer):
     post_attention_norm: Norm | None = None
     post_mlp_norm: Norm | None = None
 
-    def forward(self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex) -> None:
-        """Add its result to the residual stream, fp32 [tokens, hidden]; `place` is that of its cache."""
+    def forward(
+        self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex, inputs: Tensor | None = None
+    ) -> None:
+        """Add its result to the residual stream, fp32 [tokens, hidden]; `place` is that of its cache, and `inputs` are
+        those of all layers, where the model has some."""
+        self.attend(b, part, residual, place)
+        self.feed(b, part, residual)
+
+    def attend(self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex) -> None:
+        """Add the result of attention."""
         x = self.input_norm.forward(b, part, residual)
         partial = self.attention.forward(b, part, x, place)
         after = self.post_attention_norm
         b.add_all_reduce(
             residual, partial, eps=_eps(after), post_norm=_weight(after, part), bias=self.attention.bias(part)
         )
+
+    def feed(self, b: ProgramBuilder, part: RankPart, residual: Residual, scale: Vector | None = None) -> None:
+        """Add the result of the MLP, and multiply the stream by `scale` after that; only with a norm after the MLP."""
         if self.mlp_norm is None or self.mlp is None:
             return
         x = self.mlp_norm.forward(b, part, residual)
         partial, after = self.mlp.forward(b, part, x), self.post_mlp_norm
-        b.add_all_reduce(residual, partial, eps=_eps(after), post_norm=_weight(after, part))
+        b.add_all_reduce(residual, partial, eps=_eps(after), post_norm=_weight(after, part), scale=scale)
 
 
 def rank_shape(part: RankPart, embedding: Embedding, layers: NumberedCaches, *, extra_tokens: int = 0) -> RankShape:

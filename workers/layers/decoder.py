@@ -10,6 +10,7 @@ from numaserve.workers.layers.block import Block, rank_shape
 from numaserve.workers.layers.caches import Cache, NumberedCaches, numbered
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.layer_inputs import LayerInputs
 from numaserve.workers.layers.norm import Norm
 from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.program.setup import RankShape
@@ -29,6 +30,7 @@ class Decoder(Layer):
     norm: Norm
     head: Head | None
     predictor: Predictor | None = None  # makes draft tokens for the decoder, with a program of its own
+    inputs: LayerInputs | None = None  # that the layers have besides the residual stream
 
     def shape(self, part: RankPart) -> RankShape:
         """The sizes that a program is made for."""
@@ -37,8 +39,9 @@ class Decoder(Layer):
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
         """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
         residual = self.embedding.forward(b, part)
+        inputs = None if self.inputs is None else self.inputs.forward(b, part, residual)
         for block, place in zip(self.blocks, self.layer_caches(part).places, strict=True):
-            block.forward(b, part, residual, place)
+            block.forward(b, part, residual, place, inputs)
         if self.head is None:
             b.pool(residual, self.norm.weight(part), self.norm.eps)
         else:
@@ -48,9 +51,10 @@ class Decoder(Layer):
                 b.keep(x)
 
     def scratch_columns(self, part: RankPart) -> int:
-        """The columns of the block that has most: a block's results are gone when the next begins."""
+        """The columns of the block that has most, whose results are gone when the next begins, and of other layers."""
         most = max(block.scratch_columns(part) for block in self.blocks)
-        return most if self.predictor is None else most + self.predictor.scratch_columns(part)
+        others = (each for each in (self.inputs, self.predictor) if each is not None)
+        return most + sum(each.scratch_columns(part) for each in others)
 
     def layer_caches(self, part: RankPart) -> NumberedCaches:
         """The caches of its blocks, numbered within their kinds."""

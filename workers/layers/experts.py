@@ -46,10 +46,12 @@ class ExpertNames:
     shared_gate: str = "mlp.shared_expert_gate"
     each: MlpNames = _EACH  # within a routed expert
     shared_each: MlpNames = _EACH  # within the shared one
+    factors: str | None = None  # the whole name of the experts' factors; None: they have none
     stacked: Stack | None = None
 
 
 _GGUF_EXPERTS = MlpNames("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+_GGUF_FUSED = MlpNames("ffn_gate_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
 _GGUF_SHARED = MlpNames("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 
 
@@ -123,6 +125,14 @@ class Experts(FeedForward):
         return vector(Source(self.at + self.names.correction_bias, shape, f"{self.at}exp_probs_b.bias"))
 
     @cached_property
+    def factors(self) -> VectorParameter | None:
+        """The factors of the experts' weights, [experts]."""
+        if self.names.factors is None:
+            return None
+        shape = (self.routing.num_experts,)
+        return vector(Source(self.at + self.names.factors, shape, f"{self.at}ffn_down_exps.scale"))
+
+    @cached_property
     def gate_up(self) -> MatrixParameter:
         """A matrix for each expert, as in `Mlp`."""
         return MatrixParameter(self._gate_up, layout="panels" if self.has_gates else "below", each=self.experts)
@@ -149,14 +159,17 @@ class Experts(FeedForward):
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
-        yield from (self.router, self.router_vector, self.correction)
+        yield from (self.router, self.router_vector, self.correction, self.factors)
         yield from (self.gate_up, self.down, self.gate_up_bias, self.down_bias)
         if self.shared_mlp is not None:
             yield from self.shared_mlp.parameters()
 
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
-        """llama.cpp's converters take gate and up apart."""
-        return self.apart() if self.names.stacked else self
+        """llama.cpp's converters take gate and up apart, for most models."""
+        if not self.names.stacked:
+            return self
+        is_fused = any(name.endswith(f".{_GGUF_FUSED.up}.weight") for name in tensors)
+        return replace(self, names=replace(self.names, stacked=None)) if is_fused else self.apart()
 
     def apart(self) -> Self:
         """The same experts with a tensor for each matrix."""
@@ -175,14 +188,20 @@ class Experts(FeedForward):
         shared = 0 if self.shared_mlp is None else self.shared_mlp.scratch_columns(part)
         return routed + shared + self.routing.num_experts
 
-    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:
-        """See `FeedForward`."""
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, router_x: Operand | None = None) -> Partial:
+        """See `FeedForward`. `router_x` is the input of the router, where that is not `x`."""
         shared = self.shared_mlp
         gate_up, down = (None, None) if shared is None else (part.matrix(_inputs(shared)), part.matrix(shared.down))
         return b.experts(
             x,
             self.routing,
-            Router(part.matrix(self.router), part.vector(self.router_vector), part.vector(self.correction)),
+            Router(
+                part.matrix(self.router),
+                part.vector(self.router_vector),
+                part.vector(self.correction),
+                part.vector(self.factors),
+                router_x,
+            ),
             held=part.along(self.experts),
             gate_up=ExpertMatrices(part.matrices(self.gate_up), gate_up, part.vector(self.gate_up_bias)),
             down=ExpertMatrices(part.matrices(self.down), down, part.vector(self.down_bias)),
@@ -200,7 +219,8 @@ class Experts(FeedForward):
         names = self.names.each.below(f"{self.names.experts}.{EACH}")
         if not self.has_gates:
             return (self._of_each(up_part(self.at, names, _GGUF_EXPERTS, self.columns, self.hidden)),)
-        gate, up = gate_up_parts(self.at, names, _GGUF_EXPERTS, self.columns, self.hidden)
+        gguf = _GGUF_FUSED if names.gate == names.up else _GGUF_EXPERTS
+        gate, up = gate_up_parts(self.at, names, gguf, self.columns, self.hidden)
         return self._of_each(gate), self._of_each(up)
 
     @cached_property

@@ -28,11 +28,12 @@ class Norm(Layer):
     gguf: str = ""
     plus_one: bool = False  # the checkpoint has the weight minus one
     factor: float = 1.0
+    vector: str = "weight"  # the name of the weight below the module
 
     @cached_property
     def parameter(self) -> VectorParameter:
         """The declaration of the weight, [size]."""
-        source = Source(f"{self.module}.weight", (self.size,), self.gguf and f"{self.gguf}.weight")
+        source = Source(f"{self.module}.{self.vector}", (self.size,), self.gguf and f"{self.gguf}.{self.vector}")
         return VectorParameter((whole(source),), added=1.0 if self.plus_one else 0.0, factor=self.factor)
 
     def own_parameters(self) -> Iterator[Parameter | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import nextafter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,9 @@ _KEYS = {
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
 }
+
+
+_UNTURNED = 1e30  # the divisor of frequencies that are 0
 
 
 def gguf_config(model: GGUFModel) -> ModelConfig:
@@ -86,10 +90,14 @@ def _as_config_json(
         key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
     }
     slides = values.get("sliding_window_pattern")
-    if isinstance(slides, list):  # by layer
-        del values["sliding_window_pattern"]
+    # The form of a family reads other lists, which have a number for each layer.
+    values = {key: value for key, value in values.items() if not isinstance(value, list)}
+    if isinstance(slides, list):
         values["layer_types"] = ["sliding_attention" if each else "full_attention" for each in slides]
     values["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensors
+    values["attention_k_eq_v"] = any(
+        tensor.endswith(".attn_k.weight") and tensor.replace("_k.", "_v.") not in tensors for tensor in tensors
+    )
     values |= form.values(metadata, values)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors
@@ -100,10 +108,11 @@ def _as_config_json(
     hidden = fields.integer("hidden_size", 1, 2**17)
     heads = fields.integer("num_attention_heads", 1, 2**10)
     head_dim = fields.integer("head_dim", 1, 2**10, max(1, hidden // heads))
+    widest = fields.integer("global_head_dim", 1, 2**10, head_dim)
     if form.equal_value_length:
-        metadata.refuse(f"{name}.attention.value_length", head_dim)
-    rotary = metadata.integer(f"{name}.rope.dimension_count", 1, head_dim, head_dim)
-    values["partial_rotary_factor"] = rotary / head_dim
+        metadata.refuse(f"{name}.attention.value_length", widest)
+    rotary = metadata.integer(f"{name}.rope.dimension_count", 1, widest, widest)
+    values["partial_rotary_factor"] = rotary / widest
     values["rope_scaling"] = _rope_scaling(tensors, metadata, form, rotary)
     return values
 
@@ -123,6 +132,10 @@ def _rope_scaling(
     original = metadata.values.get(f"{scaling}.original_context_length") or length
     attention_factor = metadata.values.get(f"{scaling}.attn_factor")
     if (factors := _factors(tensors, "rope_freqs.weight", rotary)) is not None:
+        turning = [factor for factor in factors if factor < _UNTURNED]
+        if len(turning) < len(factors):
+            # The next larger number: products with the number of pairs are rounded down.
+            return {"rope_type": "proportional", "partial_rotary_factor": nextafter(len(turning) / len(factors), 2.0)}
         # Llama 3's scaling comes as the divisor of each frequency: longrope with one set of factors.
         return _longrope(factors, factors, original, 1.0)
     long = _factors(tensors, "rope_factors_long.weight", rotary)

@@ -102,5 +102,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
 
 
 def _left_out(fields: Fields) -> tuple[str, ...]:
-    note = "the checkpoint's vision tower is not loaded: only text is served"
-    return (*((note,) if fields.has("vision_config") else ()), *left_out(fields))
+    towers = [name for name in ("vision", "audio") if fields.has(f"{name}_config")]
+    parts = f"{towers[0]} tower is" if len(towers) == 1 else f"{' and '.join(towers)} towers are"
+    note = f"the checkpoint's {parts} not loaded: only text is served"
+    return (*((note,) if towers else ()), *left_out(fields))

@@ -14,6 +14,7 @@ _KINDS: Mapping[str, RopeKind] = {
     "llama3": "llama3",
     "yarn": "yarn",
     "longrope": "longrope",
+    "proportional": "proportional",
 }
 MAX_POSITION = 2**26
 _MAX_FACTOR = 1e6
@@ -64,6 +65,8 @@ def rope_from(
     """
     key = "rope_type" if rope.has("rope_type") else "type"
     kind = rope.choice(key, kinds, "default")
+    if kind == "proportional":
+        return _proportional(rope, head_dim, theta)
     rotary_dim = int(head_dim * rope.number("partial_rotary_factor", 0.0, 1.0, partial))
     if rotary_dim < 2 or rotary_dim % 2:
         raise rope.error(f"rotary dimension {rotary_dim} is not supported; it must be even and at least 2")
@@ -121,6 +124,20 @@ def _with_query_scale(rope: RopeConfig, fields: Fields) -> RopeConfig:
 def query_scale(beta: float, length: int, shift: int = 0) -> QueryScale:
     """Return a scale of queries; `beta` is rounded to fp32, in which GGUF files have it."""
     return QueryScale(float(np.float32(beta)), length, shift)
+
+
+def _proportional(rope: Fields, head_dim: int, theta: float) -> RopeConfig:
+    """All pairs of a head have a frequency; only the first ones have one that is not 0."""
+    if head_dim % 2:
+        raise rope.error(f"a head of {head_dim} dimensions cannot be rotated; it must be even")
+    pairs = int(rope.number("partial_rotary_factor", 0.0, 1.0, 1.0) * head_dim // 2)
+    return RopeConfig(
+        "proportional",
+        rope.number("rope_theta", 1.0, 1e12, theta),
+        head_dim,
+        turning_dim=2 * pairs,
+        factor=rope.number("factor", 1e-6, _MAX_FACTOR, 1.0),
+    )
 
 
 def _llama3(rope: Fields, theta: float, rotary_dim: int, original: int) -> RopeConfig:

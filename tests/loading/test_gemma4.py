@@ -1,0 +1,129 @@
+"""Gemma 4: layers that differ from each other, in a folder and in a GGUF file."""
+
+import json
+from pathlib import Path
+
+import pytest
+from numaserve.kernels import Team
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import AS_PUBLISHED
+from numaserve.workers.layers.mixers.attention import Attention
+from numaserve.workers.models.load import load_model_config, open_model
+from numaserve.workers.program.caches import CacheIndex
+from numaserve.workers.weights.checkpoint import check_checkpoint
+from test_quantized_loading import assert_same_logits
+
+from tests.support import checkpoints, gemma4
+from tests.support.published import LAYOUTS
+from tests.support.published_checkpoints import save_published, small_gemma4
+
+CASES = ("gemma4", "gemma4-keys-only", "gemma4-experts")
+
+
+def attention_of(path: Path) -> list[Attention]:
+    found = [block.attention for block in load_model_config(path).decoder.blocks]
+    assert all(isinstance(each, Attention) for each in found)
+    return [each for each in found if isinstance(each, Attention)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return checkpoints.save(checkpoints.random_model("gemma4-nested"), tmp_path / "folder")
+
+
+def test_the_last_layers_read_the_cache_of_the_last_layer_of_their_kind_that_has_one(folder: Path) -> None:
+    config = load_model_config(folder)
+    (part,) = config.partition([1]).ranks
+    caches = config.decoder.layer_caches(part)
+    sliding, full = (0, 1)
+    assert caches.places == tuple(
+        CacheIndex(*each)
+        for each in ((sliding, 0), (full, 0), (sliding, 1), (sliding, 1), (full, 0), (sliding, 1), (full, 0))
+    )
+    assert [(kind.heads.dim, kind.window, kind.layers) for kind in caches.caches] == [(24, 16, 2), (40, 0, 1)]
+    of_layer = 2 * 2 * 32  # bytes of keys and values of a dimension of a page
+    assert config.decoder.page_bytes(part, "bf16") == of_layer * (2 * 32 + 64)
+
+
+def test_layers_without_keys_project_queries_only(folder: Path) -> None:
+    assert [len(each.qkv.parts) for each in attention_of(folder)] == [3, 3, 3, 1, 1, 1, 1]
+    assert [block.mlp.intermediate for block in load_model_config(folder).decoder.blocks] == [160] * 3 + [320] * 4
+    check_checkpoint(open_model(folder), load_model_config(folder))
+
+
+def test_layers_whose_values_are_their_keys_project_no_values(tmp_path: Path) -> None:
+    found = attention_of(checkpoints.save(checkpoints.random_model("gemma4-unified"), tmp_path))
+    assert [(len(each.qkv.parts), each.kv_heads, each.head_dim) for each in found] == [(3, 3, 32)] * 2 + [(2, 1, 48)]
+
+
+def test_the_towers_are_left_out_with_a_note(folder: Path, tmp_path: Path) -> None:
+    assert load_model_config(folder).notes == ("the checkpoint's vision tower is not loaded: only text is served",)
+    unified = checkpoints.save(checkpoints.random_model("gemma4-unified"), tmp_path / "unified")
+    assert load_model_config(unified).notes == (
+        "the checkpoint's vision and audio towers are not loaded: only text is served",
+    )
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_a_gguf_file_computes_what_the_family_computes(name: str, tp: int, tmp_path: Path, team: Team) -> None:
+    model = checkpoints.random_model(name)
+    path = gemma4.save_gguf(model, tmp_path / "model.gguf", "F32")
+    assert_same_logits(path, model, tp, team)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_gguf_file_stays_quantized(name: str, tmp_path: Path, team: Team) -> None:
+    model = checkpoints.random_model(name)
+    path = gemma4.save_gguf(model, tmp_path / "model.gguf", "Q8_0")
+    for module, each in model.named_modules():
+        if module.endswith(("embed_tokens", "embed_tokens_per_layer")):
+            each.weight.data = each.weight.data.bfloat16().float()
+    (weights,) = assert_same_logits(path, model, 1, team, AS_PUBLISHED, 2e-3)
+    formats = {weights.matrix(each.qkv).format for each in attention_of(path)}
+    assert "int8_group" in formats
+
+
+@pytest.mark.parametrize("tp", [1, 3])
+@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
+@pytest.mark.parametrize("experts", [{}, gemma4.EXPERTS | {"moe_intermediate_size": 128}], ids=["dense", "experts"])
+def test_a_published_checkpoint_stays_quantized(
+    experts: dict[str, int], layout: str, tp: int, tmp_path: Path, team: Team
+) -> None:
+    model = small_gemma4(**experts)
+    path = save_published(model, tmp_path, layout, skip=lambda name: name.endswith("router.proj"))
+    for weights in assert_same_logits(path, model, tp, team):
+        formats = {weights.matrix(each.qkv).format for each in attention_of(path)}
+        assert formats == {LAYOUTS[layout].native}
+
+
+def test_fields_of_layers_may_be_listed_by_layer(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    model = checkpoints.random_model("gemma4-nested")
+    model.save_pretrained(other)
+    assert "per_layer_config" in (other / "config.json").read_text()
+    assert load_model_config(other).decoder == load_model_config(folder).decoder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_kv_shared_layers": 6}, "num_kv_shared_layers=6: no layer before these has keys and values of the same"),
+        ({"hidden_size_per_layer_input": 40}, "hidden_size_per_layer_input=40 must be a multiple of 32"),
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention='all' is not supported"),
+        ({"attention_k_eq_v": True, "num_global_key_value_heads": 2}, "2 key and value heads must divide"),
+        ({"per_layer_config": {"0": {"head_dim": 40}}}, "must state the same heads for each full_attention layer"),
+        (
+            {"per_layer_config": {"1": {"head_dim": 40}, "4": {"head_dim": 48}, "6": {"head_dim": 40}}},
+            "must state the same heads",
+        ),
+    ],
+)
+def test_contradictions_are_one_clear_line(changes: dict[str, object], message: str, folder: Path) -> None:
+    config = folder / "config.json"
+    fields = json.loads(config.read_text())
+    fields["text_config"] |= changes
+    config.write_text(json.dumps(fields))
+    with pytest.raises(OperatorError, match=message) as error:
+        load_model_config(folder)
+    assert "\n" not in str(error.value)

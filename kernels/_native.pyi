@@ -177,14 +177,18 @@ class RopeTable:
         cos: npt.NDArray[np.float32],
         sin: npt.NDArray[np.float32],
         query_scale: npt.NDArray[np.float32] | None = None,
+        distance: int = 0,
     ) -> None:
-        """Copy the tables. `query_scale`, [positions]: queries are multiplied by it; None: by 1."""
+        """Copy the tables. `query_scale`, [positions]: queries are multiplied by it; None: by 1. `distance`: dimensions
+        from the first of a pair to the second; 0: half of the rotated dimensions."""
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Return both tables, [2, positions, rotated dimensions / 2]."""
     def query_scale_to_numpy(self) -> npt.NDArray[np.float32]:
         """Return the factors of queries, [positions], or nothing where all are 1."""
     @property
     def positions(self) -> int: ...
+    @property
+    def distance(self) -> int: ...
 
 class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""

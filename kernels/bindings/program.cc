@@ -104,13 +104,17 @@ void init_slot(Program& program, int64_t slot, const nb::dict& settings) {
   program.slots().init(slot, arguments<SlotSettings>("init_slot", settings, none));
 }
 
-std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin, const std::optional<Floats>& query_scale) {
+std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin, const std::optional<Floats>& query_scale,
+                                     int32_t distance) {
   if (sin.shape(0) != cos.shape(0) || sin.shape(1) != cos.shape(1))
     throw std::invalid_argument("the cosine and sine tables must have the same shape");
   if (query_scale && query_scale->shape(0) != cos.shape(0))
     throw std::invalid_argument("the scale of queries must have a factor for each position");
-  return std::make_unique<RopeTable>(cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)),
-                                     static_cast<int32_t>(cos.shape(1)), query_scale ? query_scale->data() : nullptr);
+  const auto half = static_cast<int32_t>(cos.shape(1));
+  if (distance != 0 && distance < half)
+    throw std::invalid_argument("the dimensions of a pair must lie at least as far apart as there are pairs");
+  return std::make_unique<RopeTable>(cos.data(), sin.data(), static_cast<int64_t>(cos.shape(0)), half,
+                                     distance == 0 ? half : distance, query_scale ? query_scale->data() : nullptr);
 }
 
 // Copies the vectors, one after the other, into an array of this shape.
@@ -250,14 +254,16 @@ void bind_program(nb::module_& m) {
 
   nb::class_<RopeTable>(m, "RopeTable",
                         "Cosines and sines [positions, rotated dimensions / 2] of one rotary embedding.")
-      .def(nb::new_(&make_rope), nb::arg("cos"), nb::arg("sin"), nb::arg("query_scale") = nb::none())
+      .def(nb::new_(&make_rope), nb::arg("cos"), nb::arg("sin"), nb::arg("query_scale") = nb::none(),
+           nb::arg("distance") = 0)
       .def("to_numpy",
            [](const RopeTable& self) {
              return copied({&self.cos, &self.sin},
                            {2, static_cast<size_t>(self.positions), static_cast<size_t>(self.half)});
            })
       .def("query_scale_to_numpy", [](const RopeTable& self) { return copied({&self.q_scale}, {self.q_scale.size()}); })
-      .def_ro("positions", &RopeTable::positions);
+      .def_ro("positions", &RopeTable::positions)
+      .def_ro("distance", &RopeTable::distance);
 
   nb::class_<Program> program(m, "Program", "A forward pass as one list of nodes, run by one call per step.");
   program

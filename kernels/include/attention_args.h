@@ -28,6 +28,7 @@ struct RopeStoreArgs {
   const float* cos;                                 // [positions, rot_dim / 2]
   const float* sin;
   int32_t rot_dim;
+  int32_t distance;      // from a rotated dimension to the other one of its pair, at least rot_dim / 2
   const float* q_scale;  // [positions], the factors of queries; or null
   KvSource source = KvSource::kProjected;
   HeadNorm norm;

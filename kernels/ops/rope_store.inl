@@ -11,14 +11,15 @@
 namespace numaserve {
 namespace {
 
-// Rotates dimension i with dimension half + i, for each i below `half`.
-inline void rotate_halves(float* x, int32_t half, int32_t position, const float* cos_table, const float* sin_table) {
+// Rotates dimension i with dimension i + distance, for each i below `half`.
+inline void rotate_pairs(float* x, int32_t half, int32_t distance, int32_t position, const float* cos_table,
+                         const float* sin_table) {
   const float* cos = cos_table + static_cast<int64_t>(position) * half;
   const float* sin = sin_table + static_cast<int64_t>(position) * half;
   for (int32_t i = 0; i < half; ++i) {
-    const float low = x[i], high = x[i + half];
+    const float low = x[i], high = x[i + distance];
     x[i] = low * cos[i] - high * sin[i];
-    x[i + half] = high * cos[i] + low * sin[i];
+    x[i + distance] = high * cos[i] + low * sin[i];
   }
 }
 
@@ -33,7 +34,7 @@ inline void prepare_head(const RopeStoreArgs& a, const float* source, const floa
   __builtin_memcpy(x, source, static_cast<size_t>(dim) * sizeof(float));
   for (int32_t i = dim; i < a.head_tiles * kTileK; ++i) x[i] = 0.0f;
   if (a.norm == HeadNorm::kBefore) normalise_head(x, dim, norm, a.eps);
-  rotate_halves(x, a.rot_dim / 2, position, a.cos, a.sin);
+  rotate_pairs(x, a.rot_dim / 2, a.distance, position, a.cos, a.sin);
   if (a.norm == HeadNorm::kAfter) normalise_head(x, dim, norm, a.eps);
 }
 

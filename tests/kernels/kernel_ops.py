@@ -221,6 +221,7 @@ def rope_store(
     eps: float = 0.0,
     source: str = "projected",
     norm_values: bool = False,
+    distance: int = 0,
     threads: int = 1,
 ) -> U16:
     """Rotates qkv [tokens, (q + 2 kv) * dim] with heads = (q, kv, dim), stores K and V, returns q [tokens, q, padded
@@ -247,6 +248,7 @@ def rope_store(
         cache.dtype,
         source,
         norm_values,
+        distance,
         threads,
     )
     return q

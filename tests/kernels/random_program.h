@@ -46,6 +46,7 @@ class RankProgram : public RecurrentNodes {
     const Place q = rows(own.q_heads * own.head_tiles() * kTileK, sizeof(bf16));
     auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(cache_of(layer)));
     rope->rot_dim = shape_.head_dim / 2 * 2;
+    rope->distance = shape_.head_dim / 2;
     rope->cos = cos_.data();
     rope->sin = sin_.data();
     rope->norm = shape_.extras ? HeadNorm::kBefore : HeadNorm::kNone;

@@ -207,3 +207,21 @@ def test_a_layer_that_reads_another_cache_rotates_queries_only(isa: str, rng: np
     np.testing.assert_array_equal(q, expected)
     for half in (cache.k, cache.v):
         assert (half.view(np.uint16) == kernel_ops.GARBAGE).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pairs_that_lie_further_apart_are_rotated_as_if_others_turned_by_nothing(
+    isa: str, kv_dtype: str, rng: np.random.Generator, threads: int
+) -> None:
+    heads, pairs, half = (3, 2, 96), 10, 48
+    qkv = rng.standard_normal((40, 7 * 96)).astype(np.float32)
+    cos, sin = _tables(64, 2 * pairs)
+    all_cos, all_sin = np.ones((64, half), np.float32), np.zeros((64, half), np.float32)
+    all_cos[:, :pairs], all_sin[:, :pairs] = cos, sin
+    caches = [kernel_ops.Cache(2, 2, 96, kv_dtype) for _ in range(2)]
+    runs = _runs(0, 0, 40, [1, 0])
+    q = kernel_ops.rope_store(isa, qkv, heads, caches[0], runs, (all_cos, all_sin), threads=threads)
+    same = kernel_ops.rope_store(isa, qkv, heads, caches[1], runs, (cos, sin), distance=half, threads=threads)
+    np.testing.assert_array_equal(same, q)
+    for part in ("k", "v"):
+        np.testing.assert_array_equal(getattr(caches[1], part), getattr(caches[0], part))

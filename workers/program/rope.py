@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional", "none"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "none"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RopeConfig:
     kind: RopeKind = "default"
     theta: float = 10000.0
     rotary_dim: int = 0  # how many leading dimensions of a head are rotated
-    turning_dim: int = 0  # proportional: dimensions whose angle is not 0
+    distance: int = 0  # from a dimension of a pair to the other one; 0: half of `rotary_dim`
     factor: float = 1.0
     attention_factor: float | None = None  # yarn, longrope; None: derived from the factor
     original_max_position: int = 0  # llama3, yarn, longrope
@@ -74,7 +74,8 @@ def rope_tables(rope: RopeConfig, positions: int) -> tuple[npt.NDArray[np.float3
 
 def frequencies(rope: RopeConfig, positions: int) -> tuple[Floats, float]:
     """Radians per position of each rotated pair, [rotary_dim / 2], and the factor on cosine and sine."""
-    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / rope.rotary_dim
+    # With a distance, all pairs that a head has room for count, although the others have no frequency.
+    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / (2 * rope.distance or rope.rotary_dim)
     inverse: Floats = rope.theta**-exponents
     match rope.kind:
         case "default" | "linear":
@@ -83,8 +84,6 @@ def frequencies(rope: RopeConfig, positions: int) -> tuple[Floats, float]:
             return _llama3(rope, inverse), 1.0
         case "yarn":
             return _yarn(rope, inverse), _yarn_attention_factor(rope)
-        case "proportional":
-            return np.where(np.arange(len(inverse)) < rope.turning_dim // 2, inverse / rope.factor, 0.0), 1.0
         case "none":
             return np.zeros_like(inverse), 1.0
         case "longrope":

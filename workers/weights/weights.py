@@ -45,4 +45,5 @@ class Weights:
 
 def _rope_table(config: RopeConfig, positions: int) -> RopeTable:
     scale = config.query_scale
-    return RopeTable(*rope_tables(config, positions), None if scale is None else scale.factors(positions))
+    factors = None if scale is None else scale.factors(positions)
+    return RopeTable(*rope_tables(config, positions), factors, config.distance)

@@ -235,6 +235,7 @@ RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
           .cos = cos,
           .sin = sin,
           .rot_dim = rot_dim,
+          .distance = distance,
           .q_scale = q_scale,
           .source = source,
           .norm = norm,

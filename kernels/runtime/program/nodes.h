@@ -225,7 +225,7 @@ struct RopeStoreNode : Node {
   HeadGeometry heads;
   KvLayer kv;
   const float *cos = nullptr, *sin = nullptr, *q_scale = nullptr;
-  int32_t rot_dim = 0;
+  int32_t rot_dim = 0, distance = 0;
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;
   HeadNorm norm = HeadNorm::kNone;

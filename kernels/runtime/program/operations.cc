@@ -164,7 +164,8 @@ void add(Program& p, const GatedProduct& f) {
 
 void add(Program& p, const RopeStore& f) {
   const HeadGeometry& heads = p.kv().heads(f.cache);
-  require(2 * f.rope->half <= heads.head_dim, f.kKind, "the table of rotary positions has more columns than a head");
+  require(f.rope->distance + f.rope->half <= heads.head_dim, f.kKind,
+          "the table of rotary positions has more columns than a head");
   require(f.qkv.ld >= (heads.q_heads + stored_heads(f.source, heads.kv_heads)) * heads.head_dim &&
               f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
           f.kKind, "the number of columns does not match the number and size of the heads");
@@ -176,6 +177,7 @@ void add(Program& p, const RopeStore& f) {
   node->sin = f.rope->sin.data();
   node->q_scale = f.rope->query_scale();
   node->rot_dim = 2 * f.rope->half;
+  node->distance = f.rope->distance;
   node->q_norm = data_or_null(f.q_norm);
   node->k_norm = data_or_null(f.k_norm);
   node->eps = f.eps;

@@ -32,9 +32,12 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                 Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_scale,
                 const std::string& norm, Maybe<const float, 1> q_norm, Maybe<const float, 1> k_norm, float eps,
                 Array<const int32_t, 2> runs, Array<bf16, 3> q, CacheBytes k_cache, CacheBytes v_cache,
-                const std::string& kv_dtype_name, const std::string& source, bool norm_values, int threads) {
+                const std::string& kv_dtype_name, const std::string& source, bool norm_values, int32_t distance,
+                int threads) {
   const KernelTable& table = *table_by_name(isa);
-  require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(cos, 1) * 2 <= head_dim, "a head has the wrong size");
+  if (distance == 0) distance = static_cast<int32_t>(size(cos, 1));
+  require(head_dim >= 1 && head_dim <= kMaxHeadDim && distance >= size(cos, 1) && distance + size(cos, 1) <= head_dim,
+          "a head has the wrong size");
   const KvSource from = kv_source_of(source);
   const int32_t projected = from == KvSource::kProjected ? 2 : from == KvSource::kKeys ? 1 : 0;
   require(size(qkv, 1) >= (q_heads + projected * kv_heads) * head_dim, "qkv has too few columns");
@@ -63,6 +66,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .cos = cos.data(),
                            .sin = sin.data(),
                            .rot_dim = static_cast<int32_t>(2 * size(cos, 1)),
+                           .distance = distance,
                            .q_scale = data_or_null(q_scale),
                            .source = from,
                            .norm = head_norm_of(norm),
@@ -178,7 +182,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
 void bind_attention(nb::module_& ops) {
   ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
           "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a,
-          "v_cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "threads"_a);
+          "v_cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a, "sequences"_a,
           "pages"_a, "scale"_a, "softcap"_a, "window"_a, "aligned"_a, "sinks"_a.none(), "by_blocks"_a,
           "rows_per_item"_a, "out"_a);

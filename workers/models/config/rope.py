@@ -14,7 +14,7 @@ _KINDS: Mapping[str, RopeKind] = {
     "llama3": "llama3",
     "yarn": "yarn",
     "longrope": "longrope",
-    "proportional": "proportional",
+    "proportional": "linear",  # see `_proportional`
 }
 MAX_POSITION = 2**26
 _MAX_FACTOR = 1e6
@@ -65,7 +65,7 @@ def rope_from(
     """
     key = "rope_type" if rope.has("rope_type") else "type"
     kind = rope.choice(key, kinds, "default")
-    if kind == "proportional":
+    if rope.values.get(key) == "proportional":
         return _proportional(rope, head_dim, theta)
     rotary_dim = int(head_dim * rope.number("partial_rotary_factor", 0.0, 1.0, partial))
     if rotary_dim < 2 or rotary_dim % 2:
@@ -127,17 +127,12 @@ def query_scale(beta: float, length: int, shift: int = 0) -> QueryScale:
 
 
 def _proportional(rope: Fields, head_dim: int, theta: float) -> RopeConfig:
-    """All pairs of a head have a frequency; only the first ones have one that is not 0."""
-    if head_dim % 2:
-        raise rope.error(f"a head of {head_dim} dimensions cannot be rotated; it must be even")
+    """All dimensions of a head lie in pairs; only the first pairs are rotated."""
     pairs = int(rope.number("partial_rotary_factor", 0.0, 1.0, 1.0) * head_dim // 2)
-    return RopeConfig(
-        "proportional",
-        rope.number("rope_theta", 1.0, 1e12, theta),
-        head_dim,
-        turning_dim=2 * pairs,
-        factor=rope.number("factor", 1e-6, _MAX_FACTOR, 1.0),
-    )
+    if head_dim % 2 or not pairs:
+        raise rope.error(f"{pairs} pairs of {head_dim} dimensions cannot be rotated; the dimensions must be even")
+    theta, factor = rope.number("rope_theta", 1.0, 1e12, theta), rope.number("factor", 1e-6, _MAX_FACTOR, 1.0)
+    return RopeConfig("linear", theta, 2 * pairs, factor=factor, distance=head_dim // 2)
 
 
 def _llama3(rope: Fields, theta: float, rotary_dim: int, original: int) -> RopeConfig:

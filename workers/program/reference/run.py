@@ -41,6 +41,11 @@ class Weights:
             self._query_scales[rope] = scale
         return self._query_scales[rope]
 
+    def distance(self, rope: Rope) -> int:
+        """The dimensions from the first of a pair to the second."""
+        found: int = self._held(rope).distance
+        return found
+
     def _held(self, weight: Matrix | Vector | Rope) -> Any:
         return weight if self._native is None or not isinstance(weight, Handle) else self._native(weight)
 

@@ -39,11 +39,12 @@ def rope_store(run: Run, op: RopeStore) -> None:
 
 
 def rotated(run: Run, x: torch.Tensor, rope: Rope) -> torch.Tensor:
-    """Return the step's tokens [tokens, heads, dimensions] with the first dimensions rotated, in halves."""
+    """Return the step's tokens [tokens, heads, dimensions] with their pairs of dimensions rotated."""
     cos, sin = run.weights.values(rope)[:, run.step.positions, None]
-    half = cos.shape[-1]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+    half, distance = cos.shape[-1], run.weights.distance(rope)
+    first, second = x[..., :half], x[..., distance : distance + half]
+    between, rest = x[..., half:distance], x[..., distance + half :]
+    return torch.cat([first * cos - second * sin, between, second * cos + first * sin, rest], dim=-1)
 
 
 def scaled(run: Run, q: torch.Tensor, rope: Rope) -> torch.Tensor:

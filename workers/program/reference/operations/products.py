@@ -30,10 +30,10 @@ def _gated(x: torch.Tensor, activation: str, columns: int, limit: float) -> torc
     if activation == "swiglu_oai":
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
         return gate * torch.sigmoid(1.702 * gate) * (up + 1)
-    return activated(gate, activation) * up
+    return gate_factor(gate, activation) * up
 
 
-def activated(gate: torch.Tensor, activation: str) -> torch.Tensor:
+def gate_factor(gate: torch.Tensor, activation: str) -> torch.Tensor:
     """Silu, or the tanh approximation of GELU."""
     if activation == "silu":
         return gate * torch.sigmoid(gate)

@@ -2,7 +2,7 @@
 
 import torch
 from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
-from numaserve.workers.program.reference.operations.products import activated
+from numaserve.workers.program.reference.operations.products import gate_factor
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 
@@ -25,4 +25,4 @@ def layer_inputs(run: Run, op: LayerInputs) -> None:
 
 def gated_product(run: Run, op: GatedProduct) -> None:
     """The activation of the gate, times the rows."""
-    run.put(op.out, run.numbers.bf16(activated(run.get(op.gate), op.activation) * run.get(op.x)))
+    run.put(op.out, run.numbers.bf16(gate_factor(run.get(op.gate), op.activation) * run.get(op.x)))

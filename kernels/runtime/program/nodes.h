@@ -229,7 +229,7 @@ struct RopeStoreNode : Node {
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;
   HeadNorm norm = HeadNorm::kNone;
-  size_t table = 0;    // the page table of its layer; see SlotTable
+  size_t table = 0;  // the page table of its layer; see SlotTable
   KvSource source = KvSource::kProjected;
   bool norm_values = false;
   int attention = -1;  // index in Step::attention of the next node, an AttentionNode that alone reads `q`; or -1

@@ -110,7 +110,8 @@ void add(Program& p, const Quantize& f) {
 }
 
 void add(Program& p, const Linear& f) {
-  require(!f.accumulate || f.activation == Activation::kNone, f.name, "the result of an activation function cannot be added to the output");
+  require(!f.accumulate || f.activation == Activation::kNone, f.name,
+          "the result of an activation function cannot be added to the output");
   require(f.activation != Activation::kSwigluOai, f.name, "only experts support this activation function");
   require(!f.widened || is_grouped(f.weight->format()), f.name,
           "only weights that are quantized in groups can be expanded to bf16");

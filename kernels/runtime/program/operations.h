@@ -16,7 +16,8 @@
 
 namespace numaserve {
 
-// Returns the activation of a name: none, silu, gelu_tanh, swiglu_oai or relu2. Throws std::invalid_argument for another name.
+// Returns the activation of a name: none, silu, gelu_tanh, swiglu_oai or relu2. Throws std::invalid_argument for
+// another name.
 Activation activation_of(std::string_view name);
 
 // Returns the norm of a name: none, before or after. Throws std::invalid_argument for another name.

@@ -111,6 +111,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "is_rounded": True},
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
+        "narrow": places("x", "beside") | {"out": EXACT, "beside_out": EXACT},
         "add_norm": places("x", "residual") | {"weight": vector(), "eps": 1e-5, "scale": vector(1)},
         "layer_inputs": places("x", "out")
         | {"weight": vector(DIM), "eps": 1e-5, "table": matrix(columns=2 * DIM), "scale": 1.0},

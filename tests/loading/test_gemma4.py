@@ -10,6 +10,9 @@ from numaserve.workers.interface.settings import AS_PUBLISHED
 from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.program.caches import CacheIndex
+from numaserve.workers.program.cost import StepWork
+from numaserve.workers.program.recording.builder import ProgramBuilder
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from test_quantized_loading import assert_same_logits
 
@@ -43,6 +46,23 @@ def test_the_last_layers_read_the_cache_of_the_last_layer_of_their_kind_that_has
     assert [(kind.heads.dim, kind.window, kind.layers) for kind in caches.caches] == [(24, 16, 2), (40, 0, 1)]
     of_layer = 2 * 2 * 32  # bytes of keys and values of a dimension of a page
     assert config.decoder.page_bytes(part, "bf16") == of_layer * (2 * 32 + 64)
+
+
+def test_prompts_skip_layers_without_keys_but_for_rows_of_logits(folder: Path) -> None:
+    config = load_model_config(folder)
+    assert config.decoder.narrow_from == 3
+    assert config.pooled().decoder.narrow_from == 7
+    (part,) = config.partition([1]).ranks
+    limits = ProgramLimits(256, 64, max_slots=4, pages_per_slot=8, num_pages=32)
+    b = ProgramBuilder(ProgramSetup(config.decoder.shape(part), limits, Ranks((2,))))
+    config.decoder.forward(b, part)
+
+    def flops(rows: int) -> float:
+        return sum(cost.amount(StepWork([(0, 200)], rows)).flops for cost in b.costs())
+
+    of_row = flops(2) - flops(1)
+    assert flops(200) > flops(1) + 198 * of_row * 0.9
+    assert of_row * 200 > flops(0)  # most of the work of a token is that of the last four layers and the head
 
 
 def test_layers_without_keys_project_queries_only(folder: Path) -> None:

@@ -81,6 +81,30 @@ def test_pages_that_others_have_spoiled_change_no_bit(make: Make, window: Window
     assert any(sampled[1] == sampled[1] for _, sampled, *_ in expected)
 
 
+def scored(program: AnyProgram, pages: Pages | None) -> list[Told]:
+    """Log-probabilities of the first tokens of each chunk and samples at its end, some of them or none."""
+    start(program, 0, range(15))
+    found, wanted = [], [(3, True), (1, False), (CHUNK, True), (0, False), (7, True), (0, True), (5, True), (1, True)]
+    for at, (count, sample) in zip(range(0, len(TOKENS), CHUNK), wanted, strict=True):
+        chunk = TOKENS[at : at + CHUNK]
+        if pages is not None:
+            pages.reach(program, 0, at, at + len(chunk))
+        found += run(program, [(0, at, chunk, sample, TOKENS[at + 1 : at + 1 + min(count, CHUNK - 1)])])
+    return found
+
+
+@pytest.mark.parametrize("make", [native, referred])
+def test_rows_of_logits_read_borrowed_caches_as_all_rows_do(make: Make, team: Team) -> None:
+    found = []
+    for narrowed in (False, True):
+        for window_pages in ((), (WINDOW_PAGES,)):
+            part = Part(weights=RandomWeights(team))
+            b = sliding(part, window_pages=window_pages, borrowed=True, narrowed=narrowed)
+            found.append(scored(make(b, team), Pages(SLIDING) if window_pages else None))
+    assert all(each == found[0] for each in found)
+    assert len({row[2][1] for row in found[0] if row[2] is not None}) > 60
+
+
 @pytest.mark.parametrize("make", [native, referred])
 def test_a_sequence_goes_on_without_the_pages_before_its_window(make: Make, team: Team) -> None:
     program, alone = programs(make, team)

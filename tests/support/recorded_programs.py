@@ -239,17 +239,27 @@ def gated(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
 
 
 def sliding(
-    part: Part = ALONE, *, window: Window = SLIDING, window_pages: tuple[int, ...] = (), format: str = "bf16"
+    part: Part = ALONE,
+    *,
+    window: Window = SLIDING,
+    window_pages: tuple[int, ...] = (),
+    format: str = "bf16",
+    borrowed: bool = False,
+    narrowed: bool = False,
 ) -> ProgramBuilder:
-    """Attention to all tokens, and to those of a window, which may have a page table of its own."""
+    """Attention to all tokens, and to those of a window, which may have a page table of its own. Where the caches are
+    `borrowed`, more layers read them, those rows alone that want logits if the program is `narrowed`."""
     caches = CacheKind(Heads(2, 1, 32)), CacheKind(Heads(2, 2, 48), window)
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, caches), window_pages=window_pages)
     residual = b.embed(**part.embedding())
-    for kind, cache in enumerate(caches):
-        heads, place = cache.heads, CacheIndex(kind, 0)
+    for kind, source in [(0, "projected"), (1, "projected"), *([(0, "cached"), (1, "cached")] if borrowed else ())]:
+        heads, place = caches[kind].heads, CacheIndex(kind, 0)
+        if narrowed and source == "cached" and not b.is_narrow:
+            residual, _ = b.narrow(residual, None)
         x = b.rms_norm(residual, w.vector(), EPS)
-        qkv = b.linear(x, w.matrix((heads.query + 2 * heads.kv) * heads.dim, HIDDEN, format))
-        out = b.attention(b.qkv_rope(qkv, cache=place, rope=w.rope()), cache=place, scale=0.2)
+        stored = 2 * heads.kv if source == "projected" else 0
+        qkv = b.linear(x, w.matrix((heads.query + stored) * heads.dim, HIDDEN, format))
+        out = b.attention(b.qkv_rope(qkv, cache=place, rope=w.rope(), source=source), cache=place, scale=0.2)
         b.add_all_reduce(residual, b.linear_partial(out, w.matrix(HIDDEN, heads.query * heads.dim, format)))
     b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN, format)))
     return b
@@ -296,7 +306,7 @@ def spaces(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
 
 
 def shared(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
-    """Inputs of two layers; attention whose values are its keys, then attention to the same cache, beside experts."""
+    """Inputs of two layers; attention whose values are its keys, then attention to the same cache; experts."""
     world, kind = part.world, CacheKind(Heads(2, 1, 32))
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (kind,)))
     residual = b.embed(**part.embedding())
@@ -304,6 +314,8 @@ def shared(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     projection, table, norm = w.matrix(own, HIDDEN, format), w.matrix(VOCAB, own), w.vector(32)
     inputs = b.layer_inputs(b.rounded(residual), projection, table, norm, eps=EPS, scale=0.5, bounds=bounds)
     for layer, (source, columns) in enumerate((("keys", 96), ("cached", 64))):
+        if layer:
+            residual, inputs = b.narrow(residual, inputs)
         qkv = b.linear(b.rms_norm(residual, w.vector(), EPS), w.matrix(columns, HIDDEN, format))
         norms = {"norm": "before", "q_norm": w.vector(32), "eps": EPS, "norm_values": True}
         q = b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope(), source=source, **norms)

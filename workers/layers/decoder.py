@@ -40,7 +40,9 @@ class Decoder(Layer):
         """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
         residual = self.embedding.forward(b, part)
         inputs = None if self.inputs is None else self.inputs.forward(b, part, residual)
-        for block, place in zip(self.blocks, self.layer_caches(part).places, strict=True):
+        for layer, (block, place) in enumerate(zip(self.blocks, self.layer_caches(part).places, strict=True)):
+            if layer == self.narrow_from:
+                residual, inputs = b.narrow(residual, inputs)
             block.forward(b, part, residual, place, inputs)
         if self.head is None:
             b.pool(residual, self.norm.weight(part), self.norm.eps)
@@ -49,6 +51,15 @@ class Decoder(Layer):
             self.head.forward(b, part, x)
             if self.predictor is not None:
                 b.keep(x)
+
+    @property
+    def narrow_from(self) -> int:
+        """The first of the last layers that keep nothing for later tokens: these compute the rows of logits only. The
+        number of layers where other rows are read after them."""
+        count = len(self.blocks)
+        if self.head is None or self.predictor is not None:
+            return count
+        return max((layer + 1 for layer, block in enumerate(self.blocks) if block.attention.keeps_tokens), default=0)
 
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most, whose results are gone when the next begins, and of other layers."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from numaserve.workers.layers.caches import Cache
+from numaserve.workers.layers.caches import Borrowed, Cache
 from numaserve.workers.layers.parameters import Parameter
 
 if TYPE_CHECKING:
@@ -113,6 +113,11 @@ class Mixer(Layer, ABC):
     def keeps(self) -> tuple[Cache, ...]:
         """See `Layer`."""
         return (self.cache,)
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether it stores something of a token that later tokens read."""
+        return not isinstance(self.cache, Borrowed)
 
     @abstractmethod
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:

@@ -1,5 +1,8 @@
 """The costs of operations: bytes read, operations and exchanges, as functions of the step."""
 
+from __future__ import annotations
+
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -37,6 +40,17 @@ class StepWork:
     def rows(self, logits: bool) -> int:
         """Rows of logits, or new tokens."""
         return self.logit_rows if logits else self.tokens
+
+    def narrowed(self) -> StepWork:
+        """The step with the rows of logits as its new tokens: the last ones of each sequence, the same number of all as
+        far as they have them."""
+        left, found = self.logit_rows, list[tuple[int, int]]()
+        for index, (start, count) in enumerate(self.sequences):
+            rows = min(count, -(-left // (len(self.sequences) - index)))
+            left -= rows
+            if rows:
+                found.append((start + count - rows, rows))
+        return StepWork(found, self.logit_rows, self.pooled)
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,12 @@ def merged_terms(costs: Iterable[OperationCost]) -> list[OperationTerms]:
 def _sum(one: OperationTerms, other: OperationTerms) -> OperationTerms:
     summed = ("weight_bytes", "row_flops", "expert_bytes", "position_bytes", "pair_flops", "sequence_bytes")
     return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in summed})
+
+
+def of_logit_rows(cost: OperationCost) -> OperationCost:
+    """The cost of the same operation on the rows of logits alone."""
+    terms = None if cost.terms is None else replace(cost.terms, of_logits=True)
+    return dataclasses.replace(cost, amount=lambda step: cost.amount(step.narrowed()), terms=terms)
 
 
 def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost:

@@ -27,7 +27,7 @@ from numaserve.workers.program.ops.recurrent import (
     StateSpace,
 )
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
 from numaserve.workers.program.outside import OutsideRows, outside_rows
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -212,6 +212,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     GatedHeadNorm: ("gated_head_norm", _none),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
     Multiply: ("multiply", _multiply),
+    Narrow: ("narrow", _none),
     AddNorm: ("add_norm", _none),
     LayerInputs: ("layer_inputs", _none),
     GatedProduct: ("gated_product", _gated_product),

@@ -36,7 +36,8 @@ Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtyp
 }
 
 AttentionArgs AttentionNode::arguments(const Run& run) const {
-  const AttentionWork& todo = run.step.attention[static_cast<size_t>(work)];
+  const Batch& batch = run.step.batch(narrow);
+  const AttentionWork& todo = batch.work(work);
   return {.q = run.at<bf16>(q),
           .q_heads = heads.q_heads,
           .kv_heads = heads.kv_heads,
@@ -46,7 +47,7 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
           .softcap = softcap,
           .window = todo.window,
           .kv = kv,
-          .sequences = run.step.tables[todo.table].sequences.data(),
+          .sequences = batch.sequences(todo).data(),
           .out = run.at<bf16>(out),
           .ldo = out.ld,
           .partial = run.at<float>(partial),
@@ -58,10 +59,11 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
 // The pages of a thread's first item: K and V of its head. Latents are not fetched: a block has more of them than the
 // second-level cache should hold in addition to weights.
 std::span<const std::byte> AttentionNode::reads_first(const Run& run, int thread, int64_t index) const {
-  const AttentionWork& todo = run.step.attention[static_cast<size_t>(work)];
+  const Batch& batch = run.step.batch(narrow);
+  const AttentionWork& todo = batch.work(work);
   if (heads.latent() || static_cast<size_t>(thread) >= todo.items.size()) return {};
   const AttentionItem& item = todo.items[static_cast<size_t>(thread)];
-  const AttentionSequence& s = run.step.tables[todo.table].sequences[static_cast<size_t>(item.sequence)];
+  const AttentionSequence& s = batch.sequences(todo)[static_cast<size_t>(item.sequence)];
   const Range pages = todo.first_pages(s, item, heads.q_heads / heads.kv_heads);
   if (index >= pages.end - pages.begin) return {};
   return {kv.k + s.pages[pages.begin + index] * kv.page_stride + item.kv_head * kv.head_stride,
@@ -80,11 +82,11 @@ void AttentionNode::run(Run& run, int thread) const {
     args.after = after.data();
     args.after_lines = static_cast<int64_t>(after.size()) / kLineBytes;
   }
-  attend(run, args, run.step.attention[static_cast<size_t>(work)], turn, thread);
+  attend(run, args, run.step.batch(narrow).work(work), turn, thread);
 }
 
 Cost AttentionNode::cost(const Step& step) const {
-  return attention_cost(step.attention[static_cast<size_t>(work)], heads, kv.dtype);
+  return attention_cost(step.batch(narrow).work(work), heads, kv.dtype);
 }
 
 }  // namespace numaserve

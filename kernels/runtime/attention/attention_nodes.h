@@ -18,7 +18,7 @@ struct AttentionNode : Node {
   float scale = 1.0f, softcap = 0.0f;
   const float* sinks = nullptr;
   int32_t block_groups = 1;
-  int work = 0;                         // index in Step::attention
+  int work = 0;                         // index in Batch::attention
   const RopeStoreNode* rope = nullptr;  // the node before, which may join this one
 
  private:

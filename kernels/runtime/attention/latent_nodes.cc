@@ -22,6 +22,7 @@ int64_t row_parts(int64_t rows, int64_t pairs, int64_t threads) {
 }  // namespace
 
 void LatentStoreNode::run(Run& run, int thread) const {
+  const std::vector<PageRun>& runs = run.step.batch(narrow).tables.front().runs;
   if (heads.q_heads == 0) return;  // such a rank has no cache either
   run.table.latent_store({.q = run.at<float>(q),
                           .ldq = q.ld,
@@ -40,8 +41,8 @@ void LatentStoreNode::run(Run& run, int thread) const {
                           .ld_nope = nope.ld,
                           .query = run.at<bf16>(query),
                           .kv_layer = layer,
-                          .runs = run.step.tables.front().runs.data(),
-                          .num_runs = static_cast<int64_t>(run.step.tables.front().runs.size())},
+                          .runs = runs.data(),
+                          .num_runs = static_cast<int64_t>(runs.size())},
                          thread, run.team.size());
 }
 
@@ -61,7 +62,7 @@ HeadLinearNode::HeadLinearNode(std::string node_name, Place x_in, int64_t x_stri
 // threads then stream the same number of bytes.
 void HeadLinearNode::run(Run& run, int thread) const {
   if (num_heads == 0) return;
-  const int64_t rows = run.step.num_tokens(), per_head = weight.n_panels() / 2 / num_heads;
+  const int64_t rows = this->rows(run), per_head = weight.n_panels() / 2 / num_heads;
   PackedWeights packed = weight.view();
   if (widened) packed.depth = round_up(weight.k(), kTileK);
   const int64_t item_bytes = in_int8() ? 1 : static_cast<int64_t>(sizeof(bf16));

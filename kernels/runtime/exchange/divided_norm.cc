@@ -7,7 +7,7 @@ void DividedNormNode::run(Run& run, int thread) const {
   for (int rank = 0; rank < run.world(); ++rank) sums[rank] = run.part<float>(message, rank);
   const DividedNormArgs args{.x = run.at<float>(x),
                              .ldx = x.ld,
-                             .rows = run.step.num_tokens(),
+                             .rows = rows(run),
                              .vectors = vectors.data(),
                              .num_vectors = static_cast<int64_t>(vectors.size()),
                              .own_sums = run.at<float>(message),

@@ -17,7 +17,7 @@ void copy_columns(const Run& run, const RankColumns& columns, const Place& messa
 }
 
 void GatherColumnsNode::run(Run& run, int thread) const {
-  if (meet(run, message, thread)) copy_columns(run, columns, message, run.step.num_tokens(), out, thread);
+  if (meet(run, message, thread)) copy_columns(run, columns, message, rows(run), out, thread);
   leave(run, message, thread);
 }
 

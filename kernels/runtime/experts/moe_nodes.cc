@@ -7,7 +7,7 @@ namespace numaserve {
 
 void RouteNode::run(Run& run, int thread) const {
   const int threads = run.team.size();
-  const Range tokens = split(run.step.num_tokens(), threads, thread);
+  const Range tokens = split(rows(run), threads, thread);
   choose(run, tokens, run.at<int32_t>(places.counts) + thread * places.counts.ld);
   run.team.barrier(thread);
   auto* next = run.scratch<int32_t>(thread);
@@ -112,7 +112,7 @@ ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place 
 
 // Returns an expert's part; the shared expert comes last.
 ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
-  if (index == experts.size()) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, run.step.num_tokens()};
+  if (index == experts.size()) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, rows(run)};
   const auto* firsts = run.at<const int32_t>(counts) + run.team.size() * counts.ld;
   const PackedMatrix& weight = *experts[index];
   const float* own = bias == nullptr ? nullptr : bias + static_cast<int64_t>(index) * weight.padded_n();
@@ -155,7 +155,7 @@ void ExpertsNode::run(Run& run, int thread) const {
 void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs) const {
   PackedWeights packed = part.weight->view();
   if (part.widened) packed.depth = round_up(part.weight->k(), kTileK);
-  const bool narrow = activation != Activation::kNone;
+  const bool rounded = activation != Activation::kNone;
   const int64_t first = part.first_row * part.out.ld;
   run.table.gemm_share({.a = run.at<std::byte>(part.x) + part.first_row * part.x.ld * item_bytes,
                         .lda = part.x.ld,
@@ -166,8 +166,8 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs) 
                         .bias = part.bias,
                         .activation = activation,
                         .accumulate = false,
-                        .out_f32 = narrow ? nullptr : run.at<float>(part.out) + first,
-                        .out_bf16 = narrow ? run.at<bf16>(part.out) + first : nullptr,
+                        .out_f32 = rounded ? nullptr : run.at<float>(part.out) + first,
+                        .out_bf16 = rounded ? run.at<bf16>(part.out) + first : nullptr,
                         .ldo = part.out.ld,
                         .limit = limit},
                        {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}}, run.scratch<void>(thread));
@@ -194,7 +194,7 @@ void CombineNode::run(Run& run, int thread) const {
                      .top_k = top_k,
                      .out = run.at<float>(out),
                      .ldo = out.ld,
-                     .tokens = run.step.num_tokens(),
+                     .tokens = rows(run),
                      .accumulate = accumulate},
                     thread, run.team.size());
 }

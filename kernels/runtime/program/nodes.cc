@@ -53,20 +53,21 @@ void EmbedNode::run(Run& run, int thread) const {
                    .scale = scale,
                    .out = run.at<float>(out),
                    .ld = out.ld,
-                   .rows = run.step.num_tokens()},
+                   .rows = rows(run)},
                   thread, run.team.size());
 }
 
-// `out` has as many rows as the largest step has tokens, so with few rows each thread has space for a copy.
+// `out` has as many rows as the largest step has tokens, or rows of logits, so with few rows each thread has space for
+// a copy.
 bool NormNode::joins_next(const Run& run) const {
-  const int64_t rows = run.step.num_tokens();
-  return has_product && rows <= kJoinedRows && rows * run.team.size() + kPad <= run.step.max_tokens();
+  const int64_t rows = this->rows(run);
+  return has_product && rows <= kJoinedRows && rows * run.team.size() + kPad <= run.step.max_rows(narrow);
 }
 
 void NormNode::run(Run& run, int thread) const { norm(run, 0, thread, run.team.size(), thread); }
 
 int64_t NormNode::run_alone(Run& run, int thread) const {
-  const int64_t first_row = thread * run.step.num_tokens();
+  const int64_t first_row = thread * rows(run);
   norm(run, first_row, 0, 1, thread);
   return first_row;
 }
@@ -78,7 +79,7 @@ void NormNode::norm(Run& run, int64_t first_row, int part, int parts, int thread
                       .out = run.at<bf16>(out) + first_row * out.ld,
                       .ldo = out.ld,
                       .written = beside ? cols : out.ld,
-                      .rows = run.step.num_tokens(),
+                      .rows = rows(run),
                       .cols = cols,
                       .eps = eps};
   if (!quantized) return run.table.rms_norm(args, part, parts);
@@ -96,18 +97,18 @@ LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& we
 GemmArgs LinearNode::arguments(const Run& run) const {
   PackedWeights packed = weight.view();
   if (widened) packed.depth = round_up(weight.k(), kTileK);
-  const bool narrow = activation != Activation::kNone;
+  const bool rounded = activation != Activation::kNone;
   return {.a = run.at<std::byte>(x),
           .lda = x.ld,
           .b = packed,
           .widened = widened,
           .blocking = run.blocking,
-          .m = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens(),
+          .m = run.step.num_rows(logits || narrow),
           .bias = bias,
           .activation = activation,
           .accumulate = accumulate,
-          .out_f32 = narrow ? nullptr : run.at<float>(out),
-          .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
+          .out_f32 = rounded ? nullptr : run.at<float>(out),
+          .out_bf16 = rounded ? run.at<bf16>(out) : nullptr,
           .ldo = out.ld};
 }
 
@@ -138,13 +139,14 @@ void LinearNode::run(Run& run, int thread) const {
 
 Cost LinearNode::cost(const Step& step) const {
   const Step::Totals& done = step.totals;
-  return {.bytes = bytes * (logits ? done.logit_steps : done.steps),
-          .flops = 2 * weight.n() * weight.k() * (logits ? done.logit_rows : done.tokens),
+  const bool few = logits || narrow;
+  return {.bytes = bytes * (few ? done.logit_steps : done.steps),
+          .flops = 2 * weight.n() * weight.k() * (few ? done.logit_rows : done.tokens),
           .format = widened ? WeightFormat::kBf16 : weight.format()};
 }
 
 void QuantizeNode::run(Run& run, int thread) const {
-  const int64_t tokens = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
+  const int64_t tokens = run.step.num_rows(logits || narrow);
   QuantizeArgs args = quantize_args(run, x, quantized, tokens * rows_per_token * heads);
   args.heads = heads;
   args.x_stride = x_stride;
@@ -153,7 +155,7 @@ void QuantizeNode::run(Run& run, int thread) const {
 }
 
 void ReduceNode::run(Run& run, int thread) const {
-  const int64_t rows = run.step.num_tokens();
+  const int64_t rows = this->rows(run);
   const bool large = rows * partial.ld * static_cast<int64_t>(sizeof(float)) > kOneShotBytes;
   if (meet(run, partial, thread)) {
     if (run.world() > 2 && large && rows >= int64_t{run.world()} * run.lanes())
@@ -186,13 +188,13 @@ ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int 
 void ReduceNode::one_shot(Run& run, int thread) const {
   const float* parts[ring::kMaxWorld];
   for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
-  run.table.reduce_add(arguments(run, parts, run.world(), {0, run.step.num_tokens()}), thread, run.lanes());
+  run.table.reduce_add(arguments(run, parts, run.world(), {0, rows(run)}), thread, run.lanes());
 }
 
 // A lane sums and fetches the same rows of every rank's share, so it meets only the same lane of the other ranks.
 void ReduceNode::scatter_gather(Run& run, int thread) const {
   const auto share = [&](int rank) {
-    const Range rows = split(run.step.num_tokens(), run.world(), rank);
+    const Range rows = split(this->rows(run), run.world(), rank);
     const Range mine = split(rows.end - rows.begin, run.lanes(), thread);
     return Range{rows.begin + mine.begin, rows.begin + mine.end};
   };
@@ -221,11 +223,11 @@ void ReduceNode::scatter_gather(Run& run, int thread) const {
 }
 
 bool RopeStoreNode::joins_next(const Run& run) const {
-  return attention >= 0 && run.step.attention[static_cast<size_t>(attention)].can_store;
+  return attention >= 0 && run.step.batch(narrow).work(attention).can_store;
 }
 
 RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
-  const std::vector<PageRun>& runs = run.step.tables[table].runs;
+  const std::vector<PageRun>& runs = run.step.batch(narrow).tables[table].runs;
   return {.qkv = run.at<float>(qkv),
           .ld = qkv.ld,
           .q_heads = heads.q_heads,

@@ -115,9 +115,12 @@ class Node {
   // is worth fetching before the node begins. Empty if there is no such piece.
   virtual std::span<const std::byte> reads_first(const Run&, int /*thread*/, int64_t /*index*/) const { return {}; }
   virtual Cost cost(const Step&) const { return {}; }
+  // The number of rows that the node works on.
+  int64_t rows(const Run& run) const { return run.step.num_rows(narrow); }
   const std::string name;
   const Node* next_node = nullptr;
-  int64_t bytes = 0;  // of weights read by a run, for the profile
+  bool narrow = false;  // whether it works on the rows of logits, not on all tokens; see NarrowNode
+  int64_t bytes = 0;    // of weights read by a run, for the profile
 };
 
 struct EmbedNode : Node {
@@ -232,7 +235,7 @@ struct RopeStoreNode : Node {
   size_t table = 0;  // the page table of its layer; see SlotTable
   KvSource source = KvSource::kProjected;
   bool norm_values = false;
-  int attention = -1;  // index in Step::attention of the next node, an AttentionNode that alone reads `q`; or -1
+  int attention = -1;  // index in Batch::attention of the next node, an AttentionNode that alone reads `q`; or -1
 };
 
 struct GatherNode : Node {

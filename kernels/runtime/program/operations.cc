@@ -140,6 +140,17 @@ void add(Program& p, const Reduce& f) {
   p.add(std::move(node));
 }
 
+void add(Program& p, const Narrow& f) {
+  require(f.x.ld >= f.out.ld, f.kKind, "the input has too few columns");
+  require(!f.beside || !f.beside_out || f.beside->ld >= f.beside_out->ld, f.kKind,
+          "the inputs of layers have too few columns");
+  auto node = std::make_unique<NarrowNode>(f.x, f.out);
+  node->beside = f.beside;
+  node->beside_out = f.beside_out;
+  p.add(std::move(node));
+  p.narrow();
+}
+
 void add(Program& p, const AddNorm& f) {
   require(f.x.ld == f.residual.ld && f.x.ld >= f.weight->size, f.kKind,
           "the input and the residual stream must have the same number of columns, at least those of the weight");

@@ -97,6 +97,15 @@ struct Reduce {
   }
 };
 
+struct Narrow {
+  static constexpr const char* kKind = "narrow";
+  Place x, out;
+  std::optional<Place> beside, beside_out;
+  void visit(auto&& field) {
+    field("x", x), field("out", out), field("beside", beside), field("beside_out", beside_out);
+  }
+};
+
 struct AddNorm {
   static constexpr const char* kKind = "add_norm";
   Place x, residual;
@@ -211,6 +220,7 @@ void add(Program& p, const RmsNorm& f);
 void add(Program& p, const Quantize& f);
 void add(Program& p, const Linear& f);
 void add(Program& p, const Reduce& f);
+void add(Program& p, const Narrow& f);
 void add(Program& p, const AddNorm& f);
 void add(Program& p, const LayerInputs& f);
 void add(Program& p, const GatedProduct& f);

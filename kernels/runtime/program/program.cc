@@ -71,6 +71,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
 
 void Program::add(std::unique_ptr<Node> node) {
   if (!nodes_.empty()) nodes_.back()->next_node = node.get();
+  node->narrow = narrow_;
   nodes_.push_back(std::move(node));
 }
 

@@ -47,6 +47,11 @@ class Program {
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape);
 
   void add(std::unique_ptr<Node> node);
+  // Lets the nodes that are added after this work on the rows of logits alone.
+  void narrow() {
+    narrow_ = true;
+    step_.allow_narrowing(kv_.kinds(), team_.size());
+  }
   // Keeps `object`, into which nodes point, alive as long as the Program.
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // Sets the number of collectives of a step. Call it once, after the last `add`.
@@ -122,6 +127,7 @@ class Program {
   std::vector<int64_t> node_ns_, node_wait_ns_;
   int64_t native_ns_ = 0;
   int turns_ = 0;
+  bool narrow_ = false;
   uint64_t collectives_ = 0;
   Masks masks_;
   Place pooled_{.offset = 0, .ld = 0, .collective = -1};

@@ -22,41 +22,46 @@ void require_ids(std::span<const int32_t> ids, int64_t count) {
       throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
 }
 
+std::vector<Window> windows_of(std::span<const CacheKind> kinds) {
+  std::vector<Window> windows(1);
+  for (const CacheKind& kind : kinds) {
+    windows.resize(std::max(windows.size(), kind.table + 1));
+    if (kind.table > 0) windows[kind.table] = kind.window;
+  }
+  return windows;
+}
+
 }  // namespace
 
 Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const ContextParallel& parallel, int threads)
     : limits_(limits),
       parallel_(parallel),
-      windows_(1),
+      windows_(windows_of(kinds)),
+      whole_(limits, kinds, parallel.world, threads),
       max_positions_(limits.pages_per_slot * kPageTokens),
       named_(static_cast<size_t>(limits.max_slots)),
       stored_(static_cast<size_t>(limits.num_snapshots)) {
-  const auto max_tokens = static_cast<size_t>(limits.max_tokens), max_slots = static_cast<size_t>(limits.max_slots);
-  tokens.reserve(max_tokens);
+  const auto max_slots = static_cast<size_t>(limits.max_slots);
+  tokens.reserve(static_cast<size_t>(limits.max_tokens));
   plan.reserve(max_slots);
   segments.reserve(2 * max_slots + stored_.size());
   chains.reserve(max_slots);
   logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
   pooled_rows.reserve(max_slots);
   pooled_sequences.reserve(max_slots);
-  for (const CacheKind& kind : kinds) {
-    planners_.emplace_back(limits, kind.heads, BlockGroups{parallel.world, -1}, threads);
-    attention.push_back(planners_.back().make_work(kind.window));
-    attention.back().table = kind.table;
-    windows_.resize(std::max(windows_.size(), kind.table + 1));
-    if (kind.table > 0) windows_[kind.table] = kind.window;
-  }
-  tables.resize(windows_.size());
-  for (Paged& table : tables) {
-    table.sequences.reserve(max_slots);
-    table.runs.reserve(max_tokens + max_slots);
-  }
   if (parallel.world == 1) return;
   divided_planner_.emplace(limits, parallel.all_heads(kinds.front().heads), BlockGroups{parallel.world, parallel.rank},
                            threads);
   divided.work = divided_planner_->make_work({});
   divided.sequences.reserve(static_cast<size_t>(parallel.max_rows));
   divided.rows.reserve(static_cast<size_t>(parallel.max_rows));
+}
+
+void Step::allow_narrowing(std::span<const CacheKind> kinds, int threads) {
+  Limits limits = limits_;
+  limits.max_tokens = limits.max_logit_rows;
+  limits.max_slots *= 2;  // rows with targets and rows with samples of a sequence may lie apart
+  narrowed_.emplace(limits, kinds, parallel_.world, threads);
 }
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
@@ -145,10 +150,8 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
                  std::span<const int32_t> targets, SlotTable& slots) {
   check(sequences_in, tokens_in, targets, slots);
   tokens.clear();
-  for (Paged& table : tables) {
-    table.sequences.clear();
-    table.runs.clear();
-  }
+  whole_.clear();
+  if (narrowed_) narrowed_->clear();
   segments.clear();
   chains.clear();
   has_drafts = false;
@@ -169,16 +172,19 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       tokens.insert(tokens.end(), tokens_in.begin(), tokens_in.begin() + s.count);
       tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
     }
-    add_pages(s, row, slot);
+    whole_.add(slot, row, s.start, s.count);
+    divide_last();
     add_segments(s, row, slot);
+    const size_t first_row = logit_rows.size();
     add_rows(s, slot, static_cast<int32_t>(i), row, targets);
+    if (narrowed_) add_narrowed(slot, first_row);
     if (s.pool) {
       pooled_rows.push_back(row + s.count - 1);
       pooled_sequences.push_back(static_cast<int32_t>(i));
     }
   }
-  for (size_t kind = 0; kind < attention.size(); ++kind)
-    planners_[kind].plan(tables[attention[kind].table].sequences, attention[kind]);
+  whole_.plan();
+  if (narrowed_) narrowed_->plan();
   if (divided_planner_) divided_planner_->plan(divided.sequences, divided.work);
   totals.steps += counts();
   totals.tokens += num_tokens();
@@ -187,28 +193,14 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   totals.logit_rows += static_cast<int64_t>(logit_rows.size());
 }
 
-void Step::add_pages(const SequenceInput& s, int32_t row, const Slot& slot) {
-  for (size_t i = 0; i < tables.size(); ++i) {
-    const AttentionSequence sequence{
-        .row = row, .q_len = s.count, .start = s.start, .pages = slot.tables[i].pages.data()};
-    if (i == 0)
-      add_sequence(sequence);
-    else
-      tables[i].sequences.push_back(sequence);
-    const int32_t end = s.start + s.count;
-    std::vector<PageRun>& runs = tables[i].runs;
-    for (int32_t position = s.start; position < end; position += runs.back().count)
-      runs.push_back(page_run(sequence, position, end));
-  }
-}
-
-void Step::add_sequence(AttentionSequence sequence) {
+void Step::divide_last() {
+  std::vector<AttentionSequence>& whole = whole_.tables.front().sequences;
+  AttentionSequence sequence = whole.back();
   const auto row = static_cast<int32_t>(divided.rows.size());
   const int64_t end = int64_t{sequence.start} + sequence.q_len;
-  if (parallel_.world == 1 || end < parallel_.from * sequence.q_len || row + sequence.q_len > parallel_.max_rows) {
-    tables.front().sequences.push_back(sequence);
+  if (parallel_.world == 1 || end < parallel_.from * sequence.q_len || row + sequence.q_len > parallel_.max_rows)
     return;
-  }
+  whole.pop_back();
   for (int32_t i = 0; i < sequence.q_len; ++i) divided.rows.push_back(sequence.row + i);
   sequence.row = row;
   divided.sequences.push_back(sequence);
@@ -233,6 +225,15 @@ void Step::add_segments(const SequenceInput& s, int32_t row, Slot& slot) {
   chains.push_back({first, static_cast<int64_t>(segments.size())});
   slot.state_position = known;
   slot.state_drafts = s.drafts;
+}
+
+// Consecutive rows are attended together.
+void Step::add_narrowed(const Slot& slot, size_t first_row) {
+  for (size_t begin = first_row, end = begin; begin < logit_rows.size(); begin = end) {
+    for (++end; end < logit_rows.size() && logit_rows[end].row == logit_rows[end - 1].row + 1;) ++end;
+    narrowed_->add(slot, static_cast<int32_t>(begin), logit_rows[begin].position - 1,
+                   static_cast<int32_t>(end - begin));
+  }
 }
 
 void Step::add_rows(const SequenceInput& s, const Slot& slot, int32_t index, int32_t row,

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "kernels/include/kernel_table.h"
-#include "kernels/runtime/attention/kv_cache.h"
-#include "kernels/runtime/program/slots.h"
+#include "kernels/runtime/program/batch.h"
 
 namespace numaserve {
 
@@ -70,6 +69,9 @@ class Step {
   // Lets a sequence go on only from where its states are.
   void keep_states() { keeps_states_ = true; }
 
+  // Lets the last nodes work on the rows of logits alone.
+  void allow_narrowing(std::span<const CacheKind> kinds, int threads);
+
   // Allows pooled sequences: a node exists for them.
   void allow_pooling() { may_pool_ = true; }
 
@@ -80,7 +82,10 @@ class Step {
              SlotTable& slots);
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
-  int64_t max_tokens() const { return limits_.max_tokens; }
+  // The rows of a node; `narrow` as in Node.
+  int64_t num_rows(bool narrow) const { return narrow ? static_cast<int64_t>(logit_rows.size()) : num_tokens(); }
+  const Batch& batch(bool narrow) const { return narrow ? *narrowed_ : whole_; }
+  int64_t max_rows(bool narrow) const { return narrow ? limits_.max_logit_rows : limits_.max_tokens; }
 
   // Whether totals and times count this step. Empty steps, by which workers show that they are alive, would make the
   // other steps look cheaper.
@@ -88,15 +93,8 @@ class Step {
 
   int64_t num_named = 0;  // log-probabilities of named tokens, of all rows of logits
   std::vector<int32_t> tokens;
-  // The sequences that each rank attends for its own heads, and the runs of all new tokens, in one page table.
-  struct Paged {
-    std::vector<AttentionSequence> sequences;
-    std::vector<PageRun> runs;
-  };
-  std::vector<Paged> tables;
   std::vector<LogitRow> logit_rows;
   std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
-  std::vector<AttentionWork> attention;                // of each kind of cache
   std::vector<SequenceInput> plan;
   // The segments of all sequences, and the range of those of each. Segments of a sequence must run in order.
   std::vector<StateSegment> segments;
@@ -126,13 +124,14 @@ class Step {
   void add_segments(const SequenceInput& sequence, int32_t row, Slot& slot);
   void add_rows(const SequenceInput& sequence, const Slot& slot, int32_t index, int32_t row,
                 std::span<const int32_t>& targets);
-  void add_pages(const SequenceInput& sequence, int32_t row, const Slot& slot);
-  void add_sequence(AttentionSequence sequence);
+  void add_narrowed(const Slot& slot, size_t first_row);
+  void divide_last();
 
   Limits limits_;
   ContextParallel parallel_;
-  std::vector<Window> windows_;             // of each page table
-  std::vector<AttentionPlanner> planners_;  // of each kind of cache
+  std::vector<Window> windows_;  // of each page table
+  Batch whole_;
+  std::optional<Batch> narrowed_;  // where the last nodes work on the rows of logits alone
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
   bool may_pool_ = false, keeps_states_ = false;

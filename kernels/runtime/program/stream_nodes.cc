@@ -1,13 +1,27 @@
 #include "kernels/runtime/program/stream_nodes.h"
 
+#include <cstring>
+
 namespace numaserve {
+
+void NarrowNode::run(Run& run, int thread) const {
+  const std::vector<LogitRow>& wanted = run.step.logit_rows;
+  const Range mine = split(static_cast<int64_t>(wanted.size()), run.team.size(), thread);
+  const auto gather = [&](const Place& from, const Place& to) {
+    for (int64_t i = mine.begin; i < mine.end; ++i)
+      std::memcpy(run.at<float>(to) + i * to.ld, run.at<float>(from) + wanted[static_cast<size_t>(i)].row * from.ld,
+                  static_cast<size_t>(to.ld) * sizeof(float));
+  };
+  gather(x, out);
+  if (beside && beside_out) gather(*beside, *beside_out);
+}
 
 void AddNormNode::run(Run& run, int thread) const {
   run.table.post_norm_add({.parts = nullptr,
                            .num_parts = 0,
                            .residual = run.at<float>(residual),
                            .ld = residual.ld,
-                           .rows = run.step.num_tokens(),
+                           .rows = rows(run),
                            .cols = static_cast<int64_t>(weight.size()),
                            .bias = nullptr,
                            .post_norm = weight.data(),
@@ -33,7 +47,7 @@ void LayerInputsNode::run(Run& run, int thread) const {
                           .scale = scale,
                           .out = run.at<float>(out),
                           .ldo = out.ld,
-                          .rows = run.step.num_tokens()},
+                          .rows = rows(run)},
                          thread, run.team.size());
 }
 
@@ -45,7 +59,7 @@ void GatedProductNode::run(Run& run, int thread) const {
                            .activation = activation,
                            .out = run.at<bf16>(out),
                            .ldo = out.ld,
-                           .rows = run.step.num_tokens(),
+                           .rows = rows(run),
                            .cols = cols},
                           thread, run.team.size());
 }

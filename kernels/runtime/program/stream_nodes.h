@@ -5,6 +5,15 @@
 
 namespace numaserve {
 
+// Gathers the rows of logits, of the residual stream and of what layers read besides it. The nodes after it work on
+// these rows alone.
+struct NarrowNode : Node {
+  NarrowNode(Place x_in, Place out_in) : Node("narrow"), x(x_in), out(out_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, out;
+  std::optional<Place> beside, beside_out;
+};
+
 // residual = (residual + norm(x)) * scale, where x is whole on every rank.
 struct AddNormNode : Node {
   AddNormNode(Place x_in, Place residual_in, const Vector& weight_in, float eps_in, float scale_in)

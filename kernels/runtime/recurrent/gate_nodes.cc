@@ -10,7 +10,7 @@ void GatedNormNode::run(Run& run, int thread) const {
                         .weight = weight,
                         .out = run.at<bf16>(out),
                         .ldo = out.ld,
-                        .rows = run.step.num_tokens(),
+                        .rows = rows(run),
                         .heads = heads,
                         .dim = dim,
                         .eps = eps},
@@ -18,13 +18,9 @@ void GatedNormNode::run(Run& run, int thread) const {
 }
 
 void SigmoidGateNode::run(Run& run, int thread) const {
-  run.table.sigmoid_gate({.x = run.at<bf16>(x),
-                          .ldx = x.ld,
-                          .gate = run.at<float>(gate),
-                          .ldg = gate.ld,
-                          .rows = run.step.num_tokens(),
-                          .cols = cols},
-                         thread, run.team.size());
+  run.table.sigmoid_gate(
+      {.x = run.at<bf16>(x), .ldx = x.ld, .gate = run.at<float>(gate), .ldg = gate.ld, .rows = rows(run), .cols = cols},
+      thread, run.team.size());
 }
 
 void MultiplyNode::run(Run& run, int thread) const {
@@ -36,7 +32,7 @@ void MultiplyNode::run(Run& run, int thread) const {
                       .out = is_rounded ? nullptr : run.at<float>(out),
                       .rounded = is_rounded ? run.at<bf16>(out) : nullptr,
                       .ldo = out.ld,
-                      .rows = run.step.num_tokens(),
+                      .rows = rows(run),
                       .cols = cols},
                      thread, run.team.size());
 }

@@ -11,6 +11,22 @@ from numaserve.workers.program.setup import ProgramSetup
 
 
 @dataclass(frozen=True, kw_only=True)
+class Narrow(Operation):
+    """out = the rows of x that want logits, and the same of `beside`. The operations after it work on these rows alone,
+    and the rows of logits are their tokens."""
+
+    x: Reads[Residual]
+    out: Writes[Residual]
+    beside: Reads[Tensor | None] = None
+    beside_out: Writes[Tensor | None] = None
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Rows are copied."""
+        columns = self.x.ld + (0 if self.beside is None else self.beside.ld)
+        return [of_rows("narrow", 2 * columns * FP32, logits=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class AddNorm(Operation):
     """residual = (residual + x / sqrt(mean(x²) + eps) * weight) * scale; `x` is whole on every rank, and `scale` is one
     number, or None for 1."""

@@ -23,13 +23,14 @@ from numaserve.workers.program.buffers import (
     padded,
 )
 from numaserve.workers.program.caches import CacheIndex
-from numaserve.workers.program.cost import OperationCost
+from numaserve.workers.program.cost import OperationCost, of_logit_rows
 from numaserve.workers.program.fuse import fuse
 from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSource, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, RmsNorm
+from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
 from numaserve.workers.program.recording.recurrent import RecurrentRecorder
@@ -214,9 +215,10 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
 
     def lm_head(self, x: Operand, weight: Matrix) -> Logits:
         """Logits of the rows that want a sample. `weight` holds this rank's rows of the vocabulary."""
-        rows = self.limits.max_logit_rows
-        gathered = Operand(rows, x.cols, 2)
-        self.operations.append(Gather(x=x, out=gathered))
+        rows, gathered = self.limits.max_logit_rows, x
+        if not self.is_narrow:
+            gathered = Operand(rows, x.cols, 2)
+            self.operations.append(Gather(x=x, out=gathered))
         logits = Logits(rows, weight.n, 4, self._in_ring)
         self._linear("lm_head", gathered, weight, logits, logits=True)
         return logits
@@ -238,4 +240,10 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
 
     def costs(self) -> list[OperationCost]:
         """The costs of a step for this rank, operation by operation in order."""
-        return [cost for operation in self.fused() for cost in operation.cost(self.setup)]
+        found: list[OperationCost] = []
+        is_narrow = False
+        for operation in self.fused():
+            costs = operation.cost(self.setup)
+            found += [of_logit_rows(cost) for cost in costs] if is_narrow else costs
+            is_narrow = is_narrow or isinstance(operation, Narrow)
+        return found

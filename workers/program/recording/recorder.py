@@ -28,6 +28,7 @@ class Recorder:
 
     setup: ProgramSetup
     operations: list[Operation] = field(default_factory=list, init=False)
+    is_narrow: bool = field(default=False, init=False)  # whether operations work on the rows of logits alone
     _quantized: dict[tuple[Operand, int], Quantized] = field(default_factory=dict, init=False)
 
     @property

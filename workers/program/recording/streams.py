@@ -1,10 +1,10 @@
-"""What layers read besides the residual stream, in the vocabulary of the Program builder."""
+"""Inputs of layers and norms around the residual stream, in the vocabulary of the Program builder."""
 
 from numaserve.workers.program.buffers import Operand, Residual, Tensor
 from numaserve.workers.program.ops.base import Matrix, Vector
 from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
 from numaserve.workers.program.recording.recorder import Recorder
 
 
@@ -36,6 +36,16 @@ class StreamRecorder(Recorder):
         out = Tensor(x.rows, bounds[-1], 4)
         self.operations.append(GatherColumns(message=part, out=out, bounds=bounds))
         return out
+
+    def narrow(self, residual: Residual, inputs: Tensor | None) -> tuple[Residual, Tensor | None]:
+        """The rows of the residual stream, and of the layers' inputs, that want logits. All that is recorded after this
+        works on these rows alone, and must store nothing for later tokens."""
+        rows = self.limits.max_logit_rows
+        out = Residual(rows, residual.cols, 4)
+        inputs_out = None if inputs is None else Tensor(rows, inputs.cols, 4)
+        self.operations.append(Narrow(x=residual, out=out, beside=inputs, beside_out=inputs_out))
+        self.is_narrow = True
+        return out, inputs_out
 
     def gated_product(self, gate: Tensor, x: Tensor, activation: Activation) -> Operand:
         """activation(gate) * x: bf16 [tokens, columns]."""

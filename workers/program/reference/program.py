@@ -147,6 +147,8 @@ class ReferenceProgram:
 
     def _run(self, run: Run) -> None:
         for index, operation in enumerate(self._operations):
+            if not run.step.tokens:  # none of them wants logits
+                return
             costs, profile = self._costs[index], self._profile[index]
             begin = time.monotonic_ns()
             OPERATIONS[type(operation)](run, operation)

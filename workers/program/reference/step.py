@@ -1,7 +1,9 @@
 """A plan as the operations of one step see it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +88,14 @@ class Step:
     def positions(self) -> list[int]:
         """The position of each token of the step."""
         return [position for each in self.sequences for position in range(each.start, each.end)]
+
+    def narrowed(self) -> Step:
+        """The step with the rows of logits as its new tokens, each a sequence of its own."""
+        sequences = [
+            replace(each.sequence, row=row, start=each.position - 1, count=1, segments=[])
+            for row, each in enumerate(self.logit_rows)
+        ]
+        return replace(self, tokens=[self.tokens[each.row] for each in self.logit_rows], sequences=sequences)
 
     def places(self, table: int) -> Iterator[tuple[int, int]]:
         """The page of each token in a page table, and its place in that."""

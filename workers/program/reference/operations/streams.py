@@ -1,10 +1,19 @@
 """Operations around the residual stream."""
 
 import torch
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
 from numaserve.workers.program.reference.operations.products import gate_factor
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
+
+
+def narrow(run: Run, op: Narrow) -> None:
+    """The rows that want logits; what follows sees a step of these."""
+    rows = [each.row for each in run.step.logit_rows]
+    run.put(op.out, run.get(op.x)[rows])
+    if op.beside is not None and op.beside_out is not None:
+        run.put(op.beside_out, run.get(op.beside)[rows])
+    run.step = run.step.narrowed()
 
 
 def add_norm(run: Run, op: AddNorm) -> None:

@@ -18,7 +18,7 @@ from numaserve.workers.program.ops.recurrent import (
     StateSpace,
 )
 from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs
+from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
 from numaserve.workers.program.reference.operations import (
     attention,
     exchange,
@@ -57,6 +57,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     GatedHeadNorm: recurrent.gated_head_norm,
     SigmoidGate: recurrent.sigmoid_gate,
     Multiply: recurrent.multiply,
+    Narrow: streams.narrow,
     AddNorm: streams.add_norm,
     LayerInputs: streams.layer_inputs,
     GatedProduct: streams.gated_product,

@@ -35,8 +35,8 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::QuantizeHeads>, kBuilder<operation::GatherQueries>, kBuilder<operation::DividedAttention>,
     kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,    kBuilder<operation::DividedNorm>,
     kBuilder<operation::GatedDelta>,    kBuilder<operation::GatedHeadNorm>, kBuilder<operation::SigmoidGate>,
-    kBuilder<operation::Multiply>,      kBuilder<operation::StateSpace>,    kBuilder<operation::Narrow>,
-    kBuilder<operation::AddNorm>,       kBuilder<operation::LayerInputs>,   kBuilder<operation::GatedProduct>,
+    kBuilder<operation::StateSpace>,    kBuilder<operation::Narrow>,        kBuilder<operation::AddNorm>,
+    kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

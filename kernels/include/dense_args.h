@@ -158,14 +158,15 @@ struct LayerInputsArgs {
   int64_t rows;
 };
 
-// out = activation(gate) * x.
-struct GatedProductArgs {
-  const float* gate;  // [rows, ldg]
-  int64_t ldg;
+// out = x * activation(y).
+struct MultiplyArgs {
   const float* x;  // [rows, ldx]
   int64_t ldx;
-  Activation activation;
-  bf16* out;  // [rows, ldo]; columns cols..ldo are zeroed
+  const float* y;  // [rows, ldy]
+  int64_t ldy;
+  Activation activation;  // none, silu or gelu_tanh
+  float* out_f32;         // [rows, ldo], or null; columns cols..ldo are zeroed
+  bf16* out_bf16;         // the same, if out_f32 is null
   int64_t ldo;
   int64_t rows, cols;
 };

@@ -34,7 +34,7 @@ struct KernelTable {
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);
   void (*layer_inputs)(const LayerInputsArgs&, int thread, int threads);
-  void (*gated_product)(const GatedProductArgs&, int thread, int threads);
+  void (*multiply)(const MultiplyArgs&, int thread, int threads);
   // For one token: writes top_k distinct experts, for any logits, the first-ranked first, and their weights.
   void (*route)(const RouteArgs&, int64_t token, int32_t* experts, float* weights);
   float (*sigmoid)(float);
@@ -57,7 +57,6 @@ struct KernelTable {
   void (*state_space)(const DeltaArgs&, DeltaItem, void* scratch);
   void (*gated_norm)(const GatedNormArgs&, int thread, int threads);
   void (*sigmoid_gate)(const SigmoidGateArgs&, int thread, int threads);
-  void (*multiply)(const MultiplyArgs&, int thread, int threads);
   void (*softcap)(float* x, int64_t count, float cap);
   void (*sample_begin)(const SampleArgs&, Range blocks);
   void (*sample_weigh)(const SampleArgs&, Range blocks);

@@ -123,17 +123,4 @@ struct SigmoidGateArgs {
   int64_t rows, cols;
 };
 
-// x * y or x * silu(y), in fp32 or rounded to bf16.
-struct MultiplyArgs {
-  const float* x;  // [rows, ldx]
-  int64_t ldx;
-  const float* y;  // [rows, ldy]
-  int64_t ldy;
-  bool silu;
-  float* out;     // [rows, ldo], or null; columns cols..ldo are zeroed
-  bf16* rounded;  // the same in bf16, or null
-  int64_t ldo;
-  int64_t rows, cols;
-};
-
 }  // namespace numaserve

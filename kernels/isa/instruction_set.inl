@@ -16,6 +16,7 @@
 #include "kernels/ops/latent_attention.inl"
 #include "kernels/ops/layer_inputs.inl"
 #include "kernels/ops/moe.inl"
+#include "kernels/ops/multiply.inl"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
@@ -95,7 +96,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .post_norm_add = post_norm_add,
     .embed = embed,
     .layer_inputs = layer_inputs,
-    .gated_product = gated_product,
+    .multiply = multiply,
     .route = route,
     .sigmoid = sigmoid,
     .weigh_row = weigh_row,
@@ -114,7 +115,6 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .state_space = state_space,
     .gated_norm = gated_norm,
     .sigmoid_gate = sigmoid_gate,
-    .multiply = multiply,
     .softcap = softcap,
     .sample_begin = sample_begin,
     .sample_weigh = sample_weigh,

@@ -1,5 +1,4 @@
-// The gates of recurrent layers and of attention: norms of heads times silu(gate), x times sigmoid(gate), and x times y
-// or silu(y).
+// The gates of recurrent layers and of attention: norms of heads times silu(gate), and x times sigmoid(gate).
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -45,30 +44,6 @@ inline void sigmoid_gate(const SigmoidGateArgs& a, int thread, int threads) {
       (F32x16::load(x + i) * sigmoid(F32x16::load_head(gate + i, valid))).store(x + i);  // x is zero after the columns
     }
   }
-}
-
-template <bool kSilu, class T>
-inline void multiply_rows(const MultiplyArgs& a, T* out, int thread, int threads) {
-  const RowShare share = row_share(a.rows, a.ldo, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r)
-    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
-      const int valid = static_cast<int>(a.cols - i < 0 ? 0 : a.cols - i);
-      const F32x16 y = F32x16::load_head(a.y + r * a.ldy + i, valid);
-      (F32x16::load_head(a.x + r * a.ldx + i, valid) * (kSilu ? silu(y) : y)).store(out + r * a.ldo + i);
-    }
-}
-
-inline void multiply(const MultiplyArgs& a, int thread, int threads) {
-  const auto run = [&](auto* out) {
-    if (a.silu)
-      multiply_rows<true>(a, out, thread, threads);
-    else
-      multiply_rows<false>(a, out, thread, threads);
-  };
-  if (a.out != nullptr)
-    run(a.out);
-  else
-    run(a.rounded);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-// Inputs of layers that tokens have besides the residual stream (Gemma 3n and 4), and their products with gates.
+// Inputs of layers that tokens have besides the residual stream (Gemma 3n and 4).
 #pragma once
 
-#include "kernels/gemm/epilogue.inl"
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/norm.inl"
@@ -27,18 +26,6 @@ inline void layer_inputs_group(const LayerInputsArgs& a, int64_t row, int64_t gr
 inline void layer_inputs(const LayerInputsArgs& a, int thread, int threads) {
   const Range items = split(a.rows * a.groups, threads, thread);
   for (int64_t i = items.begin; i < items.end; ++i) layer_inputs_group(a, i / a.groups, i % a.groups);
-}
-
-inline void gated_product(const GatedProductArgs& a, int thread, int threads) {
-  const RowShare share = row_share(a.rows, a.ldo, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
-    const float *const gate = a.gate + r * a.ldg, *const x = a.x + r * a.ldx;
-    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
-      const int valid = static_cast<int>(a.cols - i < 0 ? 0 : a.cols - i);
-      (activate(F32x16::load_head(gate + i, valid), a.activation) * F32x16::load_head(x + i, valid))
-          .store(a.out + r * a.ldo + i);
-    }
-  }
 }
 
 }  // namespace

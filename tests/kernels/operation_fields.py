@@ -108,14 +108,13 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"heads": (1, 2, 8, 4, 1), "state": (0, 0), "offset": 0},
         "gated_head_norm": places("x", "gate", "out") | {"weight": vector(DIM), "eps": 1e-5, "heads": 2},
         "sigmoid_gate": places("x", "gate") | {"cols": HIDDEN},
-        "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "is_rounded": True},
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},
         "narrow": places("x", "beside") | {"out": EXACT, "beside_out": EXACT},
         "add_norm": places("x", "residual") | {"weight": vector(), "eps": 1e-5, "scale": vector(1)},
         "layer_inputs": places("x", "out")
         | {"weight": vector(DIM), "eps": 1e-5, "table": matrix(columns=2 * DIM), "scale": 1.0},
-        "gated_product": places("gate", "x", "out") | {"activation": "gelu_tanh", "cols": HIDDEN},
+        "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "rounded": True},
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/runtime/exchange/divided_norm.h"
+#include "kernels/runtime/program/stream_nodes.h"
 #include "kernels/runtime/recurrent/conv_node.h"
 #include "kernels/runtime/recurrent/delta_node.h"
 #include "kernels/runtime/recurrent/gate_nodes.h"
@@ -73,7 +74,7 @@ class RecurrentNodes : public RandomNodes {
   Place gated_and_normed(Place made, Place gate, Range columns) {
     const int64_t cols = columns.end - columns.begin, all = int64_t{shape_.delta_values} * delta_heads().value_dim;
     const Place gated = rows(cols, sizeof(float)), out = rows(cols, sizeof(bf16));
-    program_.add(std::make_unique<MultiplyNode>(made, gate, gated, cols, /*rounded=*/false, /*silu=*/true));
+    program_.add(std::make_unique<MultiplyNode>(made, gate, gated, Activation::kSilu, cols, /*rounded=*/false));
     std::vector<DividedVector> vectors{{padded_vector(chosen(all, 1, 1.0f, {columns})), cols, cols, all}};
     const Place sums = collective(model_.limits.max_tokens, 1);
     program_.add(std::make_unique<DividedNormNode>(gated, sums, std::move(vectors), 1e-5f));

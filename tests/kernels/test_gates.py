@@ -1,10 +1,10 @@
-"""Norms of heads times silu(gate), products with sigmoid(gate), and products of two rows."""
+"""Norms of heads times silu(gate), and products with sigmoid(gate)."""
 
 import kernel_ops
 import kernel_reference as reference
 import numpy as np
 import pytest
-from numaserve_kernel_tests import gated_head_norm, multiply, multiply_rounded, sigmoid_gate
+from numaserve_kernel_tests import gated_head_norm, sigmoid_gate
 
 EPS = 1e-6
 GARBAGE = np.float32(1e30)
@@ -68,30 +68,3 @@ def test_gates_may_have_any_value(isa: str, value: float) -> None:
     x = np.full((1, 32), reference.to_bf16(np.float32(3.0)), np.uint16)
     sigmoid_gate(isa, x, gate, 32, 1)
     np.testing.assert_allclose(reference.from_bf16(x), 3.0 if value > 0 else 0.0, atol=1e-37)
-
-
-@pytest.mark.parametrize("cols", [0, 1, 16, 33, 128])
-@pytest.mark.parametrize("rows", [1, 7])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_rows_are_multiplied_and_maybe_rounded(
-    isa: str, rng: np.random.Generator, cols: int, rows: int, threads: int
-) -> None:
-    x, y = (rng.standard_normal((rows, cols)).astype(np.float32) for _ in range(2))
-    wide, padded = (with_garbage(x, cols + 5), with_garbage(y, cols + 3)), (-(-cols // 32) + 1) * 32
-    out, rounded = np.full((rows, padded), GARBAGE, np.float32), np.full((rows, padded), 0xFFFF, np.uint16)
-    multiply(isa, *wide, False, cols, out, threads)
-    multiply_rounded(isa, *wide, False, cols, rounded, threads)
-    np.testing.assert_array_equal(out[:, :cols], x * y)
-    np.testing.assert_array_equal(rounded[:, :cols], reference.to_bf16(x * y))
-    assert not out[:, cols:].any()
-    assert not rounded[:, cols:].any()
-
-
-@pytest.mark.parametrize("rows", [1, 7])
-def test_rows_are_multiplied_by_silu(isa: str, rng: np.random.Generator, rows: int) -> None:
-    x, y = (10 * rng.standard_normal((rows, 33)).astype(np.float32) for _ in range(2))
-    out = np.full((rows, 64), GARBAGE, np.float32)
-    multiply(isa, x, y, True, 33, out, 3)
-    value = x * (y / (1 + np.exp(-y.astype(np.float64))))
-    np.testing.assert_allclose(out[:, :33], value, rtol=16 * reference.FP32)
-    assert not out[:, 33:].any()

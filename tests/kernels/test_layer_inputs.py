@@ -1,10 +1,10 @@
-"""Inputs of layers besides the residual stream, and products with gates."""
+"""Inputs of layers besides the residual stream."""
 
 import kernel_ops
 import kernel_reference as reference
 import numpy as np
 import pytest
-from numaserve_kernel_tests import gated_product, layer_inputs
+from numaserve_kernel_tests import layer_inputs
 
 EPS = 1e-6
 GARBAGE = np.float32(1e30)
@@ -40,23 +40,3 @@ def test_a_token_has_the_same_inputs_in_any_batch(isa: str, rng: np.random.Gener
         alone = np.empty((1, 96), np.float32)
         layer_inputs(isa, x[row : row + 1], weight, EPS, tokens[row : row + 1], table, 1.5, alone, 3)
         np.testing.assert_array_equal(alone[0], batch[row])
-
-
-@pytest.mark.parametrize("cols", [1, 33, 128, 0])
-@pytest.mark.parametrize("rows", [1, 7])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-def test_inputs_are_multiplied_by_the_activation_of_their_gate(
-    isa: str, rng: np.random.Generator, cols: int, rows: int, threads: int, activation: str
-) -> None:
-    gate, x = (np.full((rows, cols + more), GARBAGE) for more in (5, 2))
-    gate[:, :cols], x[:, :cols] = (rng.standard_normal((rows, cols)) * 3 for _ in range(2))
-    out = np.full((rows, -(-cols // 32) * 32), 0xFFFF, np.uint16)
-    gated_product(isa, gate, x, activation, cols, out, threads)
-    assert not out[:, cols:].any()
-    wide = gate[:, :cols].astype(np.float64)
-    inner = 0.7978845608028654 * (wide + 0.044715 * wide**3)
-    value = (wide / (1 + np.exp(-wide)) if activation == "silu" else wide / (1 + np.exp(-2 * inner))) * x[:, :cols]
-    # For negative gates the approximation of GELU is a difference of numbers near one.
-    bound = np.abs(value) * (reference.BF16 + 16 * reference.FP32) + 8 * reference.FP32 * np.abs(wide * x[:, :cols])
-    kernel_ops.assert_within(out[:, :cols], value, bound + 2.0**-126)

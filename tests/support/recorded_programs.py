@@ -323,7 +323,7 @@ def shared(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
         b.add_all_reduce(residual, attended, eps=EPS, post_norm=w.vector(), scale=w.vector(1))
         gate = b.linear(b.rounded(residual), w.matrix(32 // world, HIDDEN, format))
         _, mine, _ = b.split(inputs, 32 * layer + part.bounds(32)[part.rank], 32 // world)
-        gated = b.gated_product(gate, mine, "gelu_tanh")
+        gated = b.multiply_rounded(mine, gate, "gelu_tanh")
         made = b.linear_partial(gated, w.matrix(HIDDEN, 32 // world, format))
         b.add_all_reduce(residual, made, eps=EPS, post_norm=w.vector(), scale=w.vector(1))
     x = b.rms_norm(residual, w.vector(), EPS)

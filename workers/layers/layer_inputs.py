@@ -131,5 +131,5 @@ class InputGate(Layer):
         mine = part.along(self.axis)
         gate = b.linear(b.rounded(residual), part.matrix(self.gate))
         _, own, _ = b.split(inputs, self.index * self.width + mine.start, len(mine))
-        partial = b.linear_partial(b.gated_product(gate, own, self.activation), part.matrix(self.up))
+        partial = b.linear_partial(b.multiply_rounded(own, gate, self.activation), part.matrix(self.up))
         b.add_all_reduce(residual, partial, eps=self.norm.eps, post_norm=self.norm.weight(part), scale=scale)

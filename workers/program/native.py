@@ -18,16 +18,19 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.recurrent import (
-    CausalConv,
-    GatedDelta,
-    GatedHeadNorm,
+from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate, StateSpace
+from numaserve.workers.program.ops.rows import (
+    Embed,
+    Gather,
+    Given,
+    Keep,
     Multiply,
-    SigmoidGate,
-    StateSpace,
+    Pool,
+    Quantize,
+    QuantizeHeads,
+    RmsNorm,
 )
-from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
+from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.outside import OutsideRows, outside_rows
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -181,11 +184,7 @@ def _sigmoid_gate(nodes: _Nodes, op: SigmoidGate) -> dict[str, Any]:
 
 
 def _multiply(nodes: _Nodes, op: Multiply) -> dict[str, Any]:
-    return {"cols": op.out.cols, "is_rounded": op.out.itemsize == BF16}
-
-
-def _gated_product(nodes: _Nodes, op: GatedProduct) -> dict[str, Any]:
-    return {"cols": op.out.cols}
+    return {"cols": op.out.cols, "rounded": op.out.itemsize == BF16}
 
 
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
@@ -194,6 +193,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     RmsNorm: ("rms_norm", _norm),
     Quantize: ("quantize", _quantize),
     QuantizeHeads: ("quantize_heads", _quantize_heads),
+    Multiply: ("multiply", _multiply),
     Linear: ("linear", _joining),
     HeadLinear: ("head_linear", _head_linear),
     Reduce: ("reduce", _reduce),
@@ -211,11 +211,9 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     StateSpace: ("state_space", _delta_heads),
     GatedHeadNorm: ("gated_head_norm", _none),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
-    Multiply: ("multiply", _multiply),
     Narrow: ("narrow", _none),
     AddNorm: ("add_norm", _none),
     LayerInputs: ("layer_inputs", _none),
-    GatedProduct: ("gated_product", _gated_product),
     Gather: ("gather", _none),
     DividedNorm: ("divided_norm", _none),
     Sample: ("sample", _none),

@@ -166,12 +166,13 @@ void add(Program& p, const LayerInputs& f) {
   p.add(std::make_unique<LayerInputsNode>(f.x, f.out, f.weight->values, f.eps, *f.table, f.scale));
 }
 
-void add(Program& p, const GatedProduct& f) {
-  require(f.activation == Activation::kSilu || f.activation == Activation::kGeluTanh, f.kKind,
-          "the activation of a gate must be silu or gelu_tanh");
-  require(f.cols >= 0 && f.gate.ld >= f.cols && f.x.ld >= f.cols && f.out.ld >= round_up(f.cols, kPad), f.kKind,
-          "the gate, the input or the output has too few columns");
-  p.add(std::make_unique<GatedProductNode>(f.gate, f.x, f.out, f.activation, f.cols));
+void add(Program& p, const Multiply& f) {
+  require(
+      f.activation == Activation::kNone || f.activation == Activation::kSilu || f.activation == Activation::kGeluTanh,
+      f.kKind, "the activation of a factor must be none, silu or gelu_tanh");
+  require(f.cols >= 0 && f.x.ld >= f.cols && f.y.ld >= f.cols && f.out.ld >= f.cols && f.out.ld % kPad == 0, f.kKind,
+          "an input or the output has too few columns");
+  p.add(std::make_unique<MultiplyNode>(f.x, f.y, f.out, f.activation, f.cols, f.rounded));
 }
 
 void add(Program& p, const RopeStore& f) {

@@ -130,13 +130,15 @@ struct LayerInputs {
   }
 };
 
-struct GatedProduct {
-  static constexpr const char* kKind = "gated_product";
-  Place gate, x, out;
+struct Multiply {
+  static constexpr const char* kKind = "multiply";
+  Place x, y, out;
   Activation activation;
   int64_t cols;
+  bool rounded;
   void visit(auto&& field) {
-    field("gate", gate), field("x", x), field("out", out), field("activation", activation), field("cols", cols);
+    field("x", x), field("y", y), field("out", out), field("activation", activation), field("cols", cols);
+    field("rounded", rounded);
   }
 };
 
@@ -223,7 +225,7 @@ void add(Program& p, const Reduce& f);
 void add(Program& p, const Narrow& f);
 void add(Program& p, const AddNorm& f);
 void add(Program& p, const LayerInputs& f);
-void add(Program& p, const GatedProduct& f);
+void add(Program& p, const Multiply& f);
 void add(Program& p, const RopeStore& f);
 void add(Program& p, const Attention& f);
 void add(Program& p, const Gather& f);

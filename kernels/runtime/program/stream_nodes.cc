@@ -51,17 +51,18 @@ void LayerInputsNode::run(Run& run, int thread) const {
                          thread, run.team.size());
 }
 
-void GatedProductNode::run(Run& run, int thread) const {
-  run.table.gated_product({.gate = run.at<float>(gate),
-                           .ldg = gate.ld,
-                           .x = run.at<float>(x),
-                           .ldx = x.ld,
-                           .activation = activation,
-                           .out = run.at<bf16>(out),
-                           .ldo = out.ld,
-                           .rows = rows(run),
-                           .cols = cols},
-                          thread, run.team.size());
+void MultiplyNode::run(Run& run, int thread) const {
+  run.table.multiply({.x = run.at<float>(x),
+                      .ldx = x.ld,
+                      .y = run.at<float>(y),
+                      .ldy = y.ld,
+                      .activation = activation,
+                      .out_f32 = rounded ? nullptr : run.at<float>(out),
+                      .out_bf16 = rounded ? run.at<bf16>(out) : nullptr,
+                      .ldo = out.ld,
+                      .rows = rows(run),
+                      .cols = cols},
+                     thread, run.team.size());
 }
 
 }  // namespace numaserve

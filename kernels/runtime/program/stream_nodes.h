@@ -1,4 +1,4 @@
-// Nodes around the residual stream: norms that are added to it, and what layers read besides it.
+// Nodes around the residual stream: norms that are added to it, what layers read besides it, and products of rows.
 #pragma once
 
 #include "kernels/runtime/program/nodes.h"
@@ -37,14 +37,21 @@ struct LayerInputsNode : Node {
   float scale;
 };
 
-// out = activation(gate) * x.
-struct GatedProductNode : Node {
-  GatedProductNode(Place gate_in, Place x_in, Place out_in, Activation activation_in, int64_t cols_in)
-      : Node("gated_product"), gate(gate_in), x(x_in), out(out_in), activation(activation_in), cols(cols_in) {}
+// out = x * activation(y), in bf16 if `rounded`.
+struct MultiplyNode : Node {
+  MultiplyNode(Place x_in, Place y_in, Place out_in, Activation activation_in, int64_t cols_in, bool rounded_in)
+      : Node("multiply"),
+        x(x_in),
+        y(y_in),
+        out(out_in),
+        activation(activation_in),
+        cols(cols_in),
+        rounded(rounded_in) {}
   void run(Run& run, int thread) const override;
-  Place gate, x, out;
+  Place x, y, out;
   Activation activation;
   int64_t cols;
+  bool rounded;
 };
 
 }  // namespace numaserve

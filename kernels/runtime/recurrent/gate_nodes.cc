@@ -23,18 +23,4 @@ void SigmoidGateNode::run(Run& run, int thread) const {
       thread, run.team.size());
 }
 
-void MultiplyNode::run(Run& run, int thread) const {
-  run.table.multiply({.x = run.at<float>(x),
-                      .ldx = x.ld,
-                      .y = run.at<float>(y),
-                      .ldy = y.ld,
-                      .silu = silu,
-                      .out = is_rounded ? nullptr : run.at<float>(out),
-                      .rounded = is_rounded ? run.at<bf16>(out) : nullptr,
-                      .ldo = out.ld,
-                      .rows = rows(run),
-                      .cols = cols},
-                     thread, run.team.size());
-}
-
 }  // namespace numaserve

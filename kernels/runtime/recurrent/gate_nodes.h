@@ -1,4 +1,4 @@
-// The nodes of gates: norms of heads times silu(gate), products with sigmoid(gate), and plain products of two rows.
+// The nodes of gates: norms of heads times silu(gate), and products with sigmoid(gate).
 #pragma once
 
 #include "kernels/runtime/program/nodes.h"
@@ -29,16 +29,6 @@ struct SigmoidGateNode : Node {
   void run(Run& run, int thread) const override;
   Place x, gate;
   int64_t cols;
-};
-
-// `is_rounded`: the products are bf16. `silu`: x is multiplied by silu(y).
-struct MultiplyNode : Node {
-  MultiplyNode(Place x_in, Place y_in, Place out_in, int64_t cols_in, bool is_rounded_in, bool silu_in)
-      : Node("multiply"), x(x_in), y(y_in), out(out_in), cols(cols_in), is_rounded(is_rounded_in), silu(silu_in) {}
-  void run(Run& run, int thread) const override;
-  Place x, y, out;
-  int64_t cols;
-  bool is_rounded, silu;
 };
 
 }  // namespace numaserve

@@ -90,12 +90,4 @@ void add(Program& p, const SigmoidGate& f) {
   p.add(std::make_unique<SigmoidGateNode>(f.x, f.gate, f.cols));
 }
 
-void add(Program& p, const Multiply& f) {
-  require(f.cols >= 0 && f.x.ld >= f.cols && f.y.ld >= f.cols && f.out.ld >= f.cols && f.out.ld % kPad == 0, f.kKind,
-          "an input or the output has too few columns");
-  require(f.activation == Activation::kNone || f.activation == Activation::kSilu, f.kKind,
-          "the activation of a factor must be none or silu");
-  p.add(std::make_unique<MultiplyNode>(f.x, f.y, f.out, f.cols, f.is_rounded, f.activation == Activation::kSilu));
-}
-
 }  // namespace numaserve::operation

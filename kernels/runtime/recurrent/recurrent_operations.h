@@ -67,23 +67,10 @@ struct SigmoidGate {
   void visit(auto&& field) { field("x", x), field("gate", gate), field("cols", cols); }
 };
 
-struct Multiply {
-  static constexpr const char* kKind = "multiply";
-  Place x, y, out;
-  Activation activation;
-  int64_t cols;
-  bool is_rounded;
-  void visit(auto&& field) {
-    field("x", x), field("y", y), field("out", out), field("activation", activation), field("cols", cols);
-    field("is_rounded", is_rounded);
-  }
-};
-
 void add(Program& p, const CausalConv& f);
 void add(Program& p, const GatedDelta& f);
 void add(Program& p, const StateSpace& f);
 void add(Program& p, const GatedHeadNorm& f);
 void add(Program& p, const SigmoidGate& f);
-void add(Program& p, const Multiply& f);
 
 }  // namespace numaserve::operation

@@ -25,6 +25,9 @@ void bind_attention(nanobind::module_& ops);
 void bind_moe(nanobind::module_& ops);
 void bind_recurrent(nanobind::module_& ops);
 
+// Adds embed, layer_inputs, and products of rows.
+void bind_rows(nanobind::module_& ops);
+
 // Adds sample, token_logprobs and what tells whether a row of logits is usable.
 void bind_sampling(nanobind::module_& ops);
 

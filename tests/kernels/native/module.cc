@@ -224,65 +224,6 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
   if (post_norm) play_threads(threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
 }
 
-void layer_inputs(const std::string& isa, Array<const float, 2> x, Array<const float, 1> weight, float eps,
-                  Array<const int32_t, 1> tokens, const PackedMatrix& packed, float scale, Array<float, 2> out,
-                  int threads) {
-  const KernelTable& table = *table_by_name(isa);
-  const int64_t width = size(weight, 0);
-  require(packed.format() == WeightFormat::kBf16 && packed.k() % width == 0, "the table must be bf16, of whole layers");
-  require(size(x, 0) == size(tokens, 0) && size(out, 0) == size(tokens, 0), "the numbers of rows differ");
-  require(size(x, 1) >= packed.k() && size(out, 1) >= packed.k(), "too few columns");
-  const LayerInputsArgs args{.x = x.data(),
-                             .ldx = size(x, 1),
-                             .groups = packed.k() / width,
-                             .width = width,
-                             .weight = weight.data(),
-                             .eps = eps,
-                             .tokens = tokens.data(),
-                             .table = reinterpret_cast<const bf16*>(packed.data()),
-                             .k_tiles = packed.depth() / kTileK,
-                             .num_rows = packed.n(),
-                             .scale = scale,
-                             .out = out.data(),
-                             .ldo = size(out, 1),
-                             .rows = size(tokens, 0)};
-  play_threads(threads, [&](int thread) { table.layer_inputs(args, thread, threads); });
-}
-
-void gated_product(const std::string& isa, Array<const float, 2> gate, Array<const float, 2> x,
-                   const std::string& activation, int64_t cols, Array<bf16, 2> out, int threads) {
-  const KernelTable& table = *table_by_name(isa);
-  require(size(gate, 1) >= cols && size(x, 1) >= cols && size(out, 1) >= round_up(cols, kPad), "too few columns");
-  require(size(x, 0) == size(gate, 0) && size(out, 0) == size(gate, 0), "the numbers of rows differ");
-  const GatedProductArgs args{.gate = gate.data(),
-                              .ldg = size(gate, 1),
-                              .x = x.data(),
-                              .ldx = size(x, 1),
-                              .activation = activation_of(activation),
-                              .out = out.data(),
-                              .ldo = size(out, 1),
-                              .rows = size(gate, 0),
-                              .cols = cols};
-  play_threads(threads, [&](int thread) { table.gated_product(args, thread, threads); });
-}
-
-void embed(const std::string& isa, Array<const int32_t, 1> tokens, const PackedMatrix& packed, int64_t first_row,
-           float scale, Array<float, 2> out, int threads) {
-  const KernelTable& table = *table_by_name(isa);
-  require(packed.format() == WeightFormat::kBf16, "the table must be bf16");
-  require(size(out, 0) >= size(tokens, 0) && size(out, 1) >= packed.depth(), "the output is too small");
-  const EmbedArgs args{.tokens = tokens.data(),
-                       .table = reinterpret_cast<const bf16*>(packed.data()),
-                       .k_tiles = packed.depth() / kTileK,
-                       .first_row = first_row,
-                       .num_rows = packed.n(),
-                       .scale = scale,
-                       .out = out.data(),
-                       .ld = size(out, 1),
-                       .rows = size(tokens, 0)};
-  play_threads(threads, [&](int thread) { table.embed(args, thread, threads); });
-}
-
 void softcap(const std::string& isa, Array<float, 1> x, float cap) {
   table_by_name(isa)->softcap(x.data(), size(x, 0), cap);
 }
@@ -303,16 +244,13 @@ NB_MODULE(numaserve_kernel_tests, ops) {
           "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "scale"_a, "threads"_a);
-  ops.def("layer_inputs", &layer_inputs, "isa"_a, "x"_a, "weight"_a, "eps"_a, "tokens"_a, "table"_a, "scale"_a, "out"_a,
-          "threads"_a);
-  ops.def("gated_product", &gated_product, "isa"_a, "gate"_a, "x"_a, "activation"_a, "cols"_a, "out"_a, "threads"_a);
-  ops.def("embed", &embed, "isa"_a, "tokens"_a, "table"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);
   ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
   bind_amx(ops);
   bind_attention(ops);
   bind_latent(ops);
   bind_moe(ops);
   bind_recurrent(ops);
+  bind_rows(ops);
   bind_sampling(ops);
 }
 

@@ -1,6 +1,5 @@
 // Operations with a state of each sequence, see module.cc
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "kernels/include/recurrent_args.h"
@@ -135,31 +134,6 @@ void sigmoid_gate(const std::string& isa, Array<bf16, 2> x, Array<const float, 2
   play_threads(threads, [&](int thread) { table.sigmoid_gate(args, thread, threads); });
 }
 
-// Products in fp32 or in bf16.
-template <class T>
-void multiply(const std::string& isa, Array<const float, 2> x, Array<const float, 2> y, bool silu, int64_t cols,
-              Array<T, 2> out, int threads) {
-  const KernelTable& table = *table_by_name(isa);
-  const int64_t rows = size(x, 0), ldo = size(out, 1);
-  require(size(x, 1) >= cols && size(y, 1) >= cols && ldo >= cols && ldo % kPad == 0, "too few columns");
-  require(size(y, 0) == rows && size(out, 0) == rows, "the numbers of rows differ");
-  MultiplyArgs args{.x = x.data(),
-                    .ldx = size(x, 1),
-                    .y = y.data(),
-                    .ldy = size(y, 1),
-                    .silu = silu,
-                    .out = nullptr,
-                    .rounded = nullptr,
-                    .ldo = ldo,
-                    .rows = rows,
-                    .cols = cols};
-  if constexpr (std::is_same_v<T, float>)
-    args.out = out.data();
-  else
-    args.rounded = out.data();
-  play_threads(threads, [&](int thread) { table.multiply(args, thread, threads); });
-}
-
 }  // namespace
 
 void bind_recurrent(nb::module_& ops) {
@@ -171,8 +145,6 @@ void bind_recurrent(nb::module_& ops) {
   ops.def("gated_head_norm", &gated_head_norm, "isa"_a, "x"_a, "gate"_a, "weight"_a, "eps"_a, "heads"_a, "out"_a,
           "threads"_a);
   ops.def("sigmoid_gate", &sigmoid_gate, "isa"_a, "x"_a, "gate"_a, "cols"_a, "threads"_a);
-  ops.def("multiply", &multiply<float>, "isa"_a, "x"_a, "y"_a, "silu"_a, "cols"_a, "out"_a, "threads"_a);
-  ops.def("multiply_rounded", &multiply<bf16>, "isa"_a, "x"_a, "y"_a, "silu"_a, "cols"_a, "out"_a, "threads"_a);
 }
 
 }  // namespace numaserve

@@ -127,20 +127,6 @@ class SigmoidGate(Operation):
         return [of_columns("sigmoid_gate", self.x.cols, self.x.cols * (2 * BF16 + FP32))]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Multiply(Operation):
-    """out = x * activation(y), fp32 [tokens, columns]; rounded where `out` is bf16."""
-
-    x: Reads[Tensor]
-    y: Reads[Tensor]
-    out: Writes[Tensor]
-    activation: ConvActivation
-
-    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """fp32 is read twice, and the product written."""
-        return [of_columns("multiply", self.out.cols, self.out.cols * (2 * FP32 + self.out.itemsize))]
-
-
 def _cost_of_states(name: str, heads: DeltaHeads, element_flops: int) -> OperationCost:
     """The cost of an operation that reads and writes the states of each sequence once."""
     of_sequence = 2 * FP32 * heads.kept

@@ -1,4 +1,4 @@
-"""Operations that take each row for itself: embedding, norm, quantization, the rows that want logits or
+"""Operations that take each row for itself: embedding, norm, quantization, products, the rows that want logits or
 are pooled."""
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from numaserve.workers.program.cost import (
     of_runs,
 )
 from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Vector, Writes
+from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.setup import ProgramSetup
 
 
@@ -105,6 +106,20 @@ class QuantizeHeads(Operation):
         """bf16 is read, int8 written."""
         heads = self.out.heads
         return [of_runs("quantize", heads, heads * self.out.cols * (BF16 + INT8))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiply(Operation):
+    """out = x * activation(y), fp32 of the shape of `out`; rounded where `out` is bf16."""
+
+    x: Reads[Tensor]
+    y: Reads[Tensor]
+    out: Writes[Tensor]
+    activation: Activation
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read twice, and the product written."""
+        return [of_columns("multiply", self.out.cols, self.out.cols * (2 * FP32 + self.out.itemsize))]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.workers.program.buffers import Operand, Residual, Tensor
+from numaserve.workers.program.buffers import Residual, Tensor
 from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_columns, of_rows
 from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Updates, Vector, Writes
-from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.setup import ProgramSetup
 
 
@@ -62,17 +61,3 @@ class LayerInputs(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 and a row of the table are read, fp32 is written."""
         return [of_rows("layer_inputs", self.out.cols * (2 * FP32 + BF16))]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatedProduct(Operation):
-    """out, bf16 = activation(gate) * x, both fp32 of the shape of `out`."""
-
-    gate: Reads[Tensor]
-    x: Reads[Tensor]
-    out: Writes[Operand]
-    activation: Activation
-
-    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """fp32 is read twice, bf16 written."""
-        return [of_columns("gated_product", self.out.cols, self.out.cols * (2 * FP32 + BF16))]

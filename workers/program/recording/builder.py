@@ -29,7 +29,7 @@ from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSourc
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Multiply, Pool, RmsNorm
 from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
@@ -56,6 +56,18 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         """`x`, which is fp32, in bf16: [tokens, columns]."""
         out = Operand(x.rows, x.cols, 2)
         self.operations.append(RmsNorm(x=x, out=out, weight=None, eps=0.0))
+        return out
+
+    def multiply(self, x: Tensor, y: Tensor, activation: Activation = "none") -> Tensor:
+        """x * activation(y), of fp32 [tokens, columns] each: fp32 of the same shape."""
+        out = Tensor(x.rows, x.cols, 4)
+        self.operations.append(Multiply(x=x, y=y, out=out, activation=activation))
+        return out
+
+    def multiply_rounded(self, x: Tensor, y: Tensor, activation: Activation = "none") -> Operand:
+        """The same in bf16."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(Multiply(x=x, y=y, out=out, activation=activation))
         return out
 
     def divided_norm(

@@ -8,7 +8,6 @@ from numaserve.workers.program.ops.recurrent import (
     ConvActivation,
     GatedDelta,
     GatedHeadNorm,
-    Multiply,
     SigmoidGate,
     StateSpace,
 )
@@ -111,15 +110,3 @@ class RecurrentRecorder(Recorder):
         if any(made is x for made, _ in self._quantized):
             raise ValueError("a gate must multiply an operand before products read it")
         self.operations.append(SigmoidGate(x=x, gate=gate))
-
-    def multiply(self, x: Tensor, y: Tensor, activation: ConvActivation = "none") -> Tensor:
-        """x * activation(y), of fp32 [tokens, columns] each: fp32 of the same shape."""
-        out = Tensor(x.rows, x.cols, 4)
-        self.operations.append(Multiply(x=x, y=y, out=out, activation=activation))
-        return out
-
-    def multiply_rounded(self, x: Tensor, y: Tensor) -> Operand:
-        """x * y, of fp32 [tokens, columns] each: bf16 of the same shape."""
-        out = Operand(x.rows, x.cols, 2)
-        self.operations.append(Multiply(x=x, y=y, out=out, activation="none"))
-        return out

@@ -3,8 +3,7 @@
 from numaserve.workers.program.buffers import Operand, Residual, Tensor
 from numaserve.workers.program.ops.base import Matrix, Vector
 from numaserve.workers.program.ops.latent import GatherColumns
-from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
+from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.recording.recorder import Recorder
 
 
@@ -46,12 +45,6 @@ class StreamRecorder(Recorder):
         self.operations.append(Narrow(x=residual, out=out, beside=inputs, beside_out=inputs_out))
         self.is_narrow = True
         return out, inputs_out
-
-    def gated_product(self, gate: Tensor, x: Tensor, activation: Activation) -> Operand:
-        """activation(gate) * x: bf16 [tokens, columns]."""
-        out = Operand(gate.rows, gate.cols, 2)
-        self.operations.append(GatedProduct(gate=gate, x=x, out=out, activation=activation))
-        return out
 
     def add_norm(
         self, residual: Residual, x: Residual, weight: Vector, eps: float, *, scale: Vector | None = None

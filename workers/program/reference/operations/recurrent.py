@@ -5,15 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numaserve.workers.program.caches import DeltaHeads
-from numaserve.workers.program.cost import BF16
-from numaserve.workers.program.ops.recurrent import (
-    CausalConv,
-    GatedDelta,
-    GatedHeadNorm,
-    Multiply,
-    SigmoidGate,
-    StateSpace,
-)
+from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate, StateSpace
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 
@@ -80,13 +72,6 @@ def gated_head_norm(run: Run, op: GatedHeadNorm) -> None:
 def sigmoid_gate(run: Run, op: SigmoidGate) -> None:
     """The rows times the sigmoid of the gate."""
     run.put(op.x, run.numbers.bf16(run.get(op.x) * torch.sigmoid(run.get(op.gate))))
-
-
-def multiply(run: Run, op: Multiply) -> None:
-    """The products of two tensors, of which the second may have an activation."""
-    y = run.get(op.y)
-    product = run.get(op.x) * (torch.nn.functional.silu(y) if op.activation == "silu" else y)
-    run.put(op.out, run.numbers.bf16(product) if op.out.itemsize == BF16 else product)
 
 
 def _applied(

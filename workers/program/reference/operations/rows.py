@@ -1,7 +1,19 @@
 """Operations that take each row for itself."""
 
 import torch
-from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.cost import BF16
+from numaserve.workers.program.ops.rows import (
+    Embed,
+    Gather,
+    Given,
+    Keep,
+    Multiply,
+    Pool,
+    Quantize,
+    QuantizeHeads,
+    RmsNorm,
+)
+from numaserve.workers.program.reference.operations.products import gate_factor
 from numaserve.workers.program.reference.run import Run
 
 
@@ -49,6 +61,13 @@ def quantize_heads(run: Run, op: QuantizeHeads) -> None:
     x = run.get(op.x)
     heads = x.reshape(len(x), op.out.heads, op.x.cols // max(op.out.heads, 1))
     run.put(op.out, run.numbers.int8(heads, op.out.group).flatten(1))
+
+
+def multiply(run: Run, op: Multiply) -> None:
+    """The products of two tensors, of which the second may have an activation."""
+    y = run.get(op.y)
+    product = run.get(op.x) * (y if op.activation == "none" else gate_factor(y, op.activation))
+    run.put(op.out, run.numbers.bf16(product) if op.out.itemsize == BF16 else product)
 
 
 def gather(run: Run, op: Gather) -> None:

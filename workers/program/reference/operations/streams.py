@@ -1,8 +1,7 @@
 """Operations around the residual stream."""
 
 import torch
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
-from numaserve.workers.program.reference.operations.products import gate_factor
+from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 
@@ -30,8 +29,3 @@ def layer_inputs(run: Run, op: LayerInputs) -> None:
     rows = table[tokens.clamp(0, len(table) - 1)].masked_fill((tokens >= len(table))[:, None], 0.0)
     norms = normed(x.unflatten(1, (x.shape[1] // len(weight), len(weight))), weight, op.eps)
     run.put(op.out, norms.flatten(1) + rows * op.scale)
-
-
-def gated_product(run: Run, op: GatedProduct) -> None:
-    """The activation of the gate, times the rows."""
-    run.put(op.out, run.numbers.bf16(gate_factor(run.get(op.gate), op.activation) * run.get(op.x)))

@@ -9,16 +9,19 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.recurrent import (
-    CausalConv,
-    GatedDelta,
-    GatedHeadNorm,
+from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate, StateSpace
+from numaserve.workers.program.ops.rows import (
+    Embed,
+    Gather,
+    Given,
+    Keep,
     Multiply,
-    SigmoidGate,
-    StateSpace,
+    Pool,
+    Quantize,
+    QuantizeHeads,
+    RmsNorm,
 )
-from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
-from numaserve.workers.program.ops.streams import AddNorm, GatedProduct, LayerInputs, Narrow
+from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.reference.operations import (
     attention,
     exchange,
@@ -38,6 +41,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     RmsNorm: rows.rms_norm,
     Quantize: rows.quantize,
     QuantizeHeads: rows.quantize_heads,
+    Multiply: rows.multiply,
     Gather: rows.gather,
     Pool: rows.pool,
     Linear: products.linear,
@@ -56,11 +60,9 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     StateSpace: recurrent.state_space,
     GatedHeadNorm: recurrent.gated_head_norm,
     SigmoidGate: recurrent.sigmoid_gate,
-    Multiply: recurrent.multiply,
     Narrow: streams.narrow,
     AddNorm: streams.add_norm,
     LayerInputs: streams.layer_inputs,
-    GatedProduct: streams.gated_product,
     Reduce: exchange.reduce,
     DividedNorm: exchange.divided_norm,
     Sample: exchange.sample,

@@ -120,7 +120,7 @@ def _in_file(table: gguf.TensorNameMap, name: str) -> str:
 
 def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     slides = [kind == _SLIDING for kind in config.layer_types]
-    full = config.per_layer_config[config.layer_types.index(_FULL)]
+    sliding, full = (config.per_layer_config[config.layer_types.index(kind)] for kind in (_SLIDING, _FULL))
     first_shared = config.num_hidden_layers - config.num_kv_shared_layers
     wide = 2 if config.use_double_wide_mlp else 1
     widths = [config.intermediate_size * (1 if layer < first_shared else wide) for layer in range(len(slides))]
@@ -129,14 +129,14 @@ def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_feed_forward_length(widths if wide > 1 else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv([config.num_key_value_heads if each else full.num_key_value_heads for each in slides])
+    writer.add_head_count_kv([(sliding if each else full).num_key_value_heads for each in slides])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_key_length(full.head_dim)
     writer.add_value_length(full.head_dim)
-    writer.add_key_length_swa(config.head_dim)
-    writer.add_value_length_swa(config.head_dim)
+    writer.add_key_length_swa(sliding.head_dim)
+    writer.add_value_length_swa(sliding.head_dim)
     writer.add_rope_dimension_count(full.head_dim)
-    writer.add_rope_dimension_count_swa(config.head_dim)
+    writer.add_rope_dimension_count_swa(sliding.head_dim)
     writer.add_rope_freq_base(config.rope_parameters[_FULL]["rope_theta"])
     writer.add_rope_freq_base_swa(config.rope_parameters[_SLIDING]["rope_theta"])
     writer.add_sliding_window(config.sliding_window)

@@ -73,7 +73,7 @@ def small_granite_hybrid() -> hf.PreTrainedModel:
 
 def small_gemma4(**experts: object) -> hf.PreTrainedModel:
     """The same with keys and values that layers share and with inputs of layers, or with `experts`."""
-    sizes = checkpoints.sizes(384, 6, 3, 384, head_dim=128, global_head_dim=128, sliding_window=16)
+    sizes = checkpoints.sizes(384, 6, 3, 384, head_dim=128, global_head_dim=256, sliding_window=16)
     more = gemma4.KEYS_ONLY | experts if experts else gemma4.SHARED | {"hidden_size_per_layer_input": 128}
     return checkpoints.build(gemma4.text_config(sizes | {"num_hidden_layers": len(more["layer_types"])}, **more))
 

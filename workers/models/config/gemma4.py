@@ -130,15 +130,14 @@ def _read_full(common: Common, slides: Sequence[bool], values_are_keys: bool) ->
     heads = fields.with_values(head_dim=fields.values.get("global_head_dim"), num_key_value_heads=None)
     if values_are_keys:
         heads = heads.with_values(num_key_value_heads=fields.values.get("num_global_key_value_heads"))
-    if by_layer.values:
+    if fields.has("per_layer_config"):
         of_layers = [by_layer.child(str(layer)).values for layer in range(min(len(slides), MAX_LAYERS))]
-        if any(bool(each) == slide for each, slide in zip(of_layers, slides, strict=True)) or any(
-            each != of_layers[-1] for each in of_layers if each
-        ):
+        # A layer that is like the others has no entry.
+        if any(each != ({} if slide else of_layers[-1]) for each, slide in zip(of_layers, slides, strict=True)):
             raise fields.error(
                 "per_layer_config must state the same heads for each full_attention layer, and no others"
             )
-        heads = Fields(of_layers[-1], by_layer.where)
+        heads = Fields({"head_dim": common.head_dim, **of_layers[-1]}, by_layer.where)
     kv_heads = heads.integer("num_key_value_heads", 1, _MAX_HEADS, common.kv_heads)
     if common.heads % kv_heads:
         raise fields.error(f"{kv_heads} key and value heads must divide num_attention_heads={common.heads}")

@@ -9,6 +9,7 @@ import torch
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.stored import Layout, Stored
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.program.handles import MatrixFormat, matrix_bytes
 from numaserve.workers.weights.packing import Packer, Place
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
@@ -36,7 +37,7 @@ def save(folder: Path, layout: Layout, **edits: torch.Tensor) -> dict[str, torch
 
 
 def matrix(folder: Path, layout: Layout) -> QuantizedMatrix:
-    return QuantizedMatrix(SafetensorsSource(folder), "up", Stored(layout, "nvfp4", bits=4), (N, K))
+    return QuantizedMatrix(SafetensorsSource(SafetensorsFiles(folder)), "up", Stored(layout, "nvfp4", bits=4), (N, K))
 
 
 def wide(tensors: dict[str, torch.Tensor], layout: Layout) -> np.ndarray:
@@ -69,7 +70,7 @@ def test_a_part_is_packed_as_it_is_in_as_much_memory_as_was_counted(
     packed = PackedMatrix(N, count, "nvfp4", 128)
     rows = np.arange(N, dtype=np.int32)
     stored = Stored(layout, "nvfp4", bits=4)
-    Packer(SafetensorsSource(tmp_path), team).pack(packed, "up", rows, Place(0, first), stored=stored, shape=(N, K))
+    Packer(SafetensorsSource(SafetensorsFiles(tmp_path)), team).pack(packed, "up", rows, Place(0, first), stored=stored, shape=(N, K))
     values = matrix(tmp_path, layout).decode(range(N)).dequantized()
     np.testing.assert_array_equal(packed.to_numpy(), values[:, first : first + count])
     assert packed.nbytes == matrix_bytes(N, count, MatrixFormat("nvfp4", 128))

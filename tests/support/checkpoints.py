@@ -487,7 +487,7 @@ def save_gguf(
         gguf_lfm.add_lfm_metadata(writer, model)
         tensors = gguf_lfm.lfm_tensors(tensors)
     elif arch == gguf_spaces.ARCHITECTURE:
-        gguf_spaces.add_space_metadata(writer, config)
+        gguf_spaces.add_space_metadata(writer, model)
         tensors = gguf_spaces.space_tensors(tensors, model)
     else:
         _add_head_metadata(writer, config, head_dim)

@@ -1,5 +1,6 @@
 """Metadata and tensors of Granite 4 with state spaces in GGUF files, as llama.cpp's converter writes them."""
 
+import math
 from collections.abc import Iterable, Iterator
 
 import gguf
@@ -10,8 +11,12 @@ ARCHITECTURE = "granitehybrid"
 PLAIN = ("conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight", "ffn_gate_inp.weight")  # tensors that stay fp32
 
 
-def add_space_metadata(writer: gguf.GGUFWriter, config: hf.GraniteMoeHybridConfig) -> None:
-    """Add the metadata that other architectures lack. Layers with a state space have no KV heads."""
+def add_space_metadata(writer: gguf.GGUFWriter, model: hf.PreTrainedModel) -> None:
+    """Add the metadata that other architectures lack. Layers with a state space have no KV heads.
+
+    The model loses its limits of steps, which files do not have.
+    """
+    config = model.config
     heads = config.num_key_value_heads
     writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config.layer_types])
     writer.add_ssm_conv_kernel(config.mamba_d_conv)
@@ -28,6 +33,9 @@ def add_space_metadata(writer: gguf.GGUFWriter, config: hf.GraniteMoeHybridConfi
     if config.num_local_experts:
         writer.add_expert_count(config.num_local_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
+    for layer in model.model.layers:
+        if layer.mamba is not None:
+            layer.mamba.time_step_limit = (0.0, math.inf)
 
 
 def space_tensors(

@@ -53,7 +53,7 @@ class PackedExperts:
     held: range
     gate_up: list[PackedMatrix]
     down: list[PackedMatrix]
-    shared: list[PackedMatrix]  # gate_up and down; empty without
+    shared: list[PackedMatrix]  # gate_up, or up without gates, and down; empty without
 
     @property
     def all(self) -> list[PackedMatrix]:
@@ -65,7 +65,7 @@ def experts_of(loaded: Loaded, layer: int = 0) -> PackedExperts:
     block = loaded.config.decoder.blocks[layer]
     mlp = block.beside.experts if isinstance(block, ScaledBlock) and block.beside else block.mlp
     assert isinstance(mlp, Experts)
-    shared = [] if mlp.shared_mlp is None else [mlp.shared_mlp.gate_up, mlp.shared_mlp.down]
+    shared = [] if mlp.shared_mlp is None else mlp.shared_mlp.parameters()
     return PackedExperts(
         mlp,
         loaded.matrix(mlp.router),

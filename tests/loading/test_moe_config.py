@@ -31,12 +31,20 @@ QWEN: dict[str, Any] = LLAMA | {
 }
 QWEN2 = QWEN | {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 96}
 
+_MLPS = {
+    "granitemoehybrid": "block_sparse_moe",
+    "lfm2_moe": "feed_forward",
+    "llama4_text": "feed_forward",
+    "nemotron_h": "mixer",
+}
+_SHARED = {"glm4_moe": 72, "granite4-h-moe": 88, "llama4": 72, "nemotron_h": 88}
+
 
 def expected_layers(config: hf.PreTrainedConfig) -> tuple[int, ...]:
     """Of the model that transformers makes."""
     with torch.device("meta"):
         model = hf.AutoModelForCausalLM.from_config(config)
-    mlp = "feed_forward" if config.model_type == "llama4_text" else "mlp"
+    mlp = _MLPS.get(config.model_type, "mlp")
     return tuple(index for index, layer in enumerate(model.model.layers) if hasattr(getattr(layer, mlp), "experts"))
 
 
@@ -47,21 +55,21 @@ def test_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     expected.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)
     experts = the_only(config, Experts)
-    routing, is_glm = experts.routing, case == "glm4_moe"
+    routing, is_llama4 = experts.routing, case == "llama4"
     assert layers_with_experts(config) == expected_layers(expected)
-    is_llama4 = case == "llama4"
-    count = expected.n_routed_experts if is_glm else expected.num_local_experts if is_llama4 else expected.num_experts
+    keys = ("n_routed_experts", "num_local_experts", "num_experts")
+    count = next(getattr(expected, key) for key in keys if hasattr(expected, key))
     assert (routing.num_experts, routing.top_k) == (count, expected.num_experts_per_tok)
     assert experts.intermediate == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
     assert routing.renormalize == getattr(expected, "norm_topk_prob", not is_llama4)
     assert routing.weighs_input == is_llama4
-    assert experts.shared == (72 if is_glm or is_llama4 else getattr(expected, "shared_expert_intermediate_size", 0))
+    assert experts.shared == _SHARED.get(case, getattr(expected, "shared_expert_intermediate_size", 0))
     assert routing.shared_gate == hasattr(expected, "shared_expert_intermediate_size")
-    has_correction = is_glm or case == "minimax_m2"
+    has_correction = case in {"glm4_moe", "lfm2_moe", "minimax_m2", "nemotron_h"}
     assert experts.correction_bias == has_correction
     assert routing.scoring == ("sigmoid" if has_correction or is_llama4 else "softmax")
-    assert routing.scale == (expected.routed_scaling_factor if is_glm else 1.0)
-    assert routing.num_groups == (expected.n_group if is_glm else 1)
+    assert routing.scale == getattr(expected, "routed_scaling_factor", 1.0)
+    assert routing.num_groups == getattr(expected, "n_group", 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.mixers.latent_attention import LatentAttention
-from numaserve.workers.layers.mlp import Mlp
+from numaserve.workers.layers.mlp import Mlp, PlainMlp
 from numaserve.workers.models.spec import ModelConfig
 
 Kind = TypeVar("Kind", bound=Layer)
@@ -49,7 +49,7 @@ def windows(config: ModelConfig) -> list[int | None]:
 
 
 def layers_with_experts(config: ModelConfig) -> tuple[int, ...]:
-    """Their numbers. The others have a dense MLP."""
-    kinds = {index: type(block.mlp) for index, block in enumerate(config.decoder.blocks)}
-    assert set(kinds.values()) <= {Experts, Mlp}
-    return tuple(index for index, kind in kinds.items() if kind is Experts)
+    """Their numbers in the checkpoint. The others have a dense MLP, or none where layers are mixers or MLPs."""
+    mlps = [block.mlp for block in config.decoder.blocks if block.mlp is not None]
+    assert {type(mlp) for mlp in mlps} <= {Experts, Mlp, PlainMlp}
+    return tuple(int(mlp.at.split(".")[1]) for mlp in mlps if isinstance(mlp, Experts))

@@ -270,12 +270,18 @@ def test_rope_scaling_is_read_from_the_metadata(kind: str, tmp_path: Path) -> No
     assert (rope.kind, rope.factor) == (kind, 4.0)
 
 
-@pytest.mark.parametrize(("counts", "read"), [([1, 1], 1), ([2, 1], 2), ([], 2)])
+@pytest.mark.parametrize(("counts", "read"), [([1, 1], 1), ([], 2)])
 def test_a_number_for_each_layer_is_read_where_it_is_the_same_for_all(
     counts: list[int], read: int, tmp_path: Path
 ) -> None:
     config = load_model_config(write(tmp_path / "model.gguf", "llama", {"attention.head_count_kv": counts}))
     assert {attention.kv_heads for attention in layers_of(config, Attention)} == {read}
+
+
+def test_numbers_of_layers_that_differ_are_one_clear_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", "llama", {"attention.head_count_kv": [2, 1]})
+    with pytest.raises(OperatorError, match="num_key_value_heads must be an integer from 1 to 1024, not a list"):
+        load_model_config(path)
 
 
 def test_all_end_tokens_of_the_file_are_read(tmp_path: Path) -> None:

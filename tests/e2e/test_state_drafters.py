@@ -35,7 +35,7 @@ SAMPLINGS = (
 )
 # The sampling decides how a text that has to come is cut into tokens: drafts of whole words are rejected where it
 # prefers their first letters.
-TEXT = "(quick fox jump [0-9]{2}, ){9}"
+TEXT = "(the quick brown fox jumps over lazy dogs, [0-9]{2} of them in the street; ){2}"
 
 Answer = list[tuple[int, TokenLogprobs]]
 

@@ -51,8 +51,8 @@ def deployments(name: str, path: Path, tp: Sequence[int] | None, options: dict[s
         # Only servers store packed weights in the cache of servers.
         serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
         # The plans of a benchmark keep all pages of a sequence.
-        options = replace(deployment_options(serve_config, path), window_tables=False)
-        yield make_deployment(options, config, read_topology())
+        planned = replace(deployment_options(serve_config, path), window_tables=False)
+        yield make_deployment(planned, config, read_topology())
 
 
 def about(name: str, deployment: Deployment) -> dict[str, str | int]:

@@ -11,13 +11,38 @@ from numaserve.workers.interface.settings import ActivationDtype
 
 # GGUF's.
 BlockLayout = Literal[
-    *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"),
-    *("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s"),
+    "q8_0",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "iq4_nl",
+    "iq4_xs",
+    "iq3_xxs",
+    "iq3_s",
+    "iq2_xxs",
+    "iq2_xs",
+    "iq2_s",
+    "mxfp4",
 ]
 # "gptq" has zero points minus one, "gptq_v2" has them as they are.
 Layout = Literal[
-    *("gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "mxfp8"),
-    *("gpt_oss", "mxfp4_packed", "nvfp4_packed", "modelopt_nvfp4"),
+    "gptq",
+    "gptq_v2",
+    "awq",
+    "packed",
+    "int8",
+    "fp8",
+    "mxfp8",
+    "gpt_oss",
+    "mxfp4_packed",
+    "nvfp4_packed",
+    "modelopt_nvfp4",
     BlockLayout,
 ]
 CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4", "iq3", "iq2", "nvfp4"]

@@ -57,7 +57,8 @@ def _nibbles(octets: Blocks) -> Codes:
 def _scales(name: str, blocks: Blocks, steps: npt.NDArray[np.generic], unit: float) -> Floats:
     """Return d * (2 * step + 1) * unit, [rows, groups]: an odd number of half steps. All products are exact."""
     odd = 2 * steps.astype(np.float32) + 1
-    return flat(odd * half(name, blocks, 0)[:, :, None] * np.float32(unit))
+    scales: Floats = odd * half(name, blocks, 0)[:, :, None] * np.float32(unit)
+    return scales.reshape(scales.shape[0], -1)
 
 
 def iq3_xxs(name: str, blocks: Blocks) -> CodedTensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import mul
 
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.layers.partition import Partition, RankPart
@@ -63,7 +62,8 @@ def kv_bytes(page: int, window_parts: Sequence[int], num_pages: int, window_page
     page of all layers."""
     if not window_pages:
         return page * num_pages
-    return (page - sum(window_parts)) * num_pages + sum(map(mul, window_parts, window_pages))
+    in_windows = sum(part * pages for part, pages in zip(window_parts, window_pages, strict=True))
+    return (page - sum(window_parts)) * num_pages + in_windows
 
 
 def max_logit_rows(options: DeploymentOptions) -> int:
@@ -108,8 +108,10 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     if options.draft is not None:
         served = rank_needs(replace(options, draft=None), model, partition)
         draft = rank_needs(*_of_draft(options, options.draft, partition))
-        sums = (list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True))
-        return RankNeeds(*sums, per_window_page=served.per_window_page)
+        weights, scratch, states, per_snapshot, per_page = (
+            list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True)
+        )
+        return RankNeeds(weights, scratch, states, per_snapshot, per_page, served.per_window_page)
     slot_bytes = ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
     # Besides the ring's slots: the queries of all ranks' heads, which are narrower than the results that a slot has for
     # the same sequences.

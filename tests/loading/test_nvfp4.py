@@ -70,7 +70,9 @@ def test_a_part_is_packed_as_it_is_in_as_much_memory_as_was_counted(
     packed = PackedMatrix(N, count, "nvfp4", 128)
     rows = np.arange(N, dtype=np.int32)
     stored = Stored(layout, "nvfp4", bits=4)
-    Packer(SafetensorsSource(SafetensorsFiles(tmp_path)), team).pack(packed, "up", rows, Place(0, first), stored=stored, shape=(N, K))
+    Packer(SafetensorsSource(SafetensorsFiles(tmp_path)), team).pack(
+        packed, "up", rows, Place(0, first), stored=stored, shape=(N, K)
+    )
     values = matrix(tmp_path, layout).decode(range(N)).dequantized()
     np.testing.assert_array_equal(packed.to_numpy(), values[:, first : first + count])
     assert packed.nbytes == matrix_bytes(N, count, MatrixFormat("nvfp4", 128))

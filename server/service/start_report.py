@@ -70,8 +70,10 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
 
 
 def _window_rows(deployment: Deployment) -> list[tuple[str, str]]:
-    tables = deployment.window_tables
-    return [(f"window {each.window.tokens}", f"{each.num_pages * PAGE_SIZE} tokens in it") for each in tables]
+    return [
+        ("window", f"{pages * PAGE_SIZE} tokens in layers with a window of {window.tokens}")
+        for window, pages in deployment.window_tables
+    ]
 
 
 def _state_rows(deployment: Deployment, nbytes: int) -> list[tuple[str, str]]:

@@ -36,6 +36,16 @@ def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(giv
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == runs
 
 
+def test_the_scheduler_has_the_window_tables_of_the_workers() -> None:
+    config = load_config({"model": "demo"})
+    model = configured("MistralForCausalLM", sliding_window=512)
+    deployment = make_deployment(deployment_options(config, Path("model")), model, machine(4))
+    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
+    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    (shown,) = make_engine(checked, EngineCallbacks(), ["true"]).server_info()["window_tables"]
+    assert shown["num_pages"] == deployment.launches[0].window_pages[0]
+
+
 def test_no_states_are_cached_without_a_prefix_cache() -> None:
     config = load_config({"model": "demo", "prefix_cache": False, "state_cache_gib": 1})
     deployment = make_deployment(deployment_options(config, Path("model")), recurrent(), machine(4))

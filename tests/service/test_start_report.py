@@ -13,6 +13,7 @@ from numaserve.server.service.assembly import Checked
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.process.logs import TextFormatter
 from numaserve.server.service.start_report import log_start
+from numaserve.workers.interface.windows import Window
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import Topology
@@ -88,6 +89,15 @@ def test_recurrent_states_have_a_line_and_fields_of_their_own(caplog: pytest.Log
     fields = json.loads(JsonFormatter().format(record))
     assert (fields["max_running_requests"], fields["cached_states"]) == (16, 20)
     assert fields["state_bytes"] == fields["ranks"][0]["state_bytes"] == pytest.approx(36 * 50.2 * 2**20, rel=2e-3)
+
+
+def test_windows_have_a_line_and_a_field_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    model = configured("MistralForCausalLM", sliding_window=512)
+    record = record_of(caplog, machine(4), model, max_running_requests=4)
+    ((window, tokens),) = json.loads(JsonFormatter().format(record))["window_tokens"].items()
+    assert window == "512"
+    assert tokens >= 32 * Window(512).least_pages(4, 512)
+    assert f"\n  window       {tokens} tokens in layers with a window of 512\n" in TextFormatter().format(record)
 
 
 def test_the_backend_without_kernels_has_no_instruction_set(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,7 +54,7 @@ def fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, rank
 def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]) -> Fitting:
     partition = model.partition([len(rank.cpus) for rank in ranks], options.settings)
     needs, caches = divide_memory(options, model, partition, memory_pools(options, topology, ranks))
-    page_bytes = sum(needs.per_page) - sum(map(sum, needs.per_window_page)) * bool(caches.window_pages)
+    page_bytes = sum(needs.per_page) - sum(sum(each) for each in needs.per_window_page if caches.window_pages)
     context, notes = _choose_context(options, model, caches.num_pages, page_bytes)
     if caches.slots < options.max_running_requests:
         notes += (_fewer_slots(options, needs, caches.slots),)

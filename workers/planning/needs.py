@@ -108,10 +108,10 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     if options.draft is not None:
         served = rank_needs(replace(options, draft=None), model, partition)
         draft = rank_needs(*_of_draft(options, options.draft, partition))
-        weights, scratch, states, per_snapshot, per_page = (
+        weights, scratch, states, snapshot, page = (
             list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True)
         )
-        return RankNeeds(weights, scratch, states, per_snapshot, per_page, served.per_window_page)
+        return RankNeeds(weights, scratch, states, snapshot, page, served.per_window_page)
     slot_bytes = ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
     # Besides the ring's slots: the queries of all ranks' heads, which are narrower than the results that a slot has for
     # the same sequences.

@@ -9,15 +9,8 @@ from functools import cached_property
 
 from numaserve.server.common.death import DeathReason
 from numaserve.server.common.finish_reasons import FinishReason
-from numaserve.server.metrics.families import (
-    AnchorFamilies,
-    CommonFamilies,
-    RequestFamilies,
-    SchedulerFamilies,
-    SnapshotFamilies,
-    WindowFamilies,
-    WorkerFamilies,
-)
+from numaserve.server.metrics.anchor_families import AnchorFamilies, SnapshotFamilies, WindowFamilies
+from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
 from numaserve.server.metrics.labels import Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics

@@ -16,7 +16,7 @@ _SUFFIX = {"counter": "_total", "info": "_info"}
 
 
 def registry() -> CollectorRegistry:
-    """Return the metrics of a server whose model has recurrent layers."""
+    """Return the metrics of a server whose model has recurrent layers and window tables."""
     shown = Metrics("m")
     shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0, state_bytes=0)
     shown.request_over_limit("alice")

@@ -21,7 +21,7 @@ def a_snapshot_is_found_before_it_is_stored(
 ) -> None:
     """If the sequence leaves before the plan that would store it, it never is."""
     right(marking, seq, found, matched)
-    if matched is not found and marking._node(seq, matched.depth) is matched:
+    if marking._windows is None and matched is not found and marking._node(seq, matched.depth) is matched:
         holding = marking._anchors.take(MarkKind.PREFIX)
         if holding is not None:
             mark = Mark(matched.depth * marking._size, holding, MarkKind.PREFIX)
@@ -34,7 +34,7 @@ def more_pages_are_found_than_states(_right: Callable[..., Node], _cache: KVCach
     return matched
 
 
-@defect(Anchors, "_victim", first_seed=45)
+@defect(Anchors, "_victim", first_seed=140)
 def shallow_anchors_lose_their_snapshots_first(
     _right: Callable[..., Any], anchors: Anchors, frees: Callable[[Anchor], bool], *_kind: MarkKind
 ) -> Anchor | None:

@@ -175,7 +175,7 @@ def who_leaves_the_queue_is_still_in_it(
         right(backlog, sequence, now)
 
 
-@defect(Masks, "reset", first_seed=100)
+@defect(Masks, "reset", first_seed=250)
 def rows_of_dead_workers_are_kept(_right: Callable[..., None], _masks: Masks) -> None:
     """Masks are published for workers that are gone."""
 

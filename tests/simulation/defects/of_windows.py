@@ -27,7 +27,7 @@ def pages_are_given_back_one_by_one(
     return window.first(position) // layout.page_size
 
 
-@defect(WindowTables, "begin_step")
+@defect(WindowTables, "begin_step", first_seed=110)
 def a_window_is_passed_that_draft_tokens_may_come_back_to(
     right: Callable[..., None], tables: WindowTables, running: ListOf[Sequence]
 ) -> None:
@@ -79,7 +79,7 @@ def an_anchor_has_one_block_too_few(
     )
 
 
-@defect(Marking, "_leave")
+@defect(Marking, "_leave", first_seed=120)
 def window_pages_of_unknown_tokens_are_found(
     _right: Callable[..., None], marking: Marking, seq: Sequence, marks: Marks, node: Node
 ) -> None:

@@ -51,16 +51,17 @@ def _open(path: Path) -> SafetensorsFile:
     header is therefore read here as well, first: the library parses any header."""
     with open_file(path) as file:
         try:
-            tensors, begin = _read_header(file)
+            header, begin = _read_header(file)
             with safe_open(path, framework="np"):
                 pass
+            tensors = {name: about for name, about in header.items() if name != _METADATA}
             return SafetensorsFile(path, tensors, map_file(file), begin)
         except (SafetensorError, ValueError, RecursionError) as error:
             raise OperatorError(f"{path}: not a valid safetensors file ({error}); fetch it again") from error
 
 
-def _read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return a file's description of each tensor, and the offset where the tensors' bytes begin.
+def _read_header(file: BinaryIO) -> tuple[Any, int]:
+    """Return a file's header, not checked yet, and the offset where the tensors' bytes begin.
 
     Raises the errors of `parse_json`, and `ValueError` for a header with more bytes or values than models have.
     """
@@ -70,8 +71,7 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
     content = file.read(length)
     if content.count(b",") > _MOST_COMMAS:
         raise ValueError(f"the header has at least {content.count(b',')} values (limit {_MOST_COMMAS})")
-    header = parse_json(content)
-    return {name: about for name, about in header.items() if name != _METADATA}, 8 + length
+    return parse_json(content), 8 + length
 
 
 def files_of(folder: Path) -> list[Path]:

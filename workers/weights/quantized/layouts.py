@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Layout, Stored
-from numaserve.workers.weights.quantized import awq, compressed, fp8, gguf_blocks, gptq, mxfp4, nvfp4
+from numaserve.workers.weights.quantized import awq, compressed, fp8, gptq, mxfp4, nvfp4
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors
 from numaserve.workers.weights.source import RawTensor, TensorSource
@@ -71,6 +71,9 @@ class QuantizedMatrix:
         tensor."""
         stored, tensors = self._stored, self._tensors
         if stored.layout in GGUF_BLOCKS:
+            # For GGUF files only, see `models/load.py`.
+            from numaserve.workers.weights.quantized import gguf_blocks  # noqa: PLC0415
+
             return gguf_blocks.decode(tensors["weight"], rows)
         if stored.layout in _DECODERS:
             return _DECODERS[stored.layout](stored, tensors, self._shape, rows)

@@ -71,7 +71,7 @@ class ScaledBlock(Block):
     def feed(self, b: ProgramBuilder, part: RankPart, residual: Residual, scale: Vector | None = None) -> None:
         """See `Block`."""
         beside, after = self.beside, self.post_mlp_norm
-        if beside is None or after is None:
+        if beside is None or after is None or self.mlp is None or self.mlp_norm is None:
             super().feed(b, part, residual, scale)
             return
         partial, norm = self.mlp.forward(b, part, self.mlp_norm.forward(b, part, residual)), beside.post_mlp_norm

@@ -1,6 +1,6 @@
 """Fields of Gemma 4 that state which layers slide, share keys and values, or are wider than others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from numaserve.workers.models.config.huggingface import (
     read_layer_kinds,
     read_sliding_window,
 )
-from numaserve.workers.models.family import Values
 from numaserve.workers.program.ops.attention import KvSource
 
 _MAX_HEADS, _MAX_HEAD_DIM = 2**10, 2**9
@@ -71,9 +70,9 @@ def read_geometry(common: Common) -> Geometry:
     values_are_keys = fields.flag("attention_k_eq_v", False)
     full = _read_full(common, slides, values_are_keys)
     of_full: KvSource = "keys" if values_are_keys else "projected"
-    sources: list[KvSource] = ["projected" if each else of_full for each in slides[:first]]
+    sources: list[KvSource] = ["projected" if each else of_full for each in slides[:first]] + ["cached"] * shared
     width = common.intermediate * (2 if fields.flag("use_double_wide_mlp", False) else 1)
-    return Geometry(full, read_sliding_window(fields), slides, [*sources, *["cached"] * shared], width)
+    return Geometry(full, read_sliding_window(fields), slides, sources, width)
 
 
 def read_unused(geometry: Geometry, prefixes: Sequence[str]) -> Iterator[str]:
@@ -83,7 +82,7 @@ def read_unused(geometry: Geometry, prefixes: Sequence[str]) -> Iterator[str]:
         yield from (f"blk.{layer}.{each}" for each in ("attn_k", "attn_v"))
 
 
-def gguf_values(metadata: Fields, values: Values) -> Values:
+def gguf_values(metadata: Fields, values: Mapping[str, object]) -> Mapping[str, object]:
     """Return the fields of a GGUF file. Lists have a value for each layer."""
     head_dim = metadata.integer("gemma4.attention.key_length_swa", 2, _MAX_HEAD_DIM)
     metadata.refuse("gemma4.attention.value_length_swa", head_dim)

@@ -61,8 +61,10 @@ def _padded(count: int, unit: int = 32) -> int:
     return -(-count // unit) * unit
 
 
-def _sizes(config: ModelConfig) -> tuple[int, int]:
-    return config.hidden_size, config.vocab_size
+def _sizes(config: ModelConfig, tp: int) -> tuple[int, int]:
+    """The columns of the largest message of a token, and of the logits."""
+    parts = config.partition([1] * tp).ranks
+    return max(config.hidden_size, *map(config.decoder.message_columns, parts)), config.vocab_size
 
 
 def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Connection]) -> None:
@@ -119,7 +121,8 @@ class RankGroup:
         if tp > 1:
             configs = [config] if draft_model is None else [config, load_model_config(draft_model)]
             hidden, vocabulary = (
-                max(_padded(each) for each in sizes) for sizes in zip(*map(_sizes, configs), strict=True)
+                max(_padded(each) for each in sizes)
+                for sizes in zip(*(_sizes(each, tp) for each in configs), strict=True)
             )
             largest = max(max_step_tokens * hidden, max_logit_rows * vocabulary)
             segment = create_segment(tp, threads, _padded(4 * largest, 4096))

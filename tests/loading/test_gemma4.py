@@ -43,7 +43,7 @@ def test_the_last_layers_read_the_cache_of_the_last_layer_of_their_kind_that_has
         CacheIndex(*each)
         for each in ((sliding, 0), (full, 0), (sliding, 1), (sliding, 1), (full, 0), (sliding, 1), (full, 0))
     )
-    assert [(kind.heads.dim, kind.window, kind.layers) for kind in caches.caches] == [(24, 16, 2), (40, 0, 1)]
+    assert [(kind.heads.dim, kind.window.tokens, kind.layers) for kind in caches.caches] == [(24, 16, 2), (40, 0, 1)]
     of_layer = 2 * 2 * 32  # bytes of keys and values of a dimension of a page
     assert config.decoder.page_bytes(part, "bf16") == of_layer * (2 * 32 + 64)
 

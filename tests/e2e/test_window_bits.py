@@ -23,7 +23,7 @@ from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_b
 
 STEP_TOKENS = scheduler_config().max_step_tokens
 # mixtral has a window in every layer, as Mistral has, and llama4 chunks.
-MODELS = ("gpt_oss", "gemma2", "mixtral", "olmo3", "llama4", "smollm3")
+MODELS = ("gpt_oss", "gemma2", "mixtral", "olmo3", "llama4", "smollm3", "gemma4")
 ANCHORS = 40  # pages
 
 

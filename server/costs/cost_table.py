@@ -11,6 +11,8 @@ NUM_TERMS = 5
 # 1, bytes and flops of weights, bytes of KV cache and states, flops of attention.
 Terms = tuple[float, float, float, float, float]
 NO_TERMS: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)
+Attention = tuple[tuple[int, int, int], ...]  # window, bytes of a position, flops of a pair
+Experts = tuple[tuple[int, int, int], ...]  # how many there are and a token chooses, and bytes of all
 
 
 def summed(parts: Iterable[Terms]) -> Terms:
@@ -27,31 +29,25 @@ class CostTable:
     token_flops: float = 0.0
     logit_bytes: int = 0  # of weights that only rows of logits need
     logit_flops: float = 0.0
-    experts: tuple[tuple[int, int, int], ...] = ()  # how many there are and a token chooses, and bytes of all
-    attention: tuple[tuple[int, int, int], ...] = ()  # window, bytes of a position, flops of a pair
+    experts: Experts = ()
+    attention: Attention = ()
     sequence_bytes: int = 0  # of states
+    logit_experts: Experts = ()  # of layers that only rows of logits need
+    logit_attention: Attention = ()
 
     @classmethod
     def of(cls, operations: Collection[OperationTerms]) -> CostTable:
         """The table of those operations."""
-        experts: dict[tuple[int, int], int] = {}
-        attention: dict[int, tuple[int, int]] = {}
-        sums = {False: (0, 0.0), True: (0, 0.0)}
-        for each in operations:
-            nbytes, flops = sums[each.of_logits]
-            sums[each.of_logits] = nbytes + each.weight_bytes, flops + each.row_flops
-            if each.expert_bytes:
-                choice = each.num_experts, each.top_k
-                experts[choice] = experts.get(choice, 0) + each.expert_bytes
-            if each.pair_flops:
-                position, pair = attention.get(each.window, (0, 0))
-                attention[each.window] = position + each.position_bytes, pair + each.pair_flops
+        of_all = [each for each in operations if not each.of_logits]
+        of_logits = [each for each in operations if each.of_logits]
         return cls(
-            *sums[False],
-            *sums[True],
-            tuple((*choice, nbytes) for choice, nbytes in experts.items()),
-            tuple((window, *each) for window, each in attention.items()),
+            *_products(of_all),
+            *_products(of_logits),
+            _experts(of_all),
+            _attention(of_all),
             sum(each.sequence_bytes for each in operations),
+            _experts(of_logits),
+            _attention(of_logits),
         )
 
     @classmethod
@@ -89,7 +85,7 @@ class StepWork:
         sequences."""
         self._tokens += times * count
         self._rows += times * rows
-        nbytes, flops = self._of_sequence(start, count)
+        nbytes, flops = self._of_sequence(start, count, rows)
         self._kv_bytes += times * nbytes
         self._kv_flops += times * flops
 
@@ -99,25 +95,59 @@ class StepWork:
         self._tokens += times
         self._rows += times
         seen = start + count + 1
-        for window, position_bytes, pair_flops in self._table.attention:
+        for window, position_bytes, pair_flops in (*self._table.attention, *self._table.logit_attention):
             self._kv_bytes += times * position_bytes
             self._kv_flops += times * pair_flops * (min(window, seen) if window else seen)
 
     def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
         """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""
+        nbytes, flops = self._of_sequence(start, count, rows) if count else (0, 0)
         table, tokens, rows = self._table, self._tokens + count, self._rows + rows
-        nbytes, flops = self._of_sequence(start, count) if count else (0, 0)
         weights = float(table.weight_bytes + (table.logit_bytes if rows else 0))
         for num_experts, top_k, of_all in table.experts:
             weights += of_all * (1.0 - (1.0 - top_k / num_experts) ** tokens)
+        for num_experts, top_k, of_all in table.logit_experts:
+            weights += of_all * (1.0 - (1.0 - top_k / num_experts) ** rows)
         products = table.token_flops * tokens + table.logit_flops * rows
         return 1.0, weights, products, float(self._kv_bytes + nbytes), float(self._kv_flops + flops)
 
-    def _of_sequence(self, start: int, count: int) -> tuple[int, int]:
-        nbytes, flops = self._table.sequence_bytes, 0
-        for window, position_bytes, pair_flops in self._table.attention:
-            seen = window or start + count
-            growing = min(max(seen - start, 0), count)  # tokens that see everything before them
-            nbytes += position_bytes * (start + count - max(start - seen + 1, 0))
-            flops += pair_flops * (growing * start + growing * (growing + 1) // 2 + (count - growing) * seen)
-        return nbytes, flops
+    def _of_sequence(self, start: int, count: int, rows: int) -> tuple[int, int]:
+        table = self._table
+        nbytes, flops = _attended(table.attention, start, count)
+        if rows and table.logit_attention:
+            more_bytes, more_flops = _attended(table.logit_attention, start + count - rows, rows)
+            nbytes, flops = nbytes + more_bytes, flops + more_flops
+        return nbytes + table.sequence_bytes, flops
+
+
+def _products(operations: Collection[OperationTerms]) -> tuple[int, float]:
+    return sum(each.weight_bytes for each in operations), sum((each.row_flops for each in operations), 0.0)
+
+
+def _experts(operations: Collection[OperationTerms]) -> Experts:
+    found: dict[tuple[int, int], int] = {}
+    for each in operations:
+        if each.expert_bytes:
+            choice = each.num_experts, each.top_k
+            found[choice] = found.get(choice, 0) + each.expert_bytes
+    return tuple((*choice, nbytes) for choice, nbytes in found.items())
+
+
+def _attention(operations: Collection[OperationTerms]) -> Attention:
+    found: dict[int, tuple[int, int]] = {}
+    for each in operations:
+        if each.pair_flops:
+            position, pair = found.get(each.window, (0, 0))
+            found[each.window] = position + each.position_bytes, pair + each.pair_flops
+    return tuple((window, *each) for window, each in found.items())
+
+
+def _attended(attention: Attention, start: int, count: int) -> tuple[int, int]:
+    """Return bytes and flops of attention for `count` tokens from position `start` on."""
+    nbytes = flops = 0
+    for window, position_bytes, pair_flops in attention:
+        seen = window or start + count
+        growing = min(max(seen - start, 0), count)  # tokens that see everything before them
+        nbytes += position_bytes * (start + count - max(start - seen + 1, 0))
+        flops += pair_flops * (growing * start + growing * (growing + 1) // 2 + (count - growing) * seen)
+    return nbytes, flops

@@ -99,7 +99,11 @@ def _sum(one: OperationTerms, other: OperationTerms) -> OperationTerms:
 def of_logit_rows(cost: OperationCost) -> OperationCost:
     """The cost of the same operation on the rows of logits alone."""
     terms = None if cost.terms is None else replace(cost.terms, of_logits=True)
-    return dataclasses.replace(cost, amount=lambda step: cost.amount(step.narrowed()), terms=terms)
+
+    def amount(step: StepWork) -> Amount:
+        return cost.amount(step.narrowed()) if step.logit_rows else Amount()
+
+    return dataclasses.replace(cost, amount=amount, terms=terms)
 
 
 def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost:

@@ -18,9 +18,11 @@ PROGRAMS = all_programs()
 
 
 def terms_of(operations: list[OperationTerms], step: StepWork) -> tuple[float, ...]:
-    work = CostTable.of(operations).begin()
-    for index, (start, count) in enumerate(step.sequences):
-        work.add(start, count, 0 if index else step.logit_rows)
+    work, left = CostTable.of(operations).begin(), step.logit_rows
+    for index, (start, count) in enumerate(step.sequences):  # as `StepWork.narrowed` divides the rows
+        rows = min(count, -(-left // (len(step.sequences) - index)))
+        work.add(start, count, rows)
+        left -= rows
     return work.terms()
 
 

@@ -90,9 +90,8 @@ def _as_config_json(
         key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
     }
     slides = values.get("sliding_window_pattern")
-    # The form of a family reads other lists, which have a number for each layer.
-    values = {key: value for key, value in values.items() if not isinstance(value, list)}
     if isinstance(slides, list):
+        del values["sliding_window_pattern"]
         values["layer_types"] = ["sliding_attention" if each else "full_attention" for each in slides]
     values["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensors
     values["attention_k_eq_v"] = any(

@@ -75,11 +75,13 @@ def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedMode
     for name, layer in model.named_modules():
         if name.endswith("kv_b_proj"):
             _round_absorbed(layer, model.config.qk_nope_head_dim, model.config.v_head_dim)
+        elif steps := _steps_of(model, name):
+            _round_but_steps(layer, steps, round_weight, round_input)
         elif _is_linear(name, layer) and "lm_head" not in name:
             layer.weight.data = round_weight(layer.weight.data)
             _round_inputs(layer, round_input)
         elif name.endswith(_EXPERTS):
-            for weights in (layer.gate_up_proj, layer.down_proj):
+            for weights in (_first_of(layer), layer.down_proj):
                 weights.data = _upright(layer, round_weight(_upright(layer, weights.data).contiguous()))
             _round_inputs_of_experts(layer, round_input)
     return model
@@ -106,6 +108,11 @@ _EXPERTS = ".experts"  # one module that holds the weights of all, [experts, out
 def _is_gpt_oss(experts: torch.nn.Module) -> bool:
     """Whose weights are [experts, in features, out features], with biases."""
     return hasattr(experts, "gate_up_proj_bias")
+
+
+def _first_of(experts: torch.nn.Module) -> torch.Tensor:
+    """Return the weights of the first product: gates and inputs, or inputs alone."""
+    return experts.gate_up_proj if hasattr(experts, "gate_up_proj") else experts.up_proj
 
 
 def _is_llama4(experts: torch.nn.Module) -> bool:
@@ -135,6 +142,23 @@ def _round_absorbed(layer: torch.nn.Linear, nope: int, value: int) -> None:
     layer.weight.data = torch.cat(kept, 1).flatten(0, 1)
 
 
+def _steps_of(model: hf.PreTrainedModel, name: str) -> int:
+    """Return the number of the last rows of a state space's input projection that stay bf16; 0 for another layer."""
+    mixer, _, projection = name.rpartition(".")
+    return len(model.get_submodule(mixer).A_log) if projection == "in_proj" and "conv" not in mixer else 0
+
+
+def _round_but_steps(layer: torch.nn.Linear, steps: int, round_weight: Rounding, round_input: Rounding) -> None:
+    rounded, plain = round_weight(layer.weight.data[:-steps].contiguous()), layer.weight.data[-steps:]
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        x = x.bfloat16().float()
+        of_rounded = torch.nn.functional.linear(round_input(x), rounded)
+        return torch.cat([of_rounded, torch.nn.functional.linear(x, plain)], -1)
+
+    layer.forward = forward  # type: ignore[method-assign]
+
+
 def _round_inputs(layer: torch.nn.Linear, rounding: Rounding) -> None:
     def rounded(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return (rounding(inputs[0].bfloat16().float()), *inputs[1:])
@@ -149,10 +173,12 @@ def _round_inputs_of_experts(experts: torch.nn.Module, rounding: Rounding) -> No
         return torch.nn.functional.linear(rounding(x.bfloat16().float()), weight)
 
     def expert(x: torch.Tensor, index: int) -> torch.Tensor:
-        gate_up, down = (_upright(experts, each[index]) for each in (experts.gate_up_proj, experts.down_proj))
+        gate_up, down = (_upright(experts, each[index]) for each in (_first_of(experts), experts.down_proj))
         if _is_gpt_oss(experts):
             hidden = experts._apply_gate(product(x, gate_up) + experts.gate_up_proj_bias[index])
             return product(hidden, down) + experts.down_proj_bias[index]
+        if not hasattr(experts, "gate_up_proj"):
+            return product(experts.act_fn(product(x, gate_up)), down)
         gate, up = product(x, gate_up).chunk(2, -1)
         return product(experts.act_fn(gate) * up, down)
 

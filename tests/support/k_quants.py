@@ -13,7 +13,8 @@ from tests.support import iq_quants
 Values = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-_BLOCK = 256
+_BLOCK, _SMALL_BLOCK = 256, 32
+_PLAIN = (Kind.F32, Kind.F16, Kind.BF16)
 _FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q5_K: Kind.Q5_1, Kind.Q6_K: Kind.Q8_0} | dict.fromkeys(
     (Kind.Q2_K, Kind.Q3_K, Kind.IQ4_XS, *(Kind[kind] for kind in iq_quants.KINDS)), Kind.IQ4_NL
 )
@@ -22,6 +23,8 @@ _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69
 
 def fitting(kind: Kind, columns: int) -> Kind:
     """`kind`, or what llama.cpp takes instead for rows of `columns`."""
+    if columns % _SMALL_BLOCK and kind not in _PLAIN:
+        return Kind.F16
     return _FALLBACK.get(kind, kind) if columns % _BLOCK else kind
 
 

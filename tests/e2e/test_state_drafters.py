@@ -1,6 +1,7 @@
 """The front end's drafters, each under its own name, change no bit of a model with recurrent layers."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,13 +78,14 @@ async def assert_drafts_change_no_bit(
     model: Path, tp: int, name: DrafterName, some: list[GenerationRequest], alone: list[Answer]
 ) -> None:
     """Serve `some` twice with the drafter `name`, in ways in which its draft tokens are accepted and rejected."""
+    drafts: Counter[tuple[str, bool]] = Counter()
     for limits, overlap in ((LIMITS, True), (CACHED, False), (CROWDED, True)):
         async with real_engine(model, tp, limits=limits, overlap=overlap, speculative=(name,)) as engine:
             for _ in range(2):
                 assert await answers(engine, some) == alone
-            drafted = engine._scheduler.drafted
-            assert drafted[name, True] > 20
-            assert drafted[name, False] > 0
+            drafts += engine._scheduler.drafted
+    assert drafts[name, True] > 150
+    assert drafts[name, False] > 0
 
 
 @pytest.mark.usefixtures("drafts_are_free")

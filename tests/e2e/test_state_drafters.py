@@ -34,8 +34,7 @@ SAMPLINGS = (
     # Three letters only: every three of them have occurred before, and what follows them is chance.
     SamplingParams(temperature=1.0, seed=1, logprobs=5, logit_bias=LETTERS),
 )
-# The sampling decides how a text that has to come is cut into tokens: drafts of whole words are rejected where it
-# prefers their first letters.
+# The sampling decides how a text that has to come is cut into tokens. Few drafts of it are rejected, in some runs none.
 TEXT = "(the quick brown fox jumps over lazy dogs, [0-9]{2} of them in the street; ){2}"
 
 Answer = list[tuple[int, TokenLogprobs]]
@@ -76,8 +75,9 @@ async def without_drafts(model: Path, tp: int, some: list[GenerationRequest]) ->
 
 async def assert_drafts_change_no_bit(
     model: Path, tp: int, name: DrafterName, some: list[GenerationRequest], alone: list[Answer]
-) -> None:
-    """Serve `some` twice with the drafter `name`, in ways in which its draft tokens are accepted and rejected."""
+) -> int:
+    """Serve `some` twice with the drafter `name`, in several ways. Return the number of draft tokens that were
+    rejected."""
     drafts: Counter[tuple[str, bool]] = Counter()
     for limits, overlap in ((LIMITS, True), (CACHED, False), (CROWDED, True)):
         async with real_engine(model, tp, limits=limits, overlap=overlap, speculative=(name,)) as engine:
@@ -85,7 +85,7 @@ async def assert_drafts_change_no_bit(
                 assert await answers(engine, some) == alone
             drafts += engine._scheduler.drafted
     assert drafts[name, True] > 150
-    assert drafts[name, False] > 0
+    return drafts[name, False]
 
 
 @pytest.mark.usefixtures("drafts_are_free")
@@ -95,14 +95,14 @@ async def test_predictions_change_no_bit(model: Path, tp: int) -> None:
     alone = await without_drafts(model, tp, some)
     predictions = [[abs(token - (index % 5 == 4)) for index, (token, _) in enumerate(answer)] for answer in alone]
     some = [replace(each, prediction=text) for each, text in zip(some, predictions, strict=True)]
-    await assert_drafts_change_no_bit(model, tp, "prediction", some, alone)
+    assert await assert_drafts_change_no_bit(model, tp, "prediction", some, alone) > 20
 
 
 @pytest.mark.usefixtures("drafts_are_free")
 @pytest.mark.parametrize("tp", [1, 2])
 async def test_repetitions_change_no_bit(model: Path, tp: int) -> None:
     some = requests()
-    await assert_drafts_change_no_bit(model, tp, "suffix", some, await without_drafts(model, tp, some))
+    assert await assert_drafts_change_no_bit(model, tp, "suffix", some, await without_drafts(model, tp, some)) > 20
 
 
 @pytest.mark.usefixtures("drafts_are_free")

@@ -4,7 +4,8 @@ import pytest
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.interface.protocol import SamplingParams
-from scheduler_simulation import NAN_TOKEN, Request, Service
+from scheduler_simulation import NAN_TOKEN, Service
+from served_alone import is_right, own, serve
 
 from tests.support.scheduler_integrity import check_integrity
 
@@ -22,25 +23,6 @@ def service(ahead: bool = False, *, drafts: bool = False, **limits: int) -> Serv
         "num_snapshots": 8,
     }
     return Service(SchedulerConfig(**{**config, **limits}), ahead, drafts=drafts)
-
-
-def own(number: int, count: int = 9) -> list[int]:
-    """Tokens that only one prompt has."""
-    return [100 * number + index for index in range(count)]
-
-
-def serve(server: Service, prompt: list[int], max_new_tokens: int = 1, **options: object) -> int | None:
-    """Serve a request alone. Return the number of tokens that it found in the cache."""
-    request = server.add(prompt, max_new_tokens, **options)
-    seq = server.scheduler.live.by_id[str(request.seed)]
-    server.drain()
-    check_integrity(server.scheduler)
-    assert request.ends == ["nan"] if NAN_TOKEN in prompt else is_right(request)
-    return seq.cached_tokens
-
-
-def is_right(request: Request) -> bool:
-    return request.ends == ["length"] and request.received == request.truth[len(request.prompt) : -1]
 
 
 def free(server: Service) -> int:

@@ -1,56 +1,25 @@
 """The selective state space of Mamba-2, over the states of the gated delta rule."""
 
-import itertools
-from collections.abc import Sequence
+from typing import Any
 
 import kernel_ops
 import kernel_reference as reference
 import numpy as np
 import pytest
-from numaserve.workers.program.caches import DeltaHeads
-from numaserve_kernel_tests import gated_delta
-from test_delta_rule import ALL, F64, MODEL, OTHER, SLOT, SNAPSHOT, TOKENS, Floats, Sizes
+from delta_strips import ALL, F64, MODEL, OTHER, SLOT, SNAPSHOT, TOKENS, Sizes, Strips
 
 
-class Space:
-    """Random tokens of a sequence, and what the heads know."""
+class Space(Strips):
+    """A state space of a sequence."""
 
     def __init__(self, rng: np.random.Generator, sizes: Sizes, tokens: int = TOKENS) -> None:
-        self.sizes = sizes
-        columns = 2 * sizes.key_heads * sizes.key_dim + sizes.heads * sizes.value_dim
-        self.x = rng.standard_normal((tokens, columns)).astype(np.float32)
-        self.gates = (3 * rng.standard_normal((tokens, sizes.heads))).astype(np.float32)
-        self.decay = -np.exp(rng.standard_normal(sizes.heads)).astype(np.float32)
-        self.bias, self.skip = (rng.standard_normal(sizes.heads).astype(np.float32) for _ in range(2))
+        super().__init__(rng, sizes, tokens, gates=1)
+        self.skip = rng.standard_normal(sizes.heads).astype(np.float32)
         self.steps = np.array([0.0, np.inf], np.float32)
 
-    def states(self) -> Floats:
-        """Three states, with what earlier sequences left: the rule for position 0 must hide it."""
-        s = self.sizes
-        return np.full((3, DeltaHeads(s.key_heads, s.heads, s.key_dim, s.value_dim, 1).kept), np.nan, np.float32)
-
-    def run(
-        self,
-        isa: str,
-        segments: Sequence[tuple[int, int, int, int]],
-        states: Floats,
-        columns: int = 32,
-        strips: int = 1,
-    ) -> Floats:
-        """The results of those segments; rows without a segment are NaN."""
-        s = self.sizes
-        out = np.full((len(self.x), s.heads * s.value_dim), np.nan, np.float32)
-        chain = np.array(segments, np.int32).reshape(-1, 4)
-        gated_delta(
-            isa, self.x, self.gates, self.decay, self.bias, s.key_heads, s.key_dim, s.value_dim, chain, states, out,
-            columns, strips, self.skip, self.steps,
-        )  # fmt: skip
-        return out
-
-    def whole(self, isa: str, columns: int = 32, strips: int = 1) -> tuple[Floats, Floats]:
-        """The results of the whole sequence, and its state."""
-        states = self.states()
-        return self.run(isa, [(0, len(self.x), -1, SLOT)], states, columns, strips), states[SLOT]
+    def more(self) -> tuple[Any, ...]:
+        """See `Strips`."""
+        return self.skip, self.steps
 
     def expected(self) -> tuple[F64, F64]:
         """The results in float64, and the bound of their rounding errors.
@@ -65,7 +34,7 @@ class Space:
             part.reshape(-1, s.key_heads, s.key_dim).repeat(group, 1) for part in (x[:, :keys], x[:, keys : 2 * keys])
         )
         v = x[:, 2 * keys :].reshape(-1, s.heads, s.value_dim)
-        step = np.logaddexp(0, self.gates.astype(np.float64) + self.bias).clip(*self.steps.astype(np.float64))
+        step = np.logaddexp(0, self.gates.astype(np.float64) + self.decay_bias).clip(*self.steps.astype(np.float64))
         decay = np.exp(self.decay * step)
         state, size = np.zeros((2, s.heads, s.key_dim, s.value_dim))
         results, bounds = np.zeros_like(v), np.zeros_like(v)
@@ -96,15 +65,7 @@ def test_steps_are_kept_within_their_range(isa: str, rng: np.random.Generator, s
 
 @pytest.mark.parametrize("sizes", ALL, ids=str)
 def test_a_sequence_has_the_same_bits_wherever_it_is_cut(isa: str, rng: np.random.Generator, sizes: Sizes) -> None:
-    space = Space(rng, sizes)
-    whole, last = space.whole(isa)
-    for cuts in ([1], [2, 3], [16], [7, 8, 9, 36], range(1, TOKENS)):
-        states, found = space.states(), np.empty_like(whole)
-        for begin, end in itertools.pairwise([0, *cuts, TOKENS]):
-            made = space.run(isa, [(begin, end - begin, SLOT if begin else -1, SLOT)], states)
-            found[begin:end] = made[begin:end]
-        np.testing.assert_array_equal(found, whole)
-        np.testing.assert_array_equal(states[SLOT], last)
+    Space(rng, sizes).assert_same_bits_in_steps(isa)
 
 
 def test_halves_of_strips_and_several_have_the_same_bits(isa: str, rng: np.random.Generator) -> None:

@@ -6,6 +6,7 @@ import pytest
 from numaserve.kernels import Team, peak_flops
 from numaserve.workers.bench.gemma4_shapes import Gemma4Shape
 from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
+from numaserve.workers.bench.lfm2_shapes import Lfm2Shape
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
 from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.latent import LatentCase
@@ -198,14 +199,27 @@ def test_a_hybrid_shape_has_the_tensors_of_its_model(mlp: int | ExpertSizes, tie
     check_checkpoint(open_model(tmp_path), load_model_config(tmp_path))
 
 
-def test_a_shape_of_gemma_4_has_the_tensors_of_its_model(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, Gemma4Shape(64, 4, 1, 96, shared=2, wide=True, full_every=2, vocab=320, context=2048))
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Gemma4Shape(64, 4, 1, 96, shared=2, wide=True, full_every=2, vocab=320, context=2048),
+        Lfm2Shape(2048, 3, (1,), 96, vocab=320, context=2048),
+    ],
+)
+def test_a_shape_of_mixed_layers_has_the_tensors_of_its_model(shape: Gemma4Shape | Lfm2Shape, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, shape)
     check_checkpoint(open_model(tmp_path), load_model_config(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("name", "mib", "kib"),
-    [("gemma4-e2b", 0.0, 18), ("qwen3.5-9b", 50.2, 32), ("qwen3.5-27b", 149.6, 64), ("qwen3.6-35b-a3b", 62.8, 20)],
+    [
+        ("gemma4-e2b", 0.0, 18),
+        ("lfm2-1.2b", 0.15625, 12),
+        ("qwen3.5-9b", 50.2, 32),
+        ("qwen3.5-27b", 149.6, 64),
+        ("qwen3.6-35b-a3b", 62.8, 20),
+    ],
 )
 def test_a_published_shape_has_the_states_and_pages_of_its_model(
     name: str, mib: float, kib: int, tmp_path: Path

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numaserve.workers.bench.gemma4_shapes import GEMMA4_SHAPES
 from numaserve.workers.bench.hybrid_shapes import HYBRID_SHAPES
+from numaserve.workers.bench.lfm2_shapes import LFM2_SHAPES
 from numaserve.workers.interface.errors import OperatorError
 
 
@@ -89,7 +90,7 @@ SHAPES = {
     "llama-3b": Shape(3072, 28, 24, 8, 128, 8192, 128256, tied=True),
     "llama-8b": Shape(4096, 32, 32, 8, 128, 14336, 128256, tied=False),
 }
-MODEL_SHAPES: dict[str, ModelShape] = {**SHAPES, **HYBRID_SHAPES, **GEMMA4_SHAPES}
+MODEL_SHAPES: dict[str, ModelShape] = {**SHAPES, **HYBRID_SHAPES, **GEMMA4_SHAPES, **LFM2_SHAPES}
 
 
 @contextmanager

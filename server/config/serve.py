@@ -93,8 +93,8 @@ class ServeConfig(BaseModel):
         gt=0,
         le=3_600_000,
         description="Target duration of a step with output tokens, in ms. The scheduler splits prompts in the same "
-        "step to meet the target. Default: 100, or 3 times the duration of a step with the output "
-        "tokens alone if that is longer.",
+        "step to meet the target. Default: the longest of 100, 3 times a step with the output tokens alone, and the "
+        "shortest economical chunk of a mixture of experts.",
     )
     kv_cache_gib: float | None = Field(
         None,

@@ -1,11 +1,12 @@
 """The division of one step's tokens, logit rows and time among sequences."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.costs.cost_table import StepWork
 from numaserve.server.scheduler.sequence import (
+    DEFAULT_SPLIT_COST,
     DEFAULT_TARGET_ITL_S,
     DEFAULT_TARGET_STEPS,
     SchedulerConfig,
@@ -92,19 +93,41 @@ class StepBudget:
         if seq.position.resuming or not (self._has_decodes and self._costs.predicts):
             return length
         if self._limit_s is None:
-            self._limit_s = self._limit()
+            self._limit_s = self._limit(seq)
         if self._seconds(seq, length) <= self._limit_s:
             return length
         self._out_of_time = True
-        start, size = seq.position.computed, self._page_size
-        page_ends = range((start // size + 1) * size, start + length + 1, size)
+        start, page_ends = seq.position.computed, self._page_ends(seq, length)
         fitting = bisect_right(page_ends, self._limit_s, key=lambda end: self._seconds(seq, end - start))
         return page_ends[max(fitting, 1) - 1] - start if page_ends else length
 
-    def _limit(self) -> float:
+    def _limit(self, seq: Sequence) -> float:
         if self._target_s is not None:
             return self._target_s
-        return max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * self._costs.predict(self._work.terms()))
+        alone = self._costs.predict(self._work.terms())
+        return max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * alone, self._economical(seq, alone))
+
+    def _economical(self, seq: Sequence, alone: float) -> float:
+        """Return the time of the step with the shortest chunk whose tokens cost little more than in the longest one.
+
+        Most chunks read nearly all experts of a large mixture, however few tokens they have. Shorter chunks would halve
+        the throughput, and all streams would wait longer in total.
+        """
+        start, page_ends = seq.position.computed, self._page_ends(seq, self._tokens)
+        if not page_ends:
+            return 0.0
+
+        def cost(end: int) -> float:
+            return (self._seconds(seq, end - start) - alone) / (end - start)
+
+        most = DEFAULT_SPLIT_COST * cost(page_ends[-1])
+        first = bisect_left(page_ends, True, hi=len(page_ends) - 1, key=lambda end: cost(end) <= most)
+        return self._seconds(seq, page_ends[first] - start)
+
+    def _page_ends(self, seq: Sequence, length: int) -> range:
+        """Return the ends of whole pages among a sequence's next `length` positions."""
+        start, size = seq.position.computed, self._page_size
+        return range((start // size + 1) * size, start + length + 1, size)
 
     def _seconds(self, seq: Sequence, length: int) -> float:
         """Return the time of the step with `length` positions of `seq`."""

@@ -17,6 +17,7 @@ from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, WindowT
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
+DEFAULT_SPLIT_COST = 1.5
 _NO_TURN = 1 << 62  # after all turns
 
 
@@ -30,8 +31,9 @@ class SchedulerConfig:
     max_step_tokens: int = 512
     max_logit_rows: int = 512  # positions of one step whose logits are computed: samples and prompt logprobs
     enable_prefix_cache: bool = True
-    # Seconds that a step with output tokens may take for the sake of prompts. None: `DEFAULT_TARGET_ITL_S`, or the time
-    # of `DEFAULT_TARGET_STEPS` steps of the output tokens alone, if that is longer.
+    # Seconds that a step with output tokens may take for the sake of prompts. None: the longest of
+    # `DEFAULT_TARGET_ITL_S`, the time of `DEFAULT_TARGET_STEPS` steps of the output tokens alone, and that of a chunk
+    # whose tokens cost `DEFAULT_SPLIT_COST` times as much as in the longest chunk.
     target_itl_s: float | None = None
     vocab_size: int = 1 << 31  # token ids that workers know; draft tokens are below it
     worker_drafter: str | None = None  # the drafter in the workers, one of `WORKER_DRAFTERS`

@@ -1,8 +1,15 @@
 """Prompts beside output tokens take no longer than these may wait."""
 
 import pytest
-from numaserve.server.scheduler.sequence import DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS, SchedulerConfig
-from numaserve.workers.interface.protocol import StepPlan
+from numaserve.server.costs.cost_model import CostModel
+from numaserve.server.scheduler.policy import StepBudget
+from numaserve.server.scheduler.sequence import (
+    DEFAULT_SPLIT_COST,
+    DEFAULT_TARGET_ITL_S,
+    DEFAULT_TARGET_STEPS,
+    SchedulerConfig,
+)
+from numaserve.workers.interface.protocol import OperationTerms, StepPlan
 from scheduler_simulation import Request, Service, step_ns
 
 PAGE = 4
@@ -89,6 +96,45 @@ def test_decodes_that_take_long_themselves_let_prompts_take_longer_too() -> None
     server.add([2] * 900, 5, salt="other")
     seconds = step_ns(step(server)) / 1e9
     assert DEFAULT_TARGET_STEPS * alone * 0.8 < seconds < DEFAULT_TARGET_STEPS * alone * 1.05
+
+
+def chunk_next_to_streams(operation: OperationTerms, streams: int, **limits: float) -> tuple[int, CostModel]:
+    """The length of the first chunk of a long prompt next to streams, and the costs that it was planned with."""
+    costs = CostModel()
+    costs.describe([[operation]])
+    terms = costs.begin().terms(0, 100)
+    costs.observe(terms, costs.predict(terms))
+    work = costs.begin()
+    config = SchedulerConfig(num_pages=1000, context_length=4000, page_size=PAGE, **limits)  # type: ignore[arg-type]
+    budget = StepBudget(config, costs, work)
+    for seed in range(streams):
+        budget.take(Request(seed, [seed], 5).sequence())
+        work.add(0, 1, 1)
+    return budget.take(Request(streams, [1] * 3000, 5).sequence()).length, costs
+
+
+MIXTURE = OperationTerms("moe_gate_up", row_flops=2e8, expert_bytes=4_000_000_000, num_experts=256, top_k=8)
+
+
+def test_a_chunk_of_a_mixture_is_long_enough_for_the_experts_that_it_reads() -> None:
+    streams, longest = 2, 510
+    chunk, costs = chunk_next_to_streams(MIXTURE, streams)
+    work = costs.begin()
+    work.add(0, 1, 1, times=streams)
+    alone = costs.predict(work.terms())
+
+    def of_token(length: int) -> float:
+        return (costs.predict(work.terms(0, length, 1)) - alone) / length
+
+    most = DEFAULT_SPLIT_COST * of_token(longest // PAGE * PAGE)
+    assert of_token(chunk) <= most < of_token(chunk - PAGE)
+    assert costs.predict(work.terms(0, chunk, 1)) > max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * alone)
+
+
+def test_a_target_is_kept_for_a_mixture_too() -> None:
+    chunk, costs = chunk_next_to_streams(MIXTURE, 2, target_itl_s=0.3)
+    assert costs.predict(costs.begin().terms(0, 2 + chunk, 1)) <= 0.3
+    assert chunk < chunk_next_to_streams(MIXTURE, 2)[0]
 
 
 def test_nobody_is_admitted_behind_a_prompt_that_was_cut() -> None:

@@ -1,6 +1,9 @@
-"""Sequences of long contexts that run at once with window tables, compared with one page table and the same memory.
+"""Sequences of long contexts with window tables, compared with one page table and the same memory.
 
     python -m tests.bench.bench_windows [--pages 8192] [--context 32768]
+
+The first load consists of new prompts with long outputs, the second of conversations without pauses. These find their
+earlier turns in the cache as long as it holds all of them.
 
 The scheduler is the product's, the workers are a clock, as in `bench_sessions`: a step takes a time for itself, for
 each token, and for each cached token that a sequence attends to. `--pages` is the memory, in pages of all layers.
@@ -9,18 +12,30 @@ each token, and for each cached token that a sequence attends to. `--pages` is t
 import argparse
 import random
 from dataclasses import dataclass
+from itertools import count
 
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.interface.protocol import SamplingParams, StepPlan
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, StepPlan
 from numaserve.workers.interface.windows import WindowTable
 
-from tests.bench.bench_sessions import STEP_S, STEP_TOKENS, TOKEN_S, VOCABULARY, answer, planned
+from tests.bench.bench_sessions import (
+    STEP_S,
+    STEP_TOKENS,
+    SYSTEM_TOKENS,
+    TOKEN_S,
+    VOCABULARY,
+    Load,
+    Session,
+    answer,
+    planned,
+)
 
 POSITION_S = 2e-8  # a cached token of a layer that attends to all, as a part of the model's layers
 OUTPUT_TOKENS = 4096
 SEQUENCES = 48
 SLOTS = 64
+TURN_TOKENS, TURNS = 600, 3  # of a conversation, after its long beginning
 
 
 @dataclass(frozen=True)
@@ -44,25 +59,63 @@ class Served:
     tokens_s: float  # of output
 
 
-def run(model: Model, pages: int, context: int, *, tables: bool) -> Served:
-    """Serve sequences of `context` tokens in the memory of `pages` pages of all layers."""
+def make_scheduler(model: Model, pages: int, context: int, *, tables: bool) -> Scheduler:
+    """Return a scheduler in the memory of `pages` pages of all layers."""
     windows: tuple[WindowTable, ...] = ()
     if tables:
         windows = (planned(model.window, SLOTS),)
         pages = int((pages - model.windowed * windows[0].num_pages) / (1 - model.windowed))
     limits = {"max_running_requests": SLOTS, "max_step_tokens": STEP_TOKENS}
-    scheduler = Scheduler(SchedulerConfig(pages, context, windows=windows, **limits))
+    return Scheduler(SchedulerConfig(pages, context, windows=windows, **limits))
+
+
+def run(model: Model, pages: int, context: int, *, tables: bool) -> Served:
+    """Serve sequences of `context` tokens."""
+    scheduler = make_scheduler(model, pages, context, tables=tables)
     rng = random.Random(7)
     for number in range(SEQUENCES):
-        prompt = [rng.randrange(100, VOCABULARY) for _ in range(context - OUTPUT_TOKENS)]
-        scheduler.add(Sequence(str(number), prompt, SamplingParams(), OUTPUT_TOKENS))
+        scheduler.add(Sequence(str(number), _tokens(rng, context - OUTPUT_TOKENS), SamplingParams(), OUTPUT_TOKENS))
     seconds, steps, running = 0.0, 0, 0
     while (plan := scheduler.schedule()) is not None:
         seconds += _seconds(model, plan)
         steps += 1
         running += len(scheduler.running)
         scheduler.apply(answer(plan, rng))
-    return Served(pages, running / steps, SEQUENCES * OUTPUT_TOKENS / seconds)
+    return Served(scheduler.config.num_pages, running / steps, SEQUENCES * OUTPUT_TOKENS / seconds)
+
+
+def converse(model: Model, pages: int, context: int, sessions: int, *, tables: bool) -> float:
+    """Return the output tokens a second of conversations that end at `context` tokens, after all their first turns."""
+    scheduler = make_scheduler(model, pages, context, tables=tables)
+    rng, numbers = random.Random(7), count()
+    system = _tokens(rng, SYSTEM_TOKENS)
+    load = Load(TURN_TOKENS, strips=False, poisson=False, sessions=sessions)
+    own = context - SYSTEM_TOKENS - (TURNS + 1) * TURN_TOKENS
+    running: dict[str, Session] = {}
+
+    def begin(session: Session) -> None:
+        seq = session.next_turn(next(numbers))
+        running[seq.request_id] = session
+        scheduler.add(seq)
+
+    for each in map(random.Random, range(sessions)):
+        begin(Session(load, each, system + _tokens(each, own)))
+    tokens, seconds = 0, 0.0
+    while (plan := scheduler.schedule()) is not None:
+        if all(session.turns > 1 for session in running.values()):
+            seconds += _seconds(model, plan)
+            tokens += sum(seq.sample for seq in plan.seqs)
+        for update in scheduler.apply(answer(plan, rng)):
+            if update.finished:
+                session = running.pop(update.sequence.request_id)
+                session.ended(update.sequence)
+                if session.turns <= TURNS:
+                    begin(session)
+    return tokens / seconds
+
+
+def _tokens(rng: random.Random, length: int) -> list[int]:
+    return [rng.randrange(100, VOCABULARY) for _ in range(length)]
 
 
 def _seconds(model: Model, plan: StepPlan) -> float:
@@ -85,6 +138,11 @@ def main() -> None:
             f" {own.tokens_s:.0f} tokens/s of output instead of {one.tokens_s:.0f}"
             f" ({own.tokens_s / one.tokens_s:.2f} x)"
         )
+        for sessions in range(2, min(SLOTS, 2 * arguments.pages * PAGE_SIZE // arguments.context) + 1, 2):
+            alone, own_s = (
+                converse(model, arguments.pages, arguments.context, sessions, tables=tables) for tables in (False, True)
+            )
+            print(f"  {sessions} conversations: {own_s:.0f} tokens/s instead of {alone:.0f} ({own_s / alone:.2f} x)")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class Lfm2Shape:
             "layer_types": ["full_attention" if n in self.attends else "conv" for n in range(self.layers)],
             "full_attn_idxs": self.attends,
             "conv_L_cache": _TAPS,
+            "conv_dim": self.hidden,
             "conv_bias": False,
             "intermediate_size": self.intermediate,
             "block_auto_adjust_ff_dim": False,

@@ -51,8 +51,8 @@ def test_the_last_layers_read_the_cache_of_the_last_layer_of_their_kind_that_has
 
 def test_prompts_skip_layers_without_keys_but_for_rows_of_logits(folder: Path) -> None:
     config = load_model_config(folder)
-    assert config.decoder.narrow_from == 3
-    assert config.pooled().decoder.narrow_from == 7
+    assert config.decoder.narrows_in == 2
+    assert config.pooled().decoder.narrows_in is None
     (part,) = config.partition([1]).ranks
     limits = ProgramLimits(256, 64, max_slots=4, pages_per_slot=8, num_pages=32)
     b = ProgramBuilder(ProgramSetup(config.decoder.shape(part), limits, Ranks((2,))))

@@ -30,13 +30,10 @@ class Block(Layer):
     post_attention_norm: Norm | None = None
     post_mlp_norm: Norm | None = None
 
-    def forward(
-        self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex, inputs: Tensor | None = None
-    ) -> None:
-        """Add its result to the residual stream, fp32 [tokens, hidden]; `place` is that of its cache, and `inputs` are
-        those of all layers, where the model has some."""
+    def forward(self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex) -> None:
+        """Add its result to the residual stream, fp32 [tokens, hidden]; `place` is that of its cache."""
         self.attend(b, part, residual, place)
-        self.feed(b, part, residual)
+        self.complete(b, part, residual)
 
     def attend(self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex) -> None:
         """Add the result of attention."""
@@ -46,6 +43,11 @@ class Block(Layer):
         b.add_all_reduce(
             residual, partial, eps=_eps(after), post_norm=_weight(after, part), bias=self.attention.bias(part)
         )
+
+    def complete(self, b: ProgramBuilder, part: RankPart, residual: Residual, inputs: Tensor | None = None) -> None:
+        """Add the result of the MLP, and whatever else a kind of block has after attention. `inputs` are those of all
+        layers, where the model has some."""
+        self.feed(b, part, residual)
 
     def feed(self, b: ProgramBuilder, part: RankPart, residual: Residual, scale: Vector | None = None) -> None:
         """Add the result of the MLP, and multiply the stream by `scale` after that; only with a norm after the MLP."""

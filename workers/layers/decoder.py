@@ -41,9 +41,10 @@ class Decoder(Layer):
         residual = self.embedding.forward(b, part)
         inputs = None if self.inputs is None else self.inputs.forward(b, part, residual)
         for layer, (block, place) in enumerate(zip(self.blocks, self.layer_caches(part).places, strict=True)):
-            if layer == self.narrow_from:
+            block.attend(b, part, residual, place)
+            if layer == self.narrows_in:
                 residual, inputs = b.narrow(residual, inputs)
-            block.forward(b, part, residual, place, inputs)
+            block.complete(b, part, residual, inputs)
         if self.head is None:
             b.pool(residual, self.norm.weight(part), self.norm.eps)
         else:
@@ -53,13 +54,12 @@ class Decoder(Layer):
                 b.keep(x)
 
     @property
-    def narrow_from(self) -> int:
-        """The first of the last layers that keep nothing for later tokens: these compute the rows of logits only. The
-        number of layers where other rows are read after them."""
-        count = len(self.blocks)
+    def narrows_in(self) -> int | None:
+        """The last layer that keeps something for later tokens: after its attention only rows of logits are computed.
+        None where other rows are read after the layers."""
         if self.head is None or self.predictor is not None:
-            return count
-        return max((layer + 1 for layer, block in enumerate(self.blocks) if block.attention.keeps_tokens), default=0)
+            return None
+        return max(layer for layer, block in enumerate(self.blocks) if block.attention.keeps_tokens)
 
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most, whose results are gone when the next begins, and of other layers."""

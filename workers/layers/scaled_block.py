@@ -17,7 +17,6 @@ from numaserve.workers.layers.parameters import Parameter, Source, VectorParamet
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Residual, Tensor
-    from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
@@ -56,11 +55,8 @@ class ScaledBlock(Block):
         """See `Layer`."""
         yield self.scale
 
-    def forward(
-        self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex, inputs: Tensor | None = None
-    ) -> None:
+    def complete(self, b: ProgramBuilder, part: RankPart, residual: Residual, inputs: Tensor | None = None) -> None:
         """See `Block`."""
-        self.attend(b, part, residual, place)
         scale = part.vector(self.scale)
         if self.gate is None or inputs is None:
             self.feed(b, part, residual, scale)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.weights.checkpoint import check_checkpoint
+from test_gguf_source import OF_ARCHITECTURE
+from test_gguf_source import write as write_gguf
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints, gemma4
@@ -149,4 +152,24 @@ def test_contradictions_are_one_clear_line(changes: dict[str, object], message: 
     config.write_text(json.dumps(fields))
     with pytest.raises(OperatorError, match=message) as error:
         load_model_config(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"feed_forward_length": [0, 96]}, r"gemma4\.feed_forward_length must hold integers from 1 to 1048576, not 0"),
+        (
+            {"attention.head_count_kv": [1, 2, 1]},
+            r"gemma4\.attention\.head_count_kv must be a list with a number for each",
+        ),
+        ({"feed_forward_length": [96, 128]}, r"gemma4\.feed_forward_length must have one value, or twice that"),
+    ],
+)
+def test_contradictions_of_a_gguf_file_are_one_clear_line(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", "gemma4", OF_ARCHITECTURE["gemma4"] | changes)
+    with pytest.raises(OperatorError, match=message) as error:
+        load_model_config(path)
     assert "\n" not in str(error.value)

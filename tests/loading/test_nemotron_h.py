@@ -170,6 +170,7 @@ def test_a_gguf_file_stays_quantized_but_for_steps(kind: str, tmp_path: Path, te
         ({"ssm.inner_size": 127}, r"nemotron_h\.ssm\.inner_size=127 must be a multiple of nemotron_h\.ssm\.time_step"),
         ({"nextn_predict_layers": 1}, r"nemotron_h\.nextn_predict_layers=1 is not supported"),
         ({"feed_forward_length": [0, 1, 2]}, r"nemotron_h\.feed_forward_length must be a list with a number for each"),
+        ({"feed_forward_length": [0, 2**21]}, r"nemotron_h\.feed_forward_length must hold integers from 0 to 1048576"),
     ],
 )
 def test_a_file_that_contradicts_itself_is_one_clear_line(

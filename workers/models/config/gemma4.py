@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_heads import KV_HEADS, of_layers
 from numaserve.workers.models.config.huggingface import (
     MAX_LAYERS,
     Common,
@@ -87,7 +88,7 @@ def gguf_values(metadata: Fields, values: Mapping[str, object]) -> Mapping[str, 
     head_dim = metadata.integer("gemma4.attention.key_length_swa", 2, _MAX_HEAD_DIM)
     metadata.refuse("gemma4.attention.value_length_swa", head_dim)
     metadata.refuse("gemma4.rope.dimension_count_swa", head_dim)
-    widths, kv_heads = (_by_layer(metadata, key) for key in ("feed_forward_length", "attention.head_count_kv"))
+    widths, kv_heads = (of_layers(metadata, key, low=1) for key in ("feed_forward_length", KV_HEADS))
     if any(width not in (widths[0], widths[-1]) for width in widths) or widths[-1] not in (widths[0], 2 * widths[0]):
         raise metadata.error("gemma4.feed_forward_length must have one value, or twice that for the last layers")
     experts = metadata.integer("gemma4.expert_count", 0, 2**10, 0)
@@ -106,13 +107,6 @@ def gguf_values(metadata: Fields, values: Mapping[str, object]) -> Mapping[str, 
         "top_k_experts": metadata.values.get("gemma4.expert_used_count"),
         "moe_intermediate_size": metadata.values.get("gemma4.expert_feed_forward_length"),
     }
-
-
-def _by_layer(metadata: Fields, key: str) -> list[int]:
-    name = f"gemma4.{key}"
-    if not isinstance(metadata.values.get(name), list):
-        return [metadata.integer(name, 1, 2**20)]
-    return list(metadata.integers(name, 1, 2**20))
 
 
 def _read_slides(fields: Fields) -> list[bool]:

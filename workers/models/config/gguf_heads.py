@@ -4,6 +4,7 @@ from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MAX_LAYERS
 
 KV_HEADS = "attention.head_count_kv"
+_MOST = 2**20
 
 
 def heads_values(metadata: Fields, other: str) -> dict[str, object]:
@@ -16,15 +17,18 @@ def heads_values(metadata: Fields, other: str) -> dict[str, object]:
     }
 
 
-def of_layers(metadata: Fields, key: str) -> list[int]:
-    """Return the number of each layer in `key`. A single number holds for all layers.
+def of_layers(metadata: Fields, key: str, low: int = 0) -> list[int]:
+    """Return the number of each layer in `key`, at least `low`. A single number holds for all layers.
 
-    Raises `OperatorError` if there are no such numbers, or if all are 0.
+    Raises `OperatorError` if a number is missing or out of range, or if all are 0.
     """
     name = metadata.text("general.architecture")
     layers = metadata.integer(f"{name}.block_count", 1, MAX_LAYERS)
-    found = metadata.values.get(f"{name}.{key}")
-    listed = found if isinstance(found, list) else [found] * layers if isinstance(found, int) else []
-    if len(listed) != layers or not all(isinstance(each, int) for each in listed) or not any(listed):
-        raise metadata.error(f"{name}.{key} must be a list with a number for each of the {layers} layers")
-    return listed
+    key = f"{name}.{key}"
+    if isinstance(metadata.values.get(key), list):
+        found = list(metadata.integers(key, low, _MOST))
+    else:
+        found = [metadata.integer(key, low, _MOST)] * layers
+    if len(found) != layers or not any(found):
+        raise metadata.error(f"{key} must be a list with a number for each of the {layers} layers")
+    return found

@@ -41,15 +41,18 @@ class StepWork:
         """Rows of logits, or new tokens."""
         return self.logit_rows if logits else self.tokens
 
+    def sequence_rows(self) -> list[int]:
+        """The rows of logits of each sequence: the same number of all as far as they have the tokens."""
+        left, found = self.logit_rows, list[int]()
+        for index, (_, count) in enumerate(self.sequences):
+            found.append(min(count, -(-left // (len(self.sequences) - index))))
+            left -= found[-1]
+        return found
+
     def narrowed(self) -> StepWork:
-        """The step with the rows of logits as its new tokens: the last ones of each sequence, the same number of all as
-        far as they have them."""
-        left, found = self.logit_rows, list[tuple[int, int]]()
-        for index, (start, count) in enumerate(self.sequences):
-            rows = min(count, -(-left // (len(self.sequences) - index)))
-            left -= rows
-            if rows:
-                found.append((start + count - rows, rows))
+        """The step with the rows of logits as its new tokens: the last ones of each sequence."""
+        each = zip(self.sequences, self.sequence_rows(), strict=True)
+        found = [(start + count - rows, rows) for (start, count), rows in each if rows]
         return StepWork(found, self.logit_rows, self.pooled)
 
 

@@ -18,11 +18,9 @@ PROGRAMS = all_programs()
 
 
 def terms_of(operations: list[OperationTerms], step: StepWork) -> tuple[float, ...]:
-    work, left = CostTable.of(operations).begin(), step.logit_rows
-    for index, (start, count) in enumerate(step.sequences):  # as `StepWork.narrowed` divides the rows
-        rows = min(count, -(-left // (len(step.sequences) - index)))
+    work = CostTable.of(operations).begin()
+    for (start, count), rows in zip(step.sequences, step.sequence_rows(), strict=True):
         work.add(start, count, rows)
-        left -= rows
     return work.terms()
 
 

@@ -39,4 +39,5 @@ class DeploymentOptions:
     draft: DraftOptions | None = None
     drafter: str = ""  # the drafter in the workers; empty: none
     drafts: bool = False  # whether steps verify draft tokens
+    prefix_cache: bool = True  # whether sequences continue from cached pages of others
     window_tables: bool = True  # whether layers with a window may have pages of their own

@@ -70,8 +70,15 @@ def full_window_pages(options: DeploymentOptions, model: ModelConfig, pages: int
     """Return the pages of each window table next to `pages` pages with sequences of full length in all slots, for as
     many anchors. Empty: all layers use the same pages."""
     slots = options.max_running_requests
-    counts = [_least(options, window) + slots * _of_anchor(window) for window in table_windows(options, model)]
+    counts = [table_pages(options, window, slots) for window in table_windows(options, model)]
     return counts if all(count < pages for count in counts) else []
+
+
+def table_pages(options: DeploymentOptions, window: Window, anchors: int) -> int:
+    """Return the pages of a window table with which sequences in all slots leave pages for `anchors`. There are no
+    anchors without a prefix cache."""
+    each = pages_of(window.tokens) + BLOCK_PAGES if options.prefix_cache else 0
+    return _least(options, window) + anchors * each
 
 
 def _least(options: DeploymentOptions, window: Window) -> int:
@@ -81,8 +88,4 @@ def _least(options: DeploymentOptions, window: Window) -> int:
 def _most(options: DeploymentOptions, window: Window, pages: int) -> int:
     """Return the pages of sequences in all slots, and of the anchors of `pages` other pages."""
     anchors = max(options.max_running_requests, pages // _ANCHOR_PAGES)
-    return _least(options, window) + anchors * _of_anchor(window)
-
-
-def _of_anchor(window: Window) -> int:
-    return pages_of(window.tokens) + BLOCK_PAGES
+    return table_pages(options, window, anchors)

@@ -43,6 +43,7 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         draft=_draft(config, weights=weights),
         drafter=next((each for each in config.drafters if each in WORKER_DRAFTERS and (mtp or each != "mtp")), ""),
         drafts=bool(config.drafters),
+        prefix_cache=config.prefix_cache,
     )
 
 

@@ -130,6 +130,16 @@ def test_pages_without_memory_are_enough_for_all_slots() -> None:
     assert window_pages(deployment)[0] > 1.5 * least
 
 
+def test_without_a_prefix_cache_no_pages_are_reserved_for_anchors() -> None:
+    least = Window(1024).least_pages(64, 512)
+    model = sliding(max_position_embeddings=LONG)
+    for free_gib in (6, 400):
+        deployment = make_deployment(replace(DEFAULT, prefix_cache=False), model, on(free_gib))
+        assert window_pages(deployment) == [least]
+    cached, alone = (make_deployment(replace(DEFAULT, prefix_cache=each), gemma3(), on(130)) for each in (True, False))
+    assert alone.num_pages > cached.num_pages
+
+
 def test_the_size_of_the_cache_that_is_given_covers_window_tables() -> None:
     deployment = make_deployment(replace(DEFAULT, kv_cache_gib=20.0), gemma3(), on(400))
     assert deployment.window_tables

@@ -10,13 +10,16 @@ import argparse
 import heapq
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.interface.protocol import SamplingParams, SeqResult, StepPlan, StepResult
-from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, Window, WindowTable
+from numaserve.workers.interface.windows import Window, WindowTable
+from numaserve.workers.planning.windows import table_pages
+
+from tests.support.machines import OPTIONS
 
 STATE_MIB = 62.8
 STEP_TOKENS = 1024
@@ -140,9 +143,8 @@ LOADS = [Load(*each) for each in product((110, 210), (True, False), (False, True
 
 def planned(window: int, sessions: int) -> WindowTable:
     """Return the table of a window as it is planned for as many sequences: each has an anchor besides its own pages."""
-    kind = Window(window)
-    anchors = sessions * (PageLayout().pages_of(window) + BLOCK_PAGES)
-    return WindowTable(kind, kind.least_pages(sessions, STEP_TOKENS) + anchors)
+    options = replace(OPTIONS, max_running_requests=sessions, max_step_tokens=STEP_TOKENS)
+    return WindowTable(Window(window), table_pages(options, Window(window), sessions))
 
 
 def main() -> None:

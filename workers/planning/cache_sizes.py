@@ -52,7 +52,7 @@ def divide_memory(
     for slots in more:
         with suppress(TooLittleMemory):
             division = of(slots)
-            if division.planned_snapshots >= least_snapshots(slots):
+            if options.state_cache_gib == 0 or division.planned_snapshots >= least_snapshots(slots):
                 return division.needs, division.sizes()
     division = of(fewest)
     if division.windows and division.num_pages:

@@ -93,6 +93,14 @@ def test_by_default_each_slot_has_snapshots_and_fewer_slots_are_left_where_memor
     assert (slots == 64) == (free_gib >= 40)
 
 
+def test_without_snapshots_no_slot_is_given_up_for_them() -> None:
+    on = machine(8, free_gib=12)
+    short = replace(DEFAULT, context_length=8192)
+    cached, alone = (make_deployment(replace(short, state_cache_gib=gib), MODEL, on) for gib in (None, 0.0))
+    assert (cached.max_running_requests, alone.max_running_requests) == (16, 64)
+    assert (alone.num_snapshots, alone.notes) == (0, ())
+
+
 def test_a_number_of_sequences_that_is_given_is_kept_with_the_snapshots_that_fit() -> None:
     deployment = make_deployment(OPTIONS, MODEL, machine(8, free_gib=12))
     assert deployment.max_running_requests == 64

@@ -110,7 +110,7 @@ def test_models_on_one_node_must_fit_into_its_memory_together(planned: Planned) 
     assert planned(machine(4, free_gib=0.6), {"a": models["a"]})
     with pytest.raises(
         OperatorError,
-        match=r"on node 0 .* together take 536 MiB \('a' 268 MiB, 'b' 268 MiB\), and 522 MiB are "
+        match=r"on node 0 .* together take 537 MiB \('a' 269 MiB, 'b' 269 MiB\), and 522 MiB are "
         "available",
     ):
         planned(machine(4, free_gib=0.6), models)
@@ -122,7 +122,7 @@ def test_a_model_must_fit_beside_the_pinned_ones_whenever_it_is_loaded(planned: 
     assert planned(machine(4, free_gib=0.6), {**models, "a": {"cores": 0}})  # which is unloaded to make room
     with pytest.raises(
         OperatorError,
-        match=r"on node 0 model 'b' takes 268 MiB, and the pinned models 'a' leave 254 MiB, so the model could",
+        match=r"on node 0 model 'b' takes 269 MiB, and the pinned models 'a' leave 254 MiB, so the model could",
     ):
         planned(machine(4, free_gib=0.6), models)
     assert planned(machine(4, 4, free_gib=0.6), {**models, "b": {"nodes": 1, "load": "request"}})

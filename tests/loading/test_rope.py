@@ -94,6 +94,16 @@ def test_tables_hold_cosine_and_sine_of_each_position() -> None:
     assert sin[299, 1] == np.float32(np.sin(angle))
 
 
+@pytest.mark.parametrize(
+    "rope",
+    [RopeConfig(rotary_dim=24), RopeConfig(rotary_dim=24, distance=32, query_scale=QueryScale(0.1, 24)), UNROTATED],
+)
+def test_tables_take_the_memory_that_is_planned(rope: RopeConfig) -> None:
+    cos, sin = rope_tables(rope, 300)
+    factors = 0 if rope.query_scale is None else rope.query_scale.factors(300).nbytes
+    assert rope.table_bytes(300) == cos.nbytes + sin.nbytes + factors
+
+
 def test_what_is_not_rotated_is_turned_by_nothing_exactly() -> None:
     cos, sin = rope_tables(UNROTATED, 300)
     assert (cos == 1.0).all()

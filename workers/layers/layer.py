@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.handles import Vector
     from numaserve.workers.program.recording.builder import ProgramBuilder
+    from numaserve.workers.program.rope import RopeConfig
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Layer:
     def shares_queries(self) -> bool:
         """Whether ranks send each other the queries of their heads."""
         return any(child.shares_queries for child in self.children)
+
+    @property
+    def ropes(self) -> frozenset[RopeConfig]:
+        """The rotary embeddings of all its layers. Layers with equal ones share a table."""
+        return frozenset(rope for child in self.children for rope in child.ropes)
 
     @property
     def keeps(self) -> tuple[Cache, ...]:

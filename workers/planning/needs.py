@@ -118,7 +118,7 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.decoder.shares_queries else 0)
     ranks, dtype = partition.ranks, options.settings.kv_cache_dtype
     expands = options.backend == "reference"
-    fixed = PROCESS_BYTES + exchanged + (reference.TORCH_BYTES if expands else 0)
+    fixed = PROCESS_BYTES + exchanged + _rope_bytes(options, model) + (reference.TORCH_BYTES if expands else 0)
     return RankNeeds(
         weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
         scratch=[fixed + _slot_bytes(options, model, part) + _activation_bytes(options, model, part) for part in ranks],
@@ -151,6 +151,13 @@ def _slot_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) 
     """Return the memory of all slots besides pages and recurrent states."""
     decoder = model.decoder
     return (decoder.slot_bytes(part) - decoder.state_bytes(part)) * options.max_running_requests
+
+
+def _rope_bytes(options: DeploymentOptions, model: ModelConfig) -> int:
+    """Return the memory of the tables of rotary embeddings, which have rows for whole pages. A default context that
+    memory shortens needs less."""
+    positions = pages_of(options.context_length or model.max_position) * PAGE_SIZE
+    return sum(rope.table_bytes(positions) for rope in model.decoder.ropes)
 
 
 def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:

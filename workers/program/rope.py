@@ -53,6 +53,10 @@ class RopeConfig:
     long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
     query_scale: QueryScale | None = None
 
+    def table_bytes(self, positions: int) -> int:
+        """Return the memory of its tables: cosines, sines and the factors of queries."""
+        return 4 * positions * (2 * (self.rotary_dim // 2) + (self.query_scale is not None))
+
 
 # The rope of a layer that is not rotated. Its tables, ones and zeros, turn a pair by nothing, exactly: the operation
 # that stores keys needs no second form. One pair keeps them small.

@@ -173,6 +173,11 @@ class LatentAttention(Mixer):
         return replace(self, expansions_apart=all(not name.endswith(".attn_kv_b.weight") for name in tensors))
 
     @property
+    def ropes(self) -> frozenset[RopeConfig]:
+        """See `Layer`."""
+        return frozenset((self.rope,))
+
+    @property
     def shares_queries(self) -> bool:
         """See `Layer`."""
         return True

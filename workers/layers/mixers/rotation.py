@@ -15,6 +15,11 @@ class Rotation(Layer):
     rope: RopeConfig
     pairs: bool = False  # rotated dimensions lie in pairs in the checkpoint, not in halves
 
+    @property
+    def ropes(self) -> frozenset[RopeConfig]:
+        """See `Layer`."""
+        return frozenset((self.rope,))
+
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """See `Layer`."""
         return replace(self, pairs=pairs)

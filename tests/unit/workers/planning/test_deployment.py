@@ -38,6 +38,16 @@ def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> No
     assert dense.weight_bytes < half.weight_bytes < whole.weight_bytes
 
 
+def test_layers_share_tables_of_rotary_embeddings_whose_length_is_that_of_the_context() -> None:
+    rotated = 64  # dimensions of a head, with a cosine and a sine for each two
+    for model, tables in ((SMALL, 1), (configured("Gemma3ForCausalLM", query_pre_attn_scalar=64), 2)):
+        long, short = (
+            make_deployment(replace(OPTIONS, context_length=context), model, machine(8)).ranks[0].scratch_bytes
+            for context in (8192, 4000)
+        )
+        assert long - short == tables * (8192 - 4000) * rotated * 4
+
+
 def test_the_reference_has_one_rank_and_needs_expanded_weights() -> None:
     native = make_deployment(replace(OPTIONS, tp=1), SMALL, machine(2, 2))
     wanted = replace(OPTIONS, backend="reference")

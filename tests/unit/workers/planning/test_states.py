@@ -129,7 +129,7 @@ def test_state_cache_gib_is_the_size_of_the_snapshots_of_all_ranks() -> None:
 def test_snapshots_take_what_a_kv_cache_for_short_contexts_leaves() -> None:
     short = replace(DEFAULT, context_length=512)  # 64 sequences need 1 GiB of KV cache
     long, brief = (make_deployment(options, MODEL, machine(8, free_gib=12)) for options in (DEFAULT, short))
-    assert (long.max_running_requests, long.num_snapshots) == (16, 44)
+    assert (long.max_running_requests, long.num_snapshots) == (16, 43)
     assert brief.max_running_requests == 64
     assert brief.num_pages == 64 * 16 + 1
     assert 96 <= brief.num_snapshots <= 150
@@ -152,18 +152,19 @@ def test_a_kv_cache_of_a_given_size_leaves_what_it_leaves_for_snapshots() -> Non
 
 
 def test_states_that_are_too_large_are_refused_with_what_fits() -> None:
-    said = complaint(replace(OPTIONS, max_running_requests=200), machine(8, free_gib=8))
+    short = replace(OPTIONS, context_length=32)
+    said = complaint(replace(short, max_running_requests=200), machine(8, free_gib=8))
     assert "too little memory on node 0: weights (" in said
     assert re.search(r"scratch \(\d+ MiB\) and recurrent states of 200 sequences \(9\.8 GiB\) do not fit in", said)
     most = int(said.split("set --max-running-requests to at most ")[1].split(",")[0])
-    assert make_deployment(replace(OPTIONS, max_running_requests=most), MODEL, machine(8, free_gib=8)).num_pages >= 2
+    assert make_deployment(replace(short, max_running_requests=most), MODEL, machine(8, free_gib=8)).num_pages >= 2
     tiny = machine(8, free_gib=0.7)
     assert "--max-running-requests" not in complaint(OPTIONS, tiny)  # none fits
     assert "recurrent states of a sequence (" in complaint(DEFAULT, tiny)
 
 
 def test_a_state_cache_that_is_too_large_is_refused_with_the_largest_that_fits() -> None:
-    said = complaint(replace(DEFAULT, state_cache_gib=100.0), machine(8))
+    said = complaint(replace(DEFAULT, state_cache_gib=100.0, context_length=8192), machine(8))
     assert "the recurrent states of 64 sequences: lower it" in said
     largest = float(said.split("lower it to at most ")[1].split(",")[0])
     deployment = make_deployment(replace(DEFAULT, state_cache_gib=largest, context_length=32), MODEL, machine(8))

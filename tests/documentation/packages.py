@@ -27,11 +27,19 @@ def families() -> str:
     return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows)
 
 
+def models() -> str:
+    """Return the table of models in README.md. Families whose names begin with the same word share a row."""
+    rows: dict[str, list[str]] = {}
+    for module in registry.families():
+        name = _about(f"workers.models.{module}").partition(": ")[0].rstrip(".")
+        word = re.match(r"[A-Za-z]+(-[a-z]+)?", name)
+        rows.setdefault(word[0] if word else name, []).append(name)
+    return table(("models", "families"), ((word, "; ".join(names)) for word, names in rows.items()))
+
+
 def supported() -> str:
-    """Return the table of README.md: what the server reads, and the formats that it makes."""
-    names = [_about(f"workers.models.{name}").partition(": ")[0].rstrip(".") for name in registry.families()]
+    """Return the table of formats in README.md: those that the server reads, and those that it makes."""
     rows = (
-        ("families", "; ".join(names)),
         ("sources", "Hugging Face folder, hub id, GGUF file"),
         (
             "checkpoint formats",

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end><!-- end -->\n)", re.DOTALL)
 PARTS: Mapping[str, Callable[[], str]] = {
     "families": packages.families,
+    "models": packages.models,
     "supported": packages.supported,
     "main options": partial(options.options, "serve", only=options.MAIN),
     "options of serve": partial(options.options, "serve"),

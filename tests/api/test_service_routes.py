@@ -1,3 +1,5 @@
+import dataclasses
+
 import msgspec
 import pytest
 from numaserve.server.app.application import ApiContext, create_app
@@ -111,6 +113,16 @@ def test_model_info_has_the_names_routers_look_for(client: TestClient) -> None:
     assert info["model_path"] == "/models/tiny"
     assert info["is_generation"] is True
     assert info["vocab_size"] == VOCAB
+
+
+def test_model_info_counts_the_token_ids_that_prompts_may_have(engine: FakeEngine) -> None:
+    context = make_context(engine)
+    rows = dataclasses.replace(context.limits, vocab_size=2 * VOCAB)  # a tokenizer may have fewer ids than the model
+    client = TestClient(create_app(dataclasses.replace(context, limits=rows)))
+    last = client.get("/get_model_info").json()["vocab_size"] - 1
+    body = {"model": MODEL, "max_tokens": 1}
+    assert client.post("/v1/completions", json=body | {"prompt": [last]}).status_code == 200
+    assert client.post("/v1/completions", json=body | {"prompt": [last + 1]}).status_code == 400
 
 
 def test_the_cache_is_flushed_only_when_idle(client: TestClient, engine: FakeEngine) -> None:

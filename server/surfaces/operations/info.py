@@ -48,9 +48,8 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/model_info", response_model=ModelInfo, responses=errors())
     @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
     async def model_info() -> Response:
-        """Return the served model, its context length and its vocabulary size."""
-        limits = context.limits
-        sizes = {"max_model_len": limits.context_length, "vocab_size": limits.vocab_size}
+        """Return the served model, its context length and the number of its token ids."""
+        sizes = {"max_model_len": context.limits.context_length, "vocab_size": context.vocab_size}
         return json_response({**_model_names(context), "is_generation": context.embedding_size == 0, **sizes})
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())

@@ -63,7 +63,6 @@ def test_every_family_of_the_server_s_own_is_shown_or_alerted_of() -> None:
         "numaserve_decode_time_seconds",
         "numaserve_requests_resumed",
         "numaserve_resume_pause_seconds",
-        "numaserve_window_pages",
     }
     assert {name for name in own if name not in text} == beside
 

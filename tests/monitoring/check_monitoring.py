@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.support.chat_model import HYBRID, write_model
+from tests.support.chat_model import HYBRID, SLIDING, write_model
 from tests.support.real_server import PATIENCE_S, RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,11 +90,16 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that has scraped a server for a while, which was at work meanwhile."""
+    """One that has scraped two servers for a while. One of them was at work meanwhile."""
     folder = tmp_path_factory.mktemp("prometheus")
-    model = str(write_model(folder, family=HYBRID))  # which has metrics that others lack
-    with RealServer("--tp", "2", "--threads-per-worker", "1", "--kv-cache-gib", "0.125", model=model) as server:
-        prometheus = Prometheus([server.url.removeprefix("http://")], folder)
+    # Both have metrics that others lack: of snapshots and of window pages.
+    hybrid, sliding = (str(write_model(tmp_path_factory.mktemp("models"), family=each)) for each in (HYBRID, SLIDING))
+    options = ("--threads-per-worker", "1", "--kv-cache-gib", "0.125")
+    with (
+        RealServer("--tp", "2", *options, model=hybrid) as server,
+        RealServer("--tp", "1", *options, model=sliding) as idle,
+    ):
+        prometheus = Prometheus([each.url.removeprefix("http://") for each in (server, idle)], folder)
         try:
             _work(server, prometheus)
             yield prometheus
@@ -104,7 +109,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 def _work(server: RealServer, prometheus: Prometheus) -> None:
     """Send requests until there are scrapes before, between and behind some."""
-    while prometheus.values("numaserve_generation_tokens_total") != [0.0]:
+    while prometheus.values("numaserve_generation_tokens_total") != [0.0, 0.0]:
         time.sleep(SCRAPE_S / 4)
     story = "Once upon a time there was a city by the sea. " * 8
     constrained = {"json_schema": json.dumps(NUMBER), "ignore_eos": False}

@@ -15,13 +15,14 @@ ALLOWED = 1.1
 ALLOWED_OF_INT8 = 2  # the last bit of an activation in bf16 decides on a code of 8 bits
 
 
+DENSE = ("llama-untied", "qwen2", "gemma2", "gemma4", "gemma4-keys-only", "granite4-h", "lfm2", "phi3")
 FORMATS = [WeightFormats(each, "bf16") for each in ("int8", "int4", "fp8")]
 FORMATS.append(WeightFormats("int4", "bf16", activations="int8"))
 
 
 @pytest.fixture(
     scope="module",
-    params=["llama-untied", "qwen2", "gemma2", "phi3", *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES],
+    params=[*DENSE, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES],
 )
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return make_subject(request.param, tmp_path_factory.mktemp("model"))

@@ -298,6 +298,9 @@ class Program:
     @property
     def totals(self) -> tuple[int, int, int]:
         """Steps, tokens and nanoseconds of all steps so far."""
+    @property
+    def shape_totals(self) -> tuple[int, int, int, int, int, int]:
+        """Steps, sequences, tokens, rows of logits, pooled sequences, and tokens of divided sequences, so far."""
     @staticmethod
     def partial_rows(pages_per_slot: int) -> int:
         """Return the number of rows of partial attention results that a step needs."""

@@ -312,6 +312,12 @@ void bind_program(nb::module_& m) {
                      const Step::Totals& done = self.step().totals;
                      return std::make_tuple(done.steps, done.tokens, self.native_ns());
                    })
+      .def_prop_ro("shape_totals",
+                   [](Program& self) {
+                     const Step::Totals& done = self.step().totals;
+                     return std::make_tuple(done.steps, done.sequences, done.tokens, done.logit_rows, done.pooled,
+                                            done.divided);
+                   })
       .def_static("partial_rows", &AttentionPlanner::partial_rows, nb::arg("pages_per_slot"))
       .def_prop_ro("kv_memory",
                    [](const Program& self) {

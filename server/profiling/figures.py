@@ -22,7 +22,11 @@ class RankFigures(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class OperationFigures:
     """An operation in an average step. Times are in ms; `share` is the part of the whole step. `of_ceiling` is the best
-    time that the machine allows divided by the actual time; `ceiling` is the limiting resource."""
+    time that the machine allows divided by the actual time; `ceiling` is the limiting resource.
+
+    The bytes of an operation that only moves activations are those of the activations. The bytes of the whole step do
+    not include activations.
+    """
 
     name: str
     format: str
@@ -79,6 +83,7 @@ def _grown(old: RankFigures, new: RankFigures) -> RankFigures:
                 weight_bytes=each.weight_bytes,
                 bytes=each.bytes - was.bytes,
                 flops=each.flops - was.flops,
+                moved_bytes=each.moved_bytes - was.moved_bytes,
             )
         )
     return RankFigures(
@@ -117,7 +122,8 @@ def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) ->
         bytes=sum(each.bytes for each in ran),
         flops=sum(each.flops for each in ran),
     )
-    # At best, reading and computing overlap, within an operation and in the whole step.
+    # At best, reading and computing overlap, within an operation and in the whole step. The whole step has no bound of
+    # moving activations, most of which lie in caches.
     step_bounds = {kind: sum(bound.get(kind, 0.0) for bound in bounds.values()) for kind in ("read", "flops")}
     costs = [_averages(each, figures, bounds[id(each)]) for each in ran]
     costs += [_averages(outside, figures, {}), _averages(whole, figures, step_bounds if ceilings else {})]
@@ -125,16 +131,20 @@ def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) ->
 
 
 def _bounds(operation: OperationProfile, ceilings: Ceilings | None) -> dict[str, float]:
-    """Return the least seconds that reading and computing take."""
+    """Return the least seconds that reading and computing take, and that moving activations takes from memory."""
     if ceilings is None:
         return {}
     peak = ceilings.flops_s.get(operation.format)
-    read = {"read": operation.bytes / ceilings.read_bytes_s} if ceilings.read_bytes_s else {}
-    return read | ({"flops": operation.flops / peak} if peak else {})
+    found = {"flops": operation.flops / peak} if peak else {}
+    if ceilings.read_bytes_s:
+        found["read"] = operation.bytes / ceilings.read_bytes_s
+        found["move"] = operation.moved_bytes / ceilings.read_bytes_s
+    return found
 
 
 def _averages(operation: OperationProfile, figures: RankFigures, bounds: dict[str, float]) -> OperationFigures:
     steps, ns = figures.steps, max(operation.ns, 1)
+    nbytes = operation.bytes + operation.moved_bytes
     ceiling, bound = max(bounds.items(), key=lambda item: item[1], default=(None, 0.0))
     return OperationFigures(
         operation.name,
@@ -143,8 +153,8 @@ def _averages(operation: OperationProfile, figures: RankFigures, bounds: dict[st
         ms=operation.ns / steps / 1e6,
         share=operation.ns / max(figures.native_ns, 1),
         wait_ms=operation.wait_ns / steps / 1e6,
-        mbytes=operation.bytes / steps / 1e6,
-        gb_s=operation.bytes / ns if operation.bytes else None,
+        mbytes=nbytes / steps / 1e6,
+        gb_s=nbytes / ns if nbytes else None,
         mflops=operation.flops / steps / 1e6,
         gflop_s=operation.flops / ns if operation.flops else None,
         of_ceiling=bound * 1e9 / ns if bound else None,

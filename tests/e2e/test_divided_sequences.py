@@ -20,6 +20,7 @@ from tests.support.traffic import Answer, Traffic, one_by_one
 FROM = 150  # tokens: some requests begin below and end above
 FROM_OF_FEW = 60  # so that sequences are divided for draft tokens too: a few times as many
 NEVER = CONTEXT + 1
+QUERY_BYTES = 3 * (64 + 32) * 2  # of a token: 3 heads of a latent and the rotated part of a key, in bf16
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,17 @@ def test_two_ranks_read_half_of_a_divided_sequence_each(model: Path) -> None:
         Traffic(group, scheduler_config()).serve([request])
         new = sum(length + step + 1 - 512 for step in range(steps))
         assert positions(group, "divided_attention") == [256 * steps + new, 256 * steps]
+        assert moved(group, "gather_queries") == [2 * QUERY_BYTES * steps] * 2  # read and written
+
+
+def moved(group: RankGroup, operation: str) -> list[int]:
+    """Bytes that each rank has moved in an operation, of one layer."""
+    return [
+        each.moved_bytes * profile.steps // each.calls
+        for profile in group.profile()
+        for each in profile.operations
+        if each.name == operation
+    ]
 
 
 def amounts(group: RankGroup) -> tuple[int, int]:

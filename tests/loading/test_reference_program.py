@@ -302,11 +302,13 @@ def test_a_step_of_nothing_costs_nothing(part: Part, team: Team) -> None:
 
 
 def test_what_steps_cost_is_told_as_native_code_tells_it(part: Part, team: Team) -> None:
-    told = []
+    told, shapes = [], []
     for program in programs(part, team):
         answers(program)
         told.append([(name, format, nbytes, flops) for name, format, _, _, _, nbytes, flops in program.profile()])
         assert program.totals[:2] == (4, 48 + 24 + 1 + 24 + 1 + 2)
+        shapes.append(program.shape_totals)
+    assert shapes[0] == shapes[1]
     counted = [[row for row in each if row[2:] != (0, 0)] for each in told]
     assert counted[0] == counted[1]
     assert [row[0] for row in told[0]] == [row[0] for row in told[1]]
@@ -329,8 +331,10 @@ def pooling(b: ProgramBuilder, team: Team) -> list[AnyProgram]:
 def test_the_last_tokens_of_some_sequences_are_pooled(part: Part, team: Team) -> None:
     first, second = np.random.default_rng(0).integers(0, VOCAB, (2, 30)).tolist()
     rows: list[Row] = [(0, 0, first, END_POOL, ()), (1, 0, [3], 0, ()), (2, 0, second, END_POOL, ())]
-    native, exact = (embeddings(program, rows) for program in pooling(pooled(part), team))
+    programs = pooling(pooled(part), team)
+    native, exact = (embeddings(program, rows) for program in programs)
     assert [*native] == [*exact] == [0, 2]
+    assert [program.shape_totals for program in programs] == [(1, 3, 61, 0, 2, 0)] * 2
     for index, values in exact.items():
         assert native[index].shape == (HIDDEN,)
         assert np.linalg.norm(native[index] - values) < 0.02 * np.linalg.norm(values)

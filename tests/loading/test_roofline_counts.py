@@ -181,6 +181,17 @@ def counted(operations: Sequence[OperationCost], steps: Sequence[list[tuple[int,
     return {key: value for key, value in found.items() if value != (0, 0)}
 
 
+@pytest.mark.parametrize("model", [{}, DENSE["gemma2"], HYBRID, MOE, LATENT])
+def test_every_node_reads_weights_or_states_or_moves_rows(model: dict[str, Any], tmp_path: Path) -> None:
+    config = config_of(tmp_path, model)
+    program = zero_program(config, [1], 0)
+    read = native_counts(program, STEPS).keys()
+    totals, operations = program.shape_totals, operations_of(config, [1], 0)
+    moved = {(each.name, each.computes) for each in operations if each.moves.of(totals)}
+    assert {(name, format) for name, format, *_ in program.profile()} == read | moved
+    assert program.shape_totals == (3, 5, 200, 4, 0, 0)
+
+
 @pytest.mark.parametrize("kv", ["bf16", "int8"])
 @pytest.mark.parametrize("family", DENSE)
 def test_a_dense_model_is_counted_as_the_program_counts_it(family: str, kv: KvCacheDtype, tmp_path: Path) -> None:

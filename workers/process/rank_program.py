@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
 from numaserve.kernels import Program
 from numaserve.workers.interface.protocol import PAGE_SIZE, Launch, OperationProfile
 from numaserve.workers.layers.partition import RankPart
@@ -89,12 +91,18 @@ class RankProgram:
         self._setup = ProgramSetup(model.shape(held.part), limits, ranks, launch.settings)
         builder = ProgramBuilder(self._setup)
         model.forward(builder, held.part)
-        self.terms = merged_terms(builder.costs())
+        costs = builder.costs()
+        self.terms, self._moves = merged_terms(costs), [(cost.name, cost.computes, cost.moves) for cost in costs]
         self.program, self.outside = _build(builder, held, node)
 
     def operations(self) -> list[OperationProfile]:
         """Return the cost of the Program's operations since load."""
-        return by_operation(self.program.totals[0], self.program.profile())
+        steps, *_ = totals = self.program.shape_totals
+        found = by_operation(steps, self.program.profile())
+        moved = Counter[tuple[str, str]]()
+        for name, computes, moves in self._moves:
+            moved[name, computes] += moves.of(totals)
+        return [replace(each, moved_bytes=moved[each.name, each.format]) for each in found]
 
     def kv_populations(self) -> list[Population]:
         """Return the tasks that touch the KV cache's memory ahead of its use, one for each page table."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 from numaserve.workers.interface.protocol import PAGE_SIZE, OperationTerms
@@ -72,10 +72,29 @@ class Amount:
     meetings: int = 0  # how often the ranks wait for each other
 
 
+class RowBytes(NamedTuple):
+    """The bytes that an operation of rows reads and writes, as data: in each step, and for each sequence, token, row of
+    logits, pooled sequence, and token of a sequence that the ranks divide."""
+
+    step: int = 0
+    sequence: int = 0
+    token: int = 0
+    logit_row: int = 0
+    pooled: int = 0
+    divided: int = 0
+
+    def of(self, totals: Iterable[int]) -> int:
+        """Return the bytes of some steps, from the numbers of all these, in the same order."""
+        return sum(nbytes * count for nbytes, count in zip(self, totals, strict=True))
+
+
+NO_ROWS = RowBytes()
+
+
 @dataclass(frozen=True)
 class OperationCost:
     """The cost of an operation. `weights` is their format ("int4/32"), `computes` that of what is multiplied. `terms`:
-    bytes and flops of `amount` as data, for those that have some."""
+    bytes and flops of `amount` as data, for those that have some. `moves`: the bytes that it touches, as data."""
 
     name: str
     kind: Kind
@@ -83,6 +102,7 @@ class OperationCost:
     weights: str = "bf16"
     computes: str = "bf16"
     terms: OperationTerms | None = None
+    moves: RowBytes = NO_ROWS
 
 
 def merged_terms(costs: Iterable[OperationCost]) -> list[OperationTerms]:
@@ -106,7 +126,8 @@ def of_logit_rows(cost: OperationCost) -> OperationCost:
     def amount(step: StepWork) -> Amount:
         return cost.amount(step.narrowed()) if step.logit_rows else Amount()
 
-    return dataclasses.replace(cost, amount=amount, terms=terms)
+    moves = cost.moves._replace(token=0, logit_row=cost.moves.token + cost.moves.logit_row)
+    return dataclasses.replace(cost, amount=amount, terms=terms, moves=moves)
 
 
 def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost:
@@ -116,7 +137,7 @@ def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost
         rows = step.rows(logits)
         return Amount(rows=rows, touched=rows * row_bytes, pieces=rows)
 
-    return OperationCost(name, "rows", amount)
+    return OperationCost(name, "rows", amount, moves=_moves(row_bytes, logits))
 
 
 def of_columns(name: str, columns: int, row_bytes: int, *, repeated: int = 0, logits: bool = False) -> OperationCost:
@@ -127,7 +148,7 @@ def of_columns(name: str, columns: int, row_bytes: int, *, repeated: int = 0, lo
         pieces = column_pieces(rows, columns)
         return Amount(rows=rows, touched=rows * row_bytes, pieces=pieces, repeated=rows * repeated)
 
-    return OperationCost(name, "rows", amount)
+    return OperationCost(name, "rows", amount, moves=_moves(row_bytes, logits))
 
 
 def of_runs(name: str, heads: int, row_bytes: int) -> OperationCost:
@@ -137,7 +158,11 @@ def of_runs(name: str, heads: int, row_bytes: int) -> OperationCost:
         pieces = heads * sum(-(-count // PAGE_SIZE) for _, count in step.sequences)
         return Amount(rows=step.tokens, touched=step.tokens * row_bytes, pieces=pieces)
 
-    return OperationCost(name, "rows", amount)
+    return OperationCost(name, "rows", amount, moves=RowBytes(token=row_bytes))
+
+
+def _moves(row_bytes: int, logits: bool) -> RowBytes:
+    return RowBytes(logit_row=row_bytes) if logits else RowBytes(token=row_bytes)
 
 
 def column_pieces(rows: int, columns: int) -> float:

@@ -191,6 +191,8 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   totals.sequences += static_cast<int64_t>(plan.size());
   totals.logit_steps += !logit_rows.empty();
   totals.logit_rows += static_cast<int64_t>(logit_rows.size());
+  totals.pooled += static_cast<int64_t>(pooled_rows.size());
+  totals.divided += static_cast<int64_t>(divided.rows.size());
 }
 
 void Step::divide_last() {

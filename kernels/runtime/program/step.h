@@ -113,6 +113,8 @@ class Step {
   struct Totals {
     int64_t steps = 0, tokens = 0, sequences = 0;
     int64_t logit_steps = 0, logit_rows = 0;  // a step without rows of logits does not read the output head
+    int64_t pooled = 0;                       // sequences
+    int64_t divided = 0;                      // tokens of sequences whose latents the ranks divide
   } totals;
 
  private:

@@ -13,9 +13,9 @@ CEILINGS = Ceilings("amx", 4, read_bytes_s=1e9, flops_s={"bf16": 1e9, "int8": 2e
 
 
 def figures(steps: int, *, rank: int = 0, ceilings: Ceilings | None = None) -> RankFigures:
-    """10 ms a step: 4 ms bound by reading, 3 ms by computing, 2 ms of which 1.5 are waiting, and 1 ms between."""
+    """10 ms a step: 4 ms bound by reading, 3 by computing, 2 ms of moving rows, 1.5 of them waiting, 1 ms between."""
     operations = [
-        OperationProfile("reduce", "bf16", 2 * steps, 2 * MS * steps, 1_500_000 * steps, 0, 0, 0),
+        OperationProfile("reduce", "bf16", 2 * steps, 2 * MS * steps, 1_500_000 * steps, 0, 0, 0, 500_000 * steps),
         OperationProfile("linear", "int8", 2 * steps, 4 * MS * steps, 0, 7, 2_000_000 * steps, 1_000_000 * steps),
         OperationProfile("attention", "bf16", steps, 3 * MS * steps, 0, 0, 1_000_000 * steps, 1_500_000 * steps),
         OperationProfile("unused", "bf16", steps, 0, 0, 0, 0, 0),
@@ -53,8 +53,10 @@ def test_an_operation_is_measured_by_what_bounds_it_and_by_the_peak_of_its_forma
     found = costs()
     assert (found["linear"].ceiling, found["linear"].of_ceiling) == ("read", pytest.approx(0.5))
     assert (found["attention"].ceiling, found["attention"].of_ceiling) == ("flops", pytest.approx(0.5))
-    assert found["reduce"].ceiling is None
-    # 3 MB at 1 GB/s; computing takes 0.5 ms of int8 and 1.5 ms of bf16.
+    assert (found["reduce"].ceiling, found["reduce"].of_ceiling) == ("move", pytest.approx(0.25))
+    assert (found["reduce"].mbytes, found["reduce"].gb_s) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert found["(between operations)"].ceiling is None
+    # 3 MB at 1 GB/s, without the rows that are moved; computing takes 0.5 ms of int8 and 1.5 ms of bf16.
     assert (found["whole step"].ceiling, found["whole step"].of_ceiling) == ("read", pytest.approx(0.3))
     assert (found["linear"].gb_s, found["linear"].gflop_s) == (pytest.approx(0.5), pytest.approx(0.25))
 
@@ -86,7 +88,7 @@ def test_the_table_has_a_row_for_each_operation_and_a_line_for_each_other_rank()
     lines = [line.split() for line in captured.get().splitlines() if line.strip()]
     assert lines[0][:6] == ["decode,", "rank", "0:", "4", "steps", "of"]
     assert ["linear", "int8", "2", "4.000", "40.0%", "2", "0.5", "0.001", "0.2", "50.0%", "read"] in lines
-    assert ["reduce", "2", "2.000", "20.0%", "1.500"] in lines
+    assert ["reduce", "2", "2.000", "20.0%", "1.500", "0.5", "0.2", "25.0%", "move"] in lines
     assert ["whole", "step", "5", "10.000", "100.0%", "1.500", "3", "0.3", "0.0025", "0.2", "30.0%", "read"] in lines
     assert "rank 1: 10 ms per step, including 1.500 ms (15.0%) of waiting for other ranks" in captured.get()
     assert "reads 1 GB/s, bf16 0.001 TFLOP/s, int8 0.002 TFLOP/s" in captured.get()

@@ -67,7 +67,7 @@ def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
     walk = _Walk(program, case)
     outputs = heads.values * heads.value_dim
     nbytes_of = {
-        "causal_conv": conv_bytes(heads.convolved, _TAPS, case.sequences, tokens),
+        "causal_conv": conv_bytes(heads.convolved, _TAPS).of((1, case.sequences, tokens, 0, 0, 0)),
         "gated_head_norm": outputs * (2 * FP32 + BF16) * tokens,
         "multiply": 3 * outputs * FP32 * tokens,
     }

@@ -25,8 +25,9 @@ class OperationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ns: int  # including the barrier that ends the operation
     wait_ns: int  # of `ns`, waiting for other ranks, because of imbalance or for their data
     weight_bytes: int  # size of the weights that the operations use
-    bytes: int  # least bytes of weights and KV cache to read; activations are not counted
+    bytes: int  # least bytes of weights and KV cache to read
     flops: int  # multiplies and adds of matrix products and attention
+    moved_bytes: int = 0  # activations that an operation without weights reads and writes; caches may hold them
 
 
 class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Buffer, Logits, Partial, Residual, Tensor
-from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, column_pieces
+from numaserve.workers.program.cost import FP32, Amount, OperationCost, RowBytes, StepWork, column_pieces
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -37,23 +37,25 @@ class Reduce(Operation):
         """Every rank fetches what the others have of all rows, or sums a share of them and fetches the sums."""
         world, lanes, cols = program.ranks.world, program.ranks.lanes, self.residual.cols
         others, passes = world - 1, 2 if self.post_norm else 1
+        row_bytes = self.partial.ld * FP32
+        moves = RowBytes(token=row_bytes * (2 * passes + 1))
 
         def amount(step: StepWork) -> Amount:
-            nbytes = step.tokens * self.partial.ld * FP32
+            nbytes = step.tokens * row_bytes
             fetched: float = nbytes * others
             meetings = min(others, 1)
             if world > 2 and nbytes > _ONE_SHOT_BYTES and step.tokens >= world * lanes:
                 fetched, meetings = 2 * nbytes * others / world, 2
             return Amount(
                 rows=step.tokens,
-                touched=nbytes * (2 * passes + 1),
+                touched=moves.token * step.tokens,
                 pieces=column_pieces(step.tokens, cols),
                 repeated=nbytes * (passes - 1),
                 fetched=fetched,
                 meetings=meetings,
             )
 
-        return [OperationCost("add_all_reduce", "exchange", amount)]
+        return [OperationCost("add_all_reduce", "exchange", amount, moves=moves)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +76,15 @@ class DividedNorm(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read twice and written once; the others' sums are fetched."""
-        row_bytes = sum(weight.size for weight in self.weights) * FP32
+        moves = RowBytes(token=3 * sum(weight.size for weight in self.weights) * FP32)
         others = program.ranks.world - 1
 
         def amount(step: StepWork) -> Amount:
             rows = step.tokens
             fetched = rows * len(self.weights) * FP32 * others
-            return Amount(
-                rows=rows, touched=3 * rows * row_bytes, pieces=rows, fetched=fetched, meetings=min(others, 1)
-            )
+            return Amount(rows=rows, touched=moves.token * rows, pieces=rows, fetched=fetched, meetings=min(others, 1))
 
-        return [OperationCost("divided_norm", "exchange", amount)]
+        return [OperationCost("divided_norm", "exchange", amount, moves=moves)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,4 +108,5 @@ class Sample(Operation):
             fetched = rows * (row - own)
             return Amount(rows=rows, touched=rows * row, pieces=rows, fetched=fetched, meetings=2 if others else 0)
 
-        return [OperationCost("sample", "sample", amount)]
+        moves = RowBytes(logit_row=0 if program.ranks.rank else row)
+        return [OperationCost("sample", "sample", amount, moves=moves)]

@@ -10,6 +10,7 @@ from numaserve.workers.program.cost import (
     FP32,
     Amount,
     OperationCost,
+    RowBytes,
     StepWork,
     kv_bytes_per_token,
     of_runs,
@@ -64,7 +65,7 @@ class GatherColumns(Operation):
             fetched = rows * row * (world - 1) / world
             return Amount(rows=rows, touched=2 * rows * row, pieces=rows * world, fetched=fetched, meetings=1)
 
-        return [OperationCost("gather_columns", "exchange", amount)]
+        return [OperationCost("gather_columns", "exchange", amount, moves=RowBytes(token=2 * row))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class GatherQueries(Operation):
             fetched = rows * row * (world - 1) / world
             return Amount(rows=rows, touched=2 * rows * row, pieces=rows, fetched=fetched, meetings=min(rows, 1))
 
-        return [OperationCost("gather_queries", "exchange", amount)]
+        return [OperationCost("gather_queries", "exchange", amount, moves=RowBytes(divided=2 * row))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +121,14 @@ class DividedAttention(Operation):
             pairs = part_of(end + 1 for start, count in found.sequences for end in range(start, start + count))
             return Amount(position * positions, pair * pairs, found.tokens / max(len(found.sequences), 1))
 
+        row = heads.query * heads.value_dim * FP32 * (ranks.world - 1)
+
         def exchange(step: StepWork) -> Amount:
             rows = divided(step).tokens
-            others = rows * heads.query * heads.value_dim * FP32 * (ranks.world - 1)
+            others = rows * row
             return Amount(rows=rows, touched=2 * others, pieces=rows, fetched=others, meetings=min(rows, 1))
 
         return [
             OperationCost("divided_attention", "latent", amount, weights=dtype),
-            OperationCost("divided_attention", "exchange", exchange),
+            OperationCost("divided_attention", "exchange", exchange, moves=RowBytes(divided=2 * row)),
         ]

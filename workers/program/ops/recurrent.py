@@ -7,7 +7,16 @@ from typing import Literal
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.caches import CacheIndex, DeltaHeads
-from numaserve.workers.program.cost import BF16, FP32, Amount, OperationCost, StepWork, column_pieces, of_columns
+from numaserve.workers.program.cost import (
+    BF16,
+    FP32,
+    Amount,
+    OperationCost,
+    RowBytes,
+    StepWork,
+    column_pieces,
+    of_columns,
+)
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -33,17 +42,19 @@ class CausalConv(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Each core has columns of all rows."""
+        moves = conv_bytes(self.out.cols, self.taps)
 
         def amount(step: StepWork) -> Amount:
-            touched = conv_bytes(self.out.cols, self.taps, len(step.sequences), step.tokens)
+            touched = moves.step + moves.sequence * len(step.sequences) + moves.token * step.tokens
             return Amount(rows=step.tokens, touched=touched, pieces=column_pieces(1, self.out.cols))
 
-        return [OperationCost("causal_conv", "rows", amount)]
+        return [OperationCost("causal_conv", "rows", amount, moves=moves)]
 
 
-def conv_bytes(columns: int, taps: int, sequences: int, tokens: int) -> int:
-    """Return the bytes that a convolution reads and writes in a step: weights, states of sequences, rows."""
-    return (taps + 2 * (taps - 1) * sequences + 2 * tokens) * columns * FP32
+def conv_bytes(columns: int, taps: int) -> RowBytes:
+    """Return the bytes that a convolution reads and writes: weights, states of sequences, rows."""
+    column = columns * FP32
+    return RowBytes(step=taps * column, sequence=2 * (taps - 1) * column, token=2 * column)
 
 
 @dataclass(frozen=True, kw_only=True)

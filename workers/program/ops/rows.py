@@ -11,6 +11,7 @@ from numaserve.workers.program.cost import (
     INT8,
     Amount,
     OperationCost,
+    RowBytes,
     StepWork,
     column_pieces,
     of_columns,
@@ -152,4 +153,4 @@ class Pool(Operation):
             nbytes = rows * columns * FP32
             return Amount(rows=rows, touched=2 * nbytes, pieces=column_pieces(rows, columns), repeated=nbytes)
 
-        return [OperationCost("pool", "rows", amount)]
+        return [OperationCost("pool", "rows", amount, moves=RowBytes(pooled=2 * columns * FP32))]

@@ -1,5 +1,6 @@
 """A program as the worker drives it, run by the reference."""
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -53,7 +54,8 @@ class ReferenceProgram:
         self._ranks = ranks or alone()
         self.outside = outside_rows(self._operations, lambda buffer, dtype: np.zeros((buffer.rows, buffer.cols), dtype))
         self._slots = SlotTable(setup.limits, setup.shape.vocab_bounds[-1])
-        self._totals = (0, 0, 0)
+        self._took = 0  # nanoseconds
+        self._shape_totals: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
         self._costs = [operation.cost(setup) for operation in self._operations]
         self._profile = [[0, 0, 0] for _ in self._operations]  # nanoseconds, bytes, operations
         self._last_uses = _last_uses(self._operations)
@@ -112,8 +114,8 @@ class ReferenceProgram:
         self.late_sequences = run.late
         self.pooled = run.pooled
         took = time.monotonic_ns() - begin
-        steps, total_tokens, ns = self._totals
-        self._totals = (steps + 1, total_tokens + len(step.tokens), ns + took)
+        self._took += took
+        self._shape_totals = tuple(map(operator.add, self._shape_totals, step.shape))
         found = zip(step.logit_rows, run.sampled, strict=True) if run.sampled else ()
         rows = [(row.sequence.index, _told(chosen), _told(target), named) for row, (chosen, target, named) in found]
         return rows, took, 0, masks.waited_ns
@@ -126,7 +128,12 @@ class ReferenceProgram:
     @property
     def totals(self) -> tuple[int, int, int]:
         """Steps, tokens and nanoseconds of all steps so far, but for those of nothing."""
-        return self._totals
+        return self._shape_totals[0], self._shape_totals[2], self._took
+
+    @property
+    def shape_totals(self) -> tuple[int, ...]:
+        """The sums over these steps that the native Program has."""
+        return self._shape_totals
 
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
         """The row that the native Program has for each node; waiting for other ranks is not shown separately."""

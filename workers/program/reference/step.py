@@ -75,6 +75,12 @@ class Step:
         return StepWork([(each.start, each.count) for each in self.sequences], len(self.logit_rows), len(self.pooled))
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The numbers that `shape_totals` of a Program sums up."""
+        rows, pooled, divided = len(self.logit_rows), len(self.pooled), len(self.divided_rows)
+        return 1, len(self.sequences), len(self.tokens), rows, pooled, divided
+
+    @property
     def whole(self) -> list[SequenceRows]:
         """The sequences that every rank attends to for its own heads."""
         return [each for each in self.sequences if each not in self.divided]

@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields
 import pytest
 from numaserve.workers.program.buffers import Buffer, Tensor
 from numaserve.workers.program.caches import CacheKind, Heads
-from numaserve.workers.program.cost import Amount, StepWork
+from numaserve.workers.program.cost import Amount, StepWork, parted
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.ops.products import Linear
-from numaserve.workers.program.ops.rows import Keep
+from numaserve.workers.program.ops.rows import Given, Keep
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.recording.experts import ExpertMatrices, Router
 from numaserve.workers.program.setup import RankShape
@@ -33,6 +33,7 @@ from tests.support.recorded_programs import (
 PROGRAMS = all_programs() | all_programs(Part(2))
 PROGRAMS |= {f"predicting, {part.world}": predicting(part) for part in (Part(), Part(2))}
 STEP = StepWork([(10, 3), (40, 1)], 2)  # four new tokens
+FAR = StepWork([(10, 3), (100_000, 2)], 2, pooled=1)  # the second sequence is one that ranks divide
 
 
 def kinds(of: type[Operation] = Operation) -> Iterator[type[Operation]]:
@@ -120,6 +121,25 @@ def test_experts_of_two_formats_are_refused() -> None:
 def amounts(b: ProgramBuilder, name: str) -> list[Amount]:
     costs = [cost for each in b.fused() for cost in each.cost(b.setup)]
     return [cost.amount(STEP) for cost in costs if cost.name == name]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_operation_reads_weights_or_states_or_moves_rows(name: str) -> None:
+    b = PROGRAMS[name]
+    for operation in recorded(b):
+        costs = operation.cost(b.setup)
+        counted = [cost for cost in costs if cost.amount(FAR).nbytes or any(cost.moves)]
+        assert counted == costs
+        assert bool(costs) != isinstance(operation, Given | Keep)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_rows_that_operations_move_are_the_ones_that_take_their_time(name: str) -> None:
+    b = PROGRAMS[name]
+    divided, _ = parted(FAR, b.setup.context_parallel)
+    totals = 1, len(FAR.sequences), FAR.tokens, FAR.logit_rows, FAR.pooled, divided.tokens
+    for cost in b.costs():
+        assert cost.moves.of(totals) == cost.amount(FAR).touched, cost.name
 
 
 def test_a_product_reads_its_weights_once_for_all_rows() -> None:

@@ -1,4 +1,4 @@
-// Stress of the whole Program: random traffic on 1 to 3 ranks, against the same requests one by one.
+// Stress of the whole Program: random traffic on 1 to 3 ranks, with draft tokens, against the same requests one by one.
 //
 //   program_stress ISA REQUESTS SEED
 //
@@ -12,8 +12,7 @@
 #include <cstdlib>
 
 #include "kernels/cpu_features.h"
-#include "tests/kernels/random_traffic.h"
-#include "tests/kernels/rank_threads.h"
+#include "tests/kernels/played_traffic.h"
 
 namespace numaserve::testing {
 namespace {
@@ -32,7 +31,8 @@ std::vector<Model> models(const KernelTable& table) {
                               .pages_per_slot = pages_per_slot,
                               .num_pages = 2 * pages_per_slot + 3,
                               .vocabulary = shape.vocabulary,
-                              .num_snapshots = 3},
+                              .num_snapshots = 3,
+                              .max_drafts = 4},
                    .threads = std::move(threads),
                    .table = &table,
                    .kv_dtype = kv_dtype,
@@ -164,6 +164,20 @@ std::vector<Model> models(const KernelTable& table) {
        .divided_norms = true,
        .pools = true},
       {3, 2}, 64, 20, WeightFormat::kInt8);
+  // Last layers that work on the rows of logits alone, over a window table and over whole pages.
+  add({.q_heads = 4,
+       .kv_heads = 2,
+       .head_dim = 24,
+       .hidden = 72,
+       .intermediate = 100,
+       .vocabulary = 131,
+       .layers = 4,
+       .window = 40,
+       .window_pages = 21,
+       .extras = true,
+       .narrows = true,
+       .experts = 3},
+      {2, 3}, 64, 20);
   // Nothing but pooling, as a model that embeds.
   add({.q_heads = 4,
        .kv_heads = 2,
@@ -214,30 +228,6 @@ std::vector<Model> models(const KernelTable& table) {
   add({.q_heads = 2, .kv_heads = 1, .head_dim = 16, .hidden = 2112, .intermediate = 64, .vocabulary = 40, .layers = 1},
       {3}, 20, 10);
   return all;
-}
-
-using Outcomes = std::map<int, Outcome>;
-
-std::vector<Outcomes> play(const Model& model, int requests, uint64_t seed, bool calm) {
-  std::vector<Outcomes> outcomes(static_cast<size_t>(model.world()));
-  on_all_ranks(model, [&](RankProgram& rank, ring::Ring*) {
-    outcomes[static_cast<size_t>(rank.rank())] = Traffic(rank, seed, calm).play(requests);
-  });
-  return outcomes;
-}
-
-int differences(const Model& model, int requests, uint64_t seed) {
-  const std::vector<Outcomes> wild = play(model, requests, seed, false);
-  Model alone = model;  // without a window table, which changes no bit
-  alone.threads.assign(alone.threads.size(), 1);
-  alone.shape.window_pages = 0;
-  const Outcomes calm = play(alone, requests, seed, true).front();
-  int wrong = 0;
-  for (const auto& [number, expected] : calm) {
-    wrong += wild.front().at(number) != expected;
-    for (const Outcomes& rank : wild) wrong += !rank.at(number).on_every_rank(expected);
-  }
-  return wrong;
 }
 
 constexpr int kInterruptions = 5;

@@ -31,6 +31,7 @@ struct Shape {
   bool extras = false;         // biases, q and k norms, norms after the sums
   bool divided_norms = false;  // norms over all heads of queries and of keys
   bool plain_inputs = false;   // products read the residual stream, not its norm
+  bool narrows = false;        // two more layers work on the rows of logits alone
   int32_t experts = 0;         // of the odd layers, two for each token and a shared one; 0: none
   // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
   int32_t value_dim = 0;
@@ -178,6 +179,7 @@ class RandomNodes {
     const DeltaHeads heads = delta_heads();
     return {{.slot_bytes = conv_state_bytes(heads) + round_up(heads.state_bytes(), kLineBytes),
              .page_bytes = 0,
+             .draft_bytes = draft_offset(heads) + round_up(heads.replayed() * int64_t{sizeof(float)}, kLineBytes),
              .layers = (shape_.layers + 1) / 2}};
   }
 
@@ -267,6 +269,9 @@ class RandomNodes {
     node->post_norm = assign ? nullptr : extra(shape_.hidden, 1.0f);
     node->eps = 1e-5f;
     program_.add(std::move(node));
+    return normed(residual);
+  }
+  Place normed(Place residual) {
     const Place out = rows(shape_.hidden, sizeof(bf16));
     const float* weight = shape_.plain_inputs ? nullptr : vector(shape_.hidden, 1.0f).data();
     program_.add(std::make_unique<NormNode>(residual, weight, shape_.hidden, out, 1e-5f));

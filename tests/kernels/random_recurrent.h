@@ -50,7 +50,9 @@ class RecurrentNodes : public RandomNodes {
     delta->skip = padded_vector(chosen(shape_.delta_values, 1, 0.0f, {values}));
     delta->least_step = 0.1f;
     delta->most_step = 2.0f;
+    const DeltaNode& rule = *delta;
     program_.add(std::move(delta));
+    program_.add(std::make_unique<KeepDraftsNode>(rule));
     const Place gate{
         .offset = qkvz.offset + own.convolved() * static_cast<int64_t>(sizeof(float)), .ld = qkvz.ld, .collective = -1};
     const Place out = shape_.spaces ? gated_and_normed(made, gate, {values.begin * value_dim, values.end * value_dim})

@@ -1,5 +1,5 @@
-// Random requests, played on a rank's Program as a scheduler would: chunks of prompts mixed with decode tokens,
-// retractions, pages given to one sequence after another.
+// Random requests, played on a rank's Program as a scheduler would: chunks of prompts mixed with decode tokens, draft
+// tokens, retractions, pages given to one sequence after another.
 //
 // Every rank plays the same traffic by itself: all it takes is the seed and the tokens that every rank gets to know.
 #pragma once
@@ -9,74 +9,18 @@
 
 #include "tests/kernels/random_masks.h"
 #include "tests/kernels/random_pages.h"
+#include "tests/kernels/random_requests.h"
 #include "tests/kernels/random_snapshots.h"
 
 namespace numaserve::testing {
 
-struct Request {
-  std::vector<int32_t> prompt;
-  int64_t max_new = 1;
-  bool pooled = false, prompt_logprobs = false;
-  SlotSettings settings{};
-};
-
-inline int64_t pick(std::mt19937_64& random, int64_t low, int64_t high) {
-  return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
-}
-
-inline Request make_request(const Model& model, uint64_t seed, int number) {
-  std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(number));
-  const auto any_token = [&] { return static_cast<int32_t>(pick(random, 0, model.limits.vocabulary - 1)); };
-  const auto one_in = [&](uint64_t n) { return random() % n == 0; };
-  Request request;
-  request.max_new = pick(random, 1, 12);
-  const int64_t longest = model.context() - request.max_new;
-  request.prompt.resize(static_cast<size_t>(pick(random, 1, one_in(3) ? longest : std::min<int64_t>(longest, 40))));
-  for (int32_t& token : request.prompt) token = any_token();
-  request.prompt_logprobs = one_in(4);
-  SlotSettings& s = request.settings;
-  s = {.temperature = one_in(2) ? 0.0f : 1.3f,
-       .top_p = one_in(3) ? 0.8f : 1.0f,
-       .min_p = one_in(3) ? 0.05f : 0.0f,
-       .top_k = one_in(3) ? 5 : 0,
-       .repetition_penalty = 1.0f,
-       .presence_penalty = 0.0f,
-       .frequency_penalty = 0.0f,
-       .seed = random(),
-       .num_logprobs = static_cast<int32_t>(pick(random, 0, 20)),
-       .min_position = 0,
-       .bias_ids = {},
-       .bias_values = {},
-       .suppress = {},
-       .masked = false,
-       .token_ids_logprob = one_in(3) ? std::vector{any_token(), any_token()} : std::vector<int32_t>{},
-       .penalties = one_in(3),
-       .prompt_history = {},
-       .output_history = {}};
-  if (s.penalties) s.repetition_penalty = 1.2f, s.presence_penalty = 0.5f, s.frequency_penalty = 0.25f;
-  if (one_in(3)) s.bias_ids = {any_token()}, s.bias_values = {1.5f};
-  if (one_in(3)) s.suppress = {any_token()}, s.min_position = static_cast<int32_t>(request.prompt.size()) + 3;
-  s.masked = one_in(2);
-  request.pooled = model.shape.pools && (!model.shape.samples || one_in(3));
-  if (request.pooled) request.prompt_logprobs = false;
-  return request;
-}
-
-// The outcome of a request: the same on every rank, but for what rank 0 alone knows.
-struct Outcome {
-  std::vector<int32_t> tokens;
-  std::vector<float> pooled;
-  std::vector<float> logprobs, prompt_logprobs;  // on rank 0
-  std::vector<bool> dropped, late;               // on rank 0
-  bool operator==(const Outcome&) const = default;
-  bool on_every_rank(const Outcome& other) const { return tokens == other.tokens && pooled == other.pooled; }
-};
-
 class Traffic {
  public:
-  // With `calm` one request runs after the other, in the longest chunks there can be, and is never retracted.
-  Traffic(RankProgram& rank, uint64_t seed, bool calm)
+  // With `calm` one request runs after the other, in the longest chunks there can be, and is never retracted. Draft
+  // tokens are right where `expected` has the request.
+  Traffic(RankProgram& rank, uint64_t seed, bool calm, const std::map<int, Outcome>& expected = {})
       : rank_(rank),
+        expected_(expected),
         limits_(rank.model().limits),
         seed_(seed),
         random_(seed),
@@ -92,6 +36,9 @@ class Traffic {
     while (static_cast<int>(outcomes_.size()) < count || busy()) step(count);
     return outcomes_;
   }
+
+  int64_t drafted() const { return drafted_; }
+  int64_t accepted() const { return accepted_; }
 
   // Plays steps until one throws, or `count` of them; new requests never end.
   void play_steps(int64_t count = std::numeric_limits<int64_t>::max()) {
@@ -211,6 +158,29 @@ class Traffic {
     if (sample && running.request.settings.masked) batch.masked.push_back(masked_row(slot));
     batch.rows += targets + sample;
     running.computed += count;
+    if (sample && targets == 0 && !from_previous) add_drafts(running, std::min(rows_left, limits_.max_drafts), batch);
+  }
+
+  // Adds draft tokens to the part of the sequence that was planned last: at most `most`, and none that needs a page or
+  // follows the request's last token. Masked rows have none, as each would need a mask of its own.
+  void add_drafts(const Running& running, int64_t most, Batch& batch) {
+    const std::vector<int32_t>& sampled = outcomes_[running.number].tokens;
+    const auto paged = static_cast<int64_t>(running.pages.front().pages.size()) * kPageTokens;
+    most = std::min({most, limits_.max_tokens - planned_tokens(batch), rank_.model().context() - running.computed,
+                     paged - running.computed, running.request.max_new - static_cast<int64_t>(sampled.size()) - 1});
+    if (calm_ || most <= 0 || running.request.settings.masked) return;
+    const int64_t count = pick(random_, 0, most);
+    const auto found = expected_.find(running.number);
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t at = sampled.size() + static_cast<size_t>(i);
+      const bool known = found != expected_.end() && at < found->second.tokens.size() && !coin(4);
+      batch.tokens.push_back(known ? found->second.tokens[at]
+                                   : static_cast<int32_t>(pick(random_, 0, limits_.vocabulary - 1)));
+    }
+    batch.plan.back().count += static_cast<int32_t>(count);
+    batch.plan.back().drafts = static_cast<int32_t>(count);
+    batch.rows += count;
+    drafted_ += count;
   }
 
   static int64_t planned_tokens(const Batch& batch) {
@@ -226,6 +196,11 @@ class Traffic {
     if (row.target >= 0 && rank_.rank() == 0) result.prompt_logprobs.push_back(outcome.targets[index].logprob);
     if (!row.sample) return;
     const int32_t token = outcome.sampled[index].token;
+    if (row.behind > 0) {
+      if (token < 0) return;  // a draft token before it was rejected
+      ++running.computed;
+      ++accepted_;
+    }
     if (token < 0 || token >= limits_.vocabulary) throw std::logic_error("a token outside the vocabulary");
     if (running.request.settings.masked) {
       const MaskedRow masked = masked_row(batch.slots[static_cast<size_t>(row.sequence)]);
@@ -267,6 +242,7 @@ class Traffic {
   }
 
   RankProgram& rank_;
+  const std::map<int, Outcome> expected_;
   const Limits& limits_;
   uint64_t seed_;
   std::mt19937_64 random_;
@@ -274,6 +250,7 @@ class Traffic {
   int next_ = 0;
   uint64_t step_id_ = 1000;
   int64_t step_ns_ = 0;  // of the last step
+  int64_t drafted_ = 0, accepted_ = 0;
   std::vector<Running> slots_;
   RandomPages pages_;
   RandomSnapshots snapshots_;

@@ -168,7 +168,9 @@ def _points(by_rows: _ByRows, peak: float | None) -> dict[str, list[tuple[float,
 
 
 def _of_ceiling(row: Mapping[str, Any]) -> float:
-    # A fraction above the ceiling is noise: row and ceiling were not measured at the same moment.
+    # A fraction above the ceiling is noise: row and ceiling were not measured at the same moment. States that are read
+    # and written also exceed it, because a few cores write in addition to what they read. A whole socket is not assumed
+    # to: its reads and writes share the memory.
     return min(float(row["of_ceiling"]), BEST)
 
 

@@ -63,10 +63,12 @@ class Run {
   explicit Run(std::span<const uint8_t> input)
       : numbers_(input),
         step_(kLimits, kinds(input), parallel(input), 1 + (input.size() % 3)),
+        narrows_(input.size() % 5 == 0 && input.size() % 4 < 3),
         windows_(input.size() % 4 == 1 ? 2 : 1),
         slots_(kLimits.max_slots, kLimits.pages_per_slot, table_pages(), kLimits.vocabulary) {
     if (input.size() % 2 == 0) step_.allow_pooling();
     if (input.size() % 3 == 0) step_.keep_states();
+    if (narrows_) step_.allow_narrowing(kinds(input), 1 + (input.size() % 3));
     step_.limit_positions(400);
     if (windows_.size() > 1) windows_[1] = kWindow;
   }
@@ -204,28 +206,30 @@ class Run {
     require(step_.num_tokens() <= kLimits.max_tokens, "too many tokens");
     for (const int32_t token : step_.tokens)
       require(token >= 0 && token < kLimits.vocabulary, "a token beyond the vocabulary");
-    for (size_t table = 0; table < windows_.size(); ++table) check_table(table);
+    for (size_t table = 0; table < windows_.size(); ++table)
+      for (int narrow = 0; narrow <= narrows_; ++narrow) check_table(table, narrow > 0);
     require(step_.logit_rows.size() <= static_cast<size_t>(kLimits.max_logit_rows), "too many rows of logits");
     for (const LogitRow& row : step_.logit_rows)
       require(row.row >= 0 && row.row < step_.num_tokens() && row.sequence >= 0 &&
                   row.sequence < static_cast<int32_t>(plan.size()),
               "a row of logits that there is not");
-    require(step_.tables[0].sequences.size() + step_.divided.sequences.size() == plan.size(),
+    require(step_.batch(false).tables[0].sequences.size() + step_.divided.sequences.size() == plan.size(),
             "a sequence that nobody attends");
     check_segments(plan);
   }
 
-  void check_table(size_t table) {
+  void check_table(size_t table, bool narrow) {
+    const auto& [sequences, runs] = step_.batch(narrow).tables[table];
     const int64_t pages = table_pages()[table];
     int64_t covered = 0;
-    for (const PageRun& run : step_.tables[table].runs) {
+    for (const PageRun& run : runs) {
       require(run.page >= 0 && run.page < pages, "a page beyond the cache");
       require(run.count > 0 && run.position % kPageTokens + run.count <= kPageTokens, "a run beyond its page");
       require(run.row == covered, "rows that are not one after the other");
       covered += run.count;
     }
-    require(covered == step_.num_tokens(), "tokens without a page");
-    for (const AttentionSequence& s : step_.tables[table].sequences)
+    require(covered == step_.num_rows(narrow), "tokens without a page");
+    for (const AttentionSequence& s : sequences)
       for (int64_t i = windows_[table].first(s.start) / kAttentionBlock * kBlockPages;
            i * kPageTokens < s.start + s.q_len; ++i)
         require(s.pages[i] >= 0 && s.pages[i] < pages, "a page beyond the cache is attended");
@@ -260,6 +264,7 @@ class Run {
 
   Numbers numbers_;
   Step step_;
+  bool narrows_;  // whether the last nodes work on the rows of logits alone; not where ranks divide latents
   std::vector<Window> windows_;  // of each page table
   SlotTable slots_;
   std::vector<StateMark> marks_[6];  // of the sequences of a plan

@@ -67,13 +67,13 @@ struct FromPython<Division> {
 template <>
 struct FromPython<CacheKind> {
   static std::string wanted() {
-    return "a tuple (query heads, KV heads, dimensions, dimensions of a latent's values, window, whether it is "
-           "aligned, layers, page table)";
+    return "a tuple (query heads, KV heads, dimensions of a key, dimensions of a value, whether a key is its value "
+           "too, window, whether it is aligned, layers, page table)";
   }
   static bool read(nb::handle from, CacheKind& to, Kept& kept) {
     HeadGeometry& heads = to.heads;
-    return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.head_dim, heads.value_dim, to.window.tokens,
-                      to.window.aligned, to.layers, to.table);
+    return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.head_dim, heads.value_dim, heads.latent,
+                      to.window.tokens, to.window.aligned, to.layers, to.table);
   }
 };
 template <>

@@ -25,6 +25,7 @@ struct RopeStoreArgs {
   const float* qkv;  // [rows, ld]: q heads, then k heads and v heads as `source` states
   int64_t ld;
   int32_t q_heads, kv_heads, head_dim, head_tiles;  // head_tiles = ceil(head_dim / 32)
+  int32_t value_dim, value_tiles;                   // the same of a value
   const float* cos;                                 // [positions, rot_dim / 2]
   const float* sin;
   int32_t rot_dim;
@@ -101,7 +102,7 @@ struct Window {
 
 struct AttentionArgs {
   const bf16* q;  // [rows, q_heads, head_tiles * 32]
-  int32_t q_heads, kv_heads, head_dim, head_tiles;
+  int32_t q_heads, kv_heads, head_dim, head_tiles, value_dim, value_tiles;
   float scale;    // above 0
   float softcap;  // 0: none
   Window window;
@@ -110,9 +111,8 @@ struct AttentionArgs {
   bf16* out;  // [rows, ldo]
   int64_t ldo;
   float* partial;  // [partial rows, padded dimensions of a value + kPartialExtra]: unnormalised output, maximum, sum
-  // In a latent cache, which has one KV head, the number of leading dimensions of a key that are its value. Otherwise
-  // 0.
-  int32_t value_dim = 0;
+  bool latent = false;       // whether the first value_dim dimensions of a key are its value; there is one KV head
+  float value_scale = 1.0f;  // of the results
   // [q_heads] or null: for each head a logit that takes part in the softmax but has no value.
   const float* sinks = nullptr;
   // The number of groups for merging blocks of a latent cache: block b in group b % block_groups, then the groups in

@@ -84,11 +84,11 @@ inline const std::byte* half_page(const AttentionArgs& a, const AttentionItem& i
   return base + page * a.kv.page_stride + item.kv_head * a.kv.head_stride;
 }
 
-// The tiles of a half page in bf16, widened into the scratch.
+// The tiles of a half page in bf16, `tiles` across a token, widened into the scratch.
 template <class Codes, bool kAhead>
-inline const bf16* widen_tiles(const AttentionArgs& a, const std::byte* half, KvAhead& ahead, AttentionScratch& w) {
+inline const bf16* widen_tiles(int32_t tiles, const std::byte* half, KvAhead& ahead, AttentionScratch& w) {
   constexpr int64_t kBytes = 2 * kv_tile_bytes(Codes::kDtype);
-  for (int64_t begin = 0; begin < a.head_tiles * kBytes; begin += kBytes) {
+  for (int64_t begin = 0; begin < tiles * kBytes; begin += kBytes) {
     if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
 #pragma GCC unroll 4
     for (int64_t i = begin; i < begin + kBytes; i += kLineBytes) Codes::widen(half + i, w.tiles + 2 * i);
@@ -100,15 +100,14 @@ inline const bf16* widen_tiles(const AttentionArgs& a, const std::byte* half, Kv
 template <class Codes>
 inline void load_scales(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
                         BlockScales& scales) {
-  const int64_t after_tiles = kv_tiles_bytes(Codes::kDtype, a.head_tiles);
   for (int32_t i = 0; i < pages * kPageTokens; i += 16) {
     const int32_t page = table[i / kPageTokens];
-    const auto load = [&](const std::byte* base) {
-      return F32x16::load(reinterpret_cast<const bf16*>(half_page(a, item, base, page) + after_tiles) +
-                          i % kPageTokens);
+    const auto load = [&](const std::byte* base, int32_t tiles) {
+      const std::byte* after_tiles = half_page(a, item, base, page) + kv_tiles_bytes(Codes::kDtype, tiles);
+      return F32x16::load(reinterpret_cast<const bf16*>(after_tiles) + i % kPageTokens);
     };
-    load(a.kv.k).store(scales.k + i);
-    const F32x16 v = F32x16::max(load(a.kv.v), F32x16::set1(kSmallestKvScale));
+    load(a.kv.k, a.head_tiles).store(scales.k + i);
+    const F32x16 v = F32x16::max(load(a.kv.v, a.value_tiles), F32x16::set1(kSmallestKvScale));
     v.store(scales.v + i);
     (F32x16::set1(1.0f) / v).store(scales.v_inverse + i);
   }
@@ -137,7 +136,7 @@ inline void block_scores(const AttentionArgs& a, const AttentionItem& item, cons
       if (kv_tiles_in_registers<Codes>(q, padded, tile, a.head_tiles * kv_tile_bytes(Codes::kDtype), 2, a.head_tiles, s,
                                        kAttentionBlock, item.num_rows))
         continue;
-      const bf16* k = widen_tiles<Codes, kAhead>(a, half, ahead, w);
+      const bf16* k = widen_tiles<Codes, kAhead>(a.head_tiles, half, ahead, w);
       tile_gemm(
           q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2, a.head_tiles,
           s, kAttentionBlock, item.num_rows, false);
@@ -153,24 +152,24 @@ inline void block_scores(const AttentionArgs& a, const AttentionItem& item, cons
 template <class Codes, bool kAhead>
 inline void block_outputs(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
                           KvAhead& ahead, AttentionScratch& w) {
-  const int32_t padded = a.head_tiles * kTileK;
+  const int32_t padded = padded_values(a);
   const auto tile = [&, table](int64_t kt) {
     if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
     return half_page(a, item, a.kv.v, table[kt]);
   };
   if constexpr (Codes::kScaled) {
-    if (kv_tiles_in_registers<Codes>(w.p, kAttentionBlock, tile, kv_tile_bytes(Codes::kDtype), a.head_tiles * 2, pages,
+    if (kv_tiles_in_registers<Codes>(w.p, kAttentionBlock, tile, kv_tile_bytes(Codes::kDtype), a.value_tiles * 2, pages,
                                      w.o, padded, item.num_rows))
       return;
     for (int32_t page = 0; page < pages; ++page) {
-      const bf16* v = widen_tiles<Codes, kAhead>(a, half_page(a, item, a.kv.v, table[page]), ahead, w);
+      const bf16* v = widen_tiles<Codes, kAhead>(a.value_tiles, half_page(a, item, a.kv.v, table[page]), ahead, w);
       tile_gemm(
-          w.p + page * kPageTokens, kAttentionBlock, [v](int64_t) { return v; }, kTileElements, a.head_tiles * 2, 1,
+          w.p + page * kPageTokens, kAttentionBlock, [v](int64_t) { return v; }, kTileElements, a.value_tiles * 2, 1,
           w.o, padded, item.num_rows, page > 0);
     }
   } else {
     const auto elements = [&tile](int64_t kt) { return reinterpret_cast<const bf16*>(tile(kt)); };
-    tile_gemm(w.p, kAttentionBlock, elements, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
+    tile_gemm(w.p, kAttentionBlock, elements, kTileElements, a.value_tiles * 2, pages, w.o, padded, item.num_rows,
               false);
   }
 }
@@ -219,7 +218,7 @@ inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32
 inline void attention_item(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* next,
                            void* scratch) {
   AttentionScratch& w = *static_cast<AttentionScratch*>(scratch);
-  const int32_t padded = a.head_tiles * kTileK;
+  const int32_t padded = a.head_tiles * kTileK, values = padded_values(a);
   tile_begin(item.num_rows);
   gather_q(a, item, w);
   if (a.rope != nullptr && a.rope->source != KvSource::kCached) store_new(a, item);
@@ -227,7 +226,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
     KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
     attention_block(a, item, item.block, w.q, ahead, w);
     for (int32_t r = 0; r < item.num_rows; ++r)
-      write_partial(a, a.partial, item.partial + r, w.o + r * padded, w.m[r], w.l[r]);
+      write_partial(a, a.partial, item.partial + r, w.o + r * values, w.m[r], w.l[r]);
     return;
   }
   for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;
@@ -240,11 +239,11 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
       part.num_rows = rows_at_once(item.num_rows - row);
       if (row_limits(a, part, part.num_rows - 1).high <= block * kAttentionBlock) continue;
       attention_block(a, part, block, w.q + row * padded, ahead, w);
-      merge_block(w.o, w.m, w.l, w.merged + row * padded, w.merged_m + row, w.merged_l + row, part.num_rows, padded);
+      merge_block(w.o, w.m, w.l, w.merged + row * values, w.merged_m + row, w.merged_l + row, part.num_rows, values);
     }
   }
   for (int32_t r = 0; r < item.num_rows; ++r)
-    write_row(a, item, r, w.merged + r * padded, w.merged_m[r], w.merged_l[r]);
+    write_row(a, item, r, w.merged + r * values, w.merged_m[r], w.merged_l[r]);
 }
 
 // Merges the partial results of the blocks of `item` (its first block's item), `block_stride` partial rows apart.

@@ -59,9 +59,8 @@ inline void merge_row(const float* o, float m, float l, float* merged, float& me
   merged_l = of[3][0];
 }
 
-// The dimensions of a row's result, and the padded dimensions.
-inline int32_t value_dim(const AttentionArgs& a) { return a.value_dim > 0 ? a.value_dim : a.head_dim; }
-inline int32_t padded_values(const AttentionArgs& a) { return static_cast<int32_t>(round_up(value_dim(a), kTileK)); }
+// The padded dimensions of a row's result.
+inline int32_t padded_values(const AttentionArgs& a) { return a.value_tiles * kTileK; }
 
 // Returns a head's sink as a part of a row's sum of probabilities, whose maximum is `m`. Added to the finished sum, it
 // does not depend on how the row's blocks were computed. A sink far above all scores gives a result of nearly zero:
@@ -77,10 +76,10 @@ inline float sink_share(float sink, float m) {
 inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float m,
                       float l) {
   const int64_t index = query_row(a, item, row);
-  const int32_t dim = value_dim(a);
+  const int32_t dim = a.value_dim;
   bf16* out = a.out + index / a.q_heads * a.ldo + index % a.q_heads * dim;
   if (a.sinks != nullptr) l += sink_share(a.sinks[index % a.q_heads], m);
-  const F32x16 scale = F32x16::set1(1.0f / l);
+  const F32x16 scale = F32x16::set1(a.value_scale / l);
   alignas(64) bf16 rounded[kMaxHeadDim];
   for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
   __builtin_memcpy(out, rounded, static_cast<size_t>(dim) * sizeof(bf16));

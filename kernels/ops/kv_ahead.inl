@@ -32,7 +32,7 @@ struct KvAhead {
   int32_t pages = 0;
   bool in_v = false;
   const std::byte *k = nullptr, *v = nullptr, *next = nullptr;
-  int64_t stride = 0, half_lines = 0;
+  int64_t stride = 0, k_lines = 0, v_lines = 0;
   int64_t lines = 0;                        // lines left of the half page, K or V, that contains `next`
   int64_t vector_lines = 0, row_lines = 0;  // portions: for each 16 scores of few rows, for each of many rows
 };
@@ -45,10 +45,12 @@ constexpr int64_t tile_lines_ahead(KvDtype dtype) { return 2 * kv_tile_bytes(dty
 
 // Returns an empty prefetch, at the pace at which `rows` rows of a block are computed.
 inline KvAhead paced(const AttentionArgs& a, int32_t rows) {
-  const int64_t half_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;
-  return {.half_lines = half_lines,
-          .vector_lines = ceil_div(half_lines, 4 * rows),
-          .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
+  const int64_t k_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;
+  const int64_t v_lines = kv_half_bytes(a.kv.dtype, a.value_tiles) / kLineBytes;
+  return {.k_lines = k_lines,
+          .v_lines = v_lines,
+          .vector_lines = ceil_div(k_lines + v_lines, 8 * rows),
+          .row_lines = ceil_div((k_lines + v_lines) * kAttentionBlock / kPageTokens, rows)};
 }
 
 // Returns the memory to prefetch while `rows` rows of a block are computed: the part of `block` that `item` needs.
@@ -80,7 +82,7 @@ inline bool open_half_page(KvAhead& ahead) {
   if (ahead.pages <= 0) return false;
   ahead.in_v = ahead.next != nullptr && !ahead.in_v;  // K comes first
   ahead.next = (ahead.in_v ? ahead.v : ahead.k) + *ahead.table * ahead.stride;
-  ahead.lines = ahead.half_lines;
+  ahead.lines = ahead.in_v ? ahead.v_lines : ahead.k_lines;
   return true;
 }
 

@@ -116,7 +116,8 @@ inline KvAhead latent_ahead(const AttentionArgs& a, const AttentionItem& item, i
           .k = a.kv.k,
           .v = a.kv.k + a.head_tiles * kTileBytes,
           .stride = a.kv.page_stride,
-          .half_lines = half_lines,
+          .k_lines = half_lines,
+          .v_lines = half_lines,
           .vector_lines = ceil_div(lines, 4 * rows * (kAttentionBlock / 16)),
           .row_lines = ceil_div(lines, portions)};
 }

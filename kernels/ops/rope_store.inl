@@ -38,10 +38,10 @@ inline void prepare_head(const RopeStoreArgs& a, const float* source, const floa
   if (a.norm == HeadNorm::kAfter) normalise_head(x, dim, norm, a.eps);
 }
 
-// One head's values in fp32, as `prepare_head`.
+// One head's values in fp32, as `prepare_head`; `x` has room for value_tiles * 32.
 inline void prepare_values(const RopeStoreArgs& a, const float* source, float* x) {
-  for (int32_t i = 0; i < a.head_tiles * kTileK; ++i) x[i] = i < a.head_dim ? source[i] : 0.0f;
-  if (a.norm_values) normalise_head(x, a.head_dim, nullptr, a.eps);
+  for (int32_t i = 0; i < a.value_tiles * kTileK; ++i) x[i] = i < a.value_dim ? source[i] : 0.0f;
+  if (a.norm_values) normalise_head(x, a.value_dim, nullptr, a.eps);
 }
 
 inline void round_head(const float* x, int32_t count, bf16* out) {
@@ -75,7 +75,7 @@ inline void store_v(const T* x, int32_t tiles, int32_t token, T* page) {
   for (int32_t d = 0; d < tiles * kTileK; ++d) row[d / kTileN * kTileElements + d % kTileN * kLineDepth<T>] = x[d];
 }
 
-// Stores K or V of one token, [head_tiles * 32] values, in the format of the cache.
+// Stores K or V of one token, [tiles * 32] values, in the format of the cache.
 template <class Codes>
 inline void store_token(const float* x, int32_t tiles, int32_t token, bool is_k, std::byte* half) {
   const int32_t padded = tiles * kTileK;
@@ -112,14 +112,14 @@ inline bool are_numbers(const float* x, int32_t count) {
 // The first column of a token's values.
 inline int64_t value_column(const RopeStoreArgs& a, int32_t kv_head) {
   const int32_t before = a.source == KvSource::kKeys ? a.q_heads : a.q_heads + a.kv_heads;
-  return int64_t{before + kv_head} * a.head_dim;
+  return int64_t{before} * a.head_dim + int64_t{kv_head} * a.value_dim;
 }
 
 // Whether V of a token is all numbers. Otherwise V is stored as zeros, and K as NaN marks the token. Tokens that do not
 // see this token multiply its V by a probability of zero, which would not hide a NaN. The NaN would reach earlier
 // tokens, and pages that other sequences share.
 inline bool has_values(const RopeStoreArgs& a, const float* token, int32_t kv_head) {
-  return are_numbers(token + value_column(a, kv_head), a.head_dim);
+  return are_numbers(token + value_column(a, kv_head), a.value_dim);
 }
 
 inline void fill(float* x, int32_t count, float value) {
@@ -138,15 +138,15 @@ inline void rotate_query(const RopeStoreArgs& a, int64_t row, int32_t head, int3
 // not even multiplied by a zero probability (it could be a NaN).
 template <class Codes>
 inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t head) {
-  const int32_t padded = a.head_tiles * kTileK;
   const int32_t kv = head - a.q_heads;
   const bool is_q = kv < 0, is_k = !is_q && kv < a.kv_heads;
+  const int32_t tiles = is_q || is_k ? a.head_tiles : a.value_tiles, padded = tiles * kTileK;
   const int32_t kv_head = is_k ? kv : kv - a.kv_heads;
   std::byte* half = nullptr;
   if (!is_q) {
     half = (is_k ? a.kv.k : a.kv.v) + run.page * a.kv.page_stride + kv_head * a.kv.head_stride;
     if (run.position % kPageTokens == 0)
-      __builtin_memset(half, 0, static_cast<size_t>(kv_half_bytes(Codes::kDtype, a.head_tiles)));
+      __builtin_memset(half, 0, static_cast<size_t>(kv_half_bytes(Codes::kDtype, tiles)));
   }
   alignas(64) float x[kMaxHeadDim];
   for (int32_t t = 0; t < run.count; ++t) {
@@ -163,7 +163,7 @@ inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t h
       prepare_head(a, token + head * a.head_dim, a.k_norm, position, x);
     else
       prepare_values(a, token + value_column(a, kv_head), x);
-    store_token<Codes>(x, a.head_tiles, position % kPageTokens, is_k, half);
+    store_token<Codes>(x, tiles, position % kPageTokens, is_k, half);
   }
 }
 

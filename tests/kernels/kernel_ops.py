@@ -197,13 +197,18 @@ def embed(isa: str, tokens: list[int], table: U16, *, first_row: int, scale: flo
 
 
 class Cache:
-    """KV cache of one layer [pages, kv_heads, bytes], full of NaN: what was not written must not be read."""
+    """KV cache of one layer [pages, kv_heads, bytes], full of NaN: what was not written must not be read. Values have
+    the dimensions of keys, or `value_dim`."""
 
-    def __init__(self, pages: int, kv_heads: int, head_dim: int, dtype: str = "bf16") -> None:
+    def __init__(
+        self, pages: int, kv_heads: int, head_dim: int, dtype: str = "bf16", *, value_dim: int | None = None
+    ) -> None:
         self.dtype = dtype
-        elements = padded(head_dim) * PAD
-        nbytes = 2 * elements if dtype == "bf16" else elements + 2 * PAD
-        self.k, self.v = (np.full((pages, kv_heads, nbytes // 2), GARBAGE).view(np.uint8) for _ in "kv")
+        self.value_dim = value_dim or head_dim
+        elements = [padded(dim) * PAD for dim in (head_dim, self.value_dim)]
+        k_bytes, v_bytes = (2 * each if dtype == "bf16" else each + 2 * PAD for each in elements)
+        self.whole = np.full((pages, kv_heads, (k_bytes + v_bytes) // 2), GARBAGE).view(np.uint8)
+        self.k, self.v = np.split(self.whole, [k_bytes], axis=2)
 
 
 def rope_store(
@@ -224,8 +229,8 @@ def rope_store(
     distance: int = 0,
     threads: int = 1,
 ) -> U16:
-    """Rotates qkv [tokens, (q + 2 kv) * dim] with heads = (q, kv, dim), stores K and V, returns q [tokens, q, padded
-    dim]. A run is (row, count, position, page)."""
+    """Rotates qkv [tokens, (q + kv) * dim + kv * values] with heads = (q, kv, dim), stores K and V, returns q [tokens,
+    q, padded dim]. A run is (row, count, position, page)."""
     q_heads, kv_heads, head_dim = heads
     q = np.full((qkv.shape[0], q_heads, padded(head_dim)), GARBAGE)
     pages = np.array(runs, np.int32)
@@ -235,6 +240,7 @@ def rope_store(
         q_heads,
         kv_heads,
         head_dim,
+        cache.value_dim,
         *tables,
         q_scale,
         norm,
@@ -243,8 +249,7 @@ def rope_store(
         eps,
         pages,
         q,
-        cache.k,
-        cache.v,
+        cache.whole,
         cache.dtype,
         source,
         norm_values,
@@ -264,29 +269,31 @@ def attention(
     *,
     scale: float,
     softcap: float = 0.0,
+    value_scale: float = 1.0,
     window: int = 0,
     aligned: bool = False,
     sinks: F32 | None = None,
     by_blocks: bool = False,
     rows_per_item: int = 32,
 ) -> U16:
-    """Attention of q [tokens, heads, padded dim]: [tokens, heads, dim]. A sequence is (row, new tokens, start)."""
+    """Attention of q [tokens, heads, padded dim]: [tokens, heads, values]. A sequence is (row, new tokens, start)."""
     tokens, heads = q.shape[:2]
     width = max(len(table) for table in page_tables)
     pages = np.array([table + [0] * (width - len(table)) for table in page_tables], np.int32)
-    out = np.full((tokens, heads * head_dim), GARBAGE)
+    out = np.full((tokens, heads * cache.value_dim), GARBAGE)
     plan = np.array(sequences, np.int32)
     ops.attention(
         isa,
         q,
         head_dim,
-        cache.k,
-        cache.v,
+        cache.value_dim,
+        cache.whole,
         cache.dtype,
         plan,
         pages,
         scale,
         softcap,
+        value_scale,
         window,
         aligned,
         sinks,
@@ -294,7 +301,7 @@ def attention(
         rows_per_item,
         out,
     )
-    return out.reshape(tokens, heads, head_dim)
+    return out.reshape(tokens, heads, cache.value_dim)
 
 
 def sample(

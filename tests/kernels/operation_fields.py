@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
-    "caches": [(1, 1, DIM, 0, 0, False, 1, 0)],
+    "caches": [(1, 1, DIM, 0, False, 0, False, 1, 0)],
     "window_pages": [],
     "states": [(3 * HIDDEN * 4, 0, 2 * HIDDEN * 4, 1)],
     "kv_dtype": "bf16",
@@ -60,7 +60,7 @@ GREEDY: dict[str, Any] = {
 
 def program(*, latent: bool = False) -> Program:
     """One rank, one layer with one head."""
-    latents = {"caches": [(1, 1, 2 * DIM, DIM, 0, False, 1, 0)]} if latent else {}
+    latents = {"caches": [(1, 1, 2 * DIM, DIM, True, 0, False, 1, 0)]} if latent else {}
     return Program(Team([-1]), None, SETTINGS | latents)
 
 
@@ -97,8 +97,8 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm": "before"}
         | {"source": "projected", "norm_values": True},
         "attention": places("out", "partial")
-        | {"q": HEADS, "cache": (0, 0), "scale": 1.0, "softcap": 0.0, "sinks": vector(1)}
-        | {"joins_before": False},
+        | {"q": HEADS, "cache": (0, 0), "scale": 1.0, "softcap": 0.0, "value_scale": 1.0}
+        | {"sinks": vector(1), "joins_before": False},
         "causal_conv": places("x", "out")
         | {"weight": vector(4 * HIDDEN), "bias": vector(), "taps": 4, "activation": "silu", "state": (0, 0)},
         "gated_delta": places("x", "gates", "out")

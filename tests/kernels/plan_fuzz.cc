@@ -94,11 +94,13 @@ class Run {
   static std::vector<CacheKind> kinds(std::span<const uint8_t> input) {
     if (input.size() % 4 < 2)
       return {{.heads = {.q_heads = 6, .kv_heads = 3, .head_dim = 24}, .window = {}, .layers = 1},
-              {.heads = {.q_heads = 2, .kv_heads = 1, .head_dim = 40},
+              {.heads = {.q_heads = 2, .kv_heads = 1, .head_dim = 40, .value_dim = 24},
                .window = kWindow,
                .layers = 1,
                .table = input.size() % 4}};
-    return {{.heads = {.q_heads = 4, .kv_heads = 1, .head_dim = 96, .value_dim = 64}, .window = {}, .layers = 1}};
+    return {{.heads = {.q_heads = 4, .kv_heads = 1, .head_dim = 96, .value_dim = 64, .latent = true},
+             .window = {},
+             .layers = 1}};
   }
 
   std::vector<int64_t> table_pages() const {

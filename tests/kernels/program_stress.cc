@@ -68,6 +68,7 @@ std::vector<Model> models(const KernelTable& table) {
        .layers = 2,
        .window = 40,
        .window_pages = 27,
+       .narrow_dim = 40,
        .softcap = 5.0f,
        .extras = true,
        .experts = 3},

@@ -21,14 +21,14 @@ class AttentionNodes : public RecurrentNodes {
   // Reads the cache of `layer`, and with keys and values of `x` stores them there first.
   Place attention(Place x, int64_t layer, KvSource source = KvSource::kProjected) {
     const HeadGeometry own = heads(layer);
-    const int64_t dim = own.head_dim, q_cols = int64_t{own.q_heads} * dim, kv_cols = int64_t{own.kv_heads} * dim;
+    const int64_t dim = own.head_dim, value_dim = own.values(), q_cols = int64_t{own.q_heads} * dim;
     const bool cached = source == KvSource::kCached;
-    PackedMatrix& qkv_weight = matrix(q_cols + (cached ? 0 : 2 * kv_cols), shape_.hidden);
+    PackedMatrix& qkv_weight = matrix(q_cols + (cached ? 0 : own.kv_heads * (dim + value_dim)), shape_.hidden);
     const Range q_rows{heads_.begin * group() * dim, heads_.end * group() * dim};
-    const int64_t q_all = shape_.q_heads * dim, kv_all = shape_.kv_heads * dim;
+    const int64_t q_all = shape_.q_heads * dim, qk_all = q_all + shape_.kv_heads * dim;
     const Range k_rows{q_all + heads_.begin * dim, q_all + heads_.end * dim};
-    const Range v_rows{k_rows.begin + kv_all, k_rows.end + kv_all};
-    pack(qkv_weight, q_all + 2 * kv_all, shape_.hidden,
+    const Range v_rows{qk_all + heads_.begin * value_dim, qk_all + heads_.end * value_dim};
+    pack(qkv_weight, qk_all + shape_.kv_heads * value_dim, shape_.hidden,
          cached ? std::vector<Range>{q_rows} : std::vector<Range>{q_rows, k_rows, v_rows}, 0, {0, 1, 0});
     const Place qkv = rows(qkv_weight.n(), sizeof(float));
     joins_norm_ = true;
@@ -49,9 +49,10 @@ class AttentionNodes : public RecurrentNodes {
     rope->source = source;
     RopeStoreNode* before = rope.get();
     program_.add(std::move(rope));
-    const Place out = rows(q_cols, sizeof(bf16));
+    const int64_t out_cols = own.q_heads * value_dim;
+    const Place out = rows(out_cols, sizeof(bf16));
     const Place split_results = room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot),
-                                     own.head_tiles() * kTileK + 16, sizeof(float));
+                                     own.value_tiles() * kTileK + 16, sizeof(float));
     auto node = std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(cache_of(layer)),
                                                 program_.next_turn());
     node->scale = 1.0f / std::sqrt(static_cast<float>(dim));
@@ -60,8 +61,9 @@ class AttentionNodes : public RecurrentNodes {
     node->rope = before;
     before->attention = node->work;
     program_.add(std::move(node));
-    PackedMatrix& o = matrix(shape_.hidden, q_cols);
-    pack(o, shape_.hidden, q_all, {{0, shape_.hidden}}, q_rows.begin, {0, 1, 0});
+    PackedMatrix& o = matrix(shape_.hidden, out_cols);
+    pack(o, shape_.hidden, shape_.q_heads * value_dim, {{0, shape_.hidden}}, heads_.begin * group() * value_dim,
+         {0, 1, 0});
     const Place part = partial();
     linear("linear_partial", out, o, part);
     return part;

@@ -27,6 +27,7 @@ struct Shape {
   bool chunked = false;      // whether the window begins at its multiples
   int64_t window_pages = 0;  // of the window table of the odd layers; 0: they use the page table of the even ones
   int32_t odd_head_dim = 0;  // of the odd layers, where they have a window; 0: as the others
+  int32_t narrow_dim = 0;    // of values of heads; 0: as of keys
   float softcap = 0.0f;
   bool extras = false;         // biases, q and k norms, norms after the sums
   bool divided_norms = false;  // norms over all heads of queries and of keys
@@ -128,7 +129,8 @@ class RandomNodes {
     return {.q_heads = count * group(),
             .kv_heads = shape_.latent() ? std::min(count, 1) : count,
             .head_dim = layer % 2 == 1 && shape_.odd_head_dim > 0 ? shape_.odd_head_dim : shape_.head_dim,
-            .value_dim = shape_.value_dim};
+            .value_dim = shape_.latent() ? shape_.value_dim : shape_.narrow_dim,
+            .latent = shape_.latent()};
   }
   // Even layers are of the first kind, odd ones of the second.
   std::vector<CacheKind> kinds() const {

@@ -37,21 +37,21 @@ class Sequence:
 
 
 def make_sequences(
-    rng: np.random.Generator, lengths: list[int], heads: tuple[int, int, int], kv_dtype: str
+    rng: np.random.Generator, lengths: list[int], heads: tuple[int, int, int], kv_dtype: str, values: int | None = None
 ) -> tuple[list[Sequence], kernel_ops.Cache]:
-    """Sequences of the given lengths with pages dealt at random; heads = (q, kv, dim). The tokens' K and V differ in
-    magnitude, as they do in models."""
+    """Sequences of the given lengths with pages dealt at random; heads = (q, kv, dim), `values` is the dim of V. The
+    tokens' K and V differ in magnitude, as they do in models."""
     q_heads, kv_heads, dim = heads
     counts = [-(-length // PAGE) for length in lengths]
     pages = [int(p) for p in rng.permutation(sum(counts) + 3)]
-    cache = kernel_ops.Cache(len(pages), kv_heads, dim, kv_dtype)
+    cache = kernel_ops.Cache(len(pages), kv_heads, dim, kv_dtype, value_dim=values)
     sequences = []
     for length, count in zip(lengths, counts, strict=True):
         own, pages = pages[:count], pages[count:]
         q = reference.to_bf16(rng.standard_normal((length, q_heads, dim)))
         k, v = (
-            (rng.standard_normal((length, kv_heads, dim)) * rng.uniform(0.1, 1.5, (length, kv_heads, 1))).astype("f4")
-            for _ in "kv"
+            (rng.standard_normal((length, kv_heads, each)) * rng.uniform(0.1, 1.5, (length, kv_heads, 1))).astype("f4")
+            for each in (dim, cache.value_dim)
         )
         v[rng.random(length) < 0.1] = 0  # such a token's weight counts too
         sequences.append(Sequence(q, k, v, own))
@@ -111,6 +111,37 @@ def test_a_token_sees_its_chunk_alone(
     results = attend(isa, sequences, cache, starts, by_blocks=by_blocks, **how)
     for sequence, start, result in zip(sequences, starts, results, strict=True):
         kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, **how))
+
+
+UNEQUAL = [((4, 2, 192), 128), ((6, 3, 80), 40), ((2, 1, 48), 100)]
+
+
+@pytest.mark.parametrize(("heads", "values"), UNEQUAL)
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_values_may_be_narrower_or_wider_than_keys_and_are_scaled(
+    isa: str, kv_dtype: str, rng: np.random.Generator, heads: tuple[int, int, int], values: int, by_blocks: bool
+) -> None:
+    sequences, cache = make_sequences(rng, [33, 300, 530], heads, kv_dtype, values)
+    starts, scale = [0, 299, 505], heads[2] ** -0.5
+    results = attend(isa, sequences, cache, starts, scale=scale, value_scale=0.707, by_blocks=by_blocks)
+    for sequence, start, result in zip(sequences, starts, results, strict=True):
+        value, bound = sequence.expected(start, kv_dtype, scale=scale)
+        kernel_ops.assert_within(result, 0.707 * value, 0.707 * bound)
+
+
+@pytest.mark.parametrize(("heads", "values"), UNEQUAL)
+def test_a_token_with_such_values_has_the_same_bits_however_its_blocks_are_taken(
+    isa: str, kv_dtype: str, rng: np.random.Generator, heads: tuple[int, int, int], values: int
+) -> None:
+    (sequence,), cache = make_sequences(rng, [700], heads, kv_dtype, values)
+    options = {"scale": 0.1, "window": 300, "value_scale": 0.707}
+    (whole,) = attend(isa, [sequence], cache, [0], **options)
+    for start, rows_per_item in ((255, 32), (690, 5)):
+        for by_blocks in (False, True):
+            (tail,) = attend(
+                isa, [sequence], cache, [start], by_blocks=by_blocks, rows_per_item=rows_per_item, **options
+            )
+            np.testing.assert_array_equal(tail, whole[start:])
 
 
 @pytest.mark.parametrize("softcap", [5.0, 50.0])

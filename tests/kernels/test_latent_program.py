@@ -91,7 +91,7 @@ class Model:
 
     def program(self, threads: int) -> Program:
         setup = ProgramSetup(
-            RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(self.heads, 1, LATENT + ROPE, LATENT)),)),
+            RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(self.heads, 1, LATENT + ROPE, LATENT, is_latent=True)),)),
             ProgramLimits(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
             Ranks((threads,)),
         )
@@ -232,7 +232,7 @@ def test_what_an_earlier_sequence_left_in_pages_does_not_show(rng: np.random.Gen
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.random.Generator) -> None:
     setup = ProgramSetup(
-        RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(0, 0, LATENT + ROPE, LATENT)),)),
+        RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(0, 0, LATENT + ROPE, LATENT, is_latent=True)),)),
         ProgramLimits(64, 64, 1, 2, 2),
         Ranks((2,)),
     )
@@ -255,7 +255,7 @@ def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.ra
 
 def test_a_latent_cache_of_codes_is_refused(rng: np.random.Generator) -> None:
     setup = ProgramSetup(
-        RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(2, 1, 96, 64)),)),
+        RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(2, 1, 96, 64, is_latent=True)),)),
         ProgramLimits(32, 32, 1, 1, 1),
         Ranks((1,)),
         ModelSettings(kv_cache_dtype="int8"),

@@ -186,6 +186,28 @@ def test_values_may_be_keys_before_their_norm(
         np.testing.assert_array_equal(getattr(caches[1], half), getattr(caches[0], half))
 
 
+@pytest.mark.parametrize(("heads", "values"), [((4, 2, 96), 64), ((3, 1, 192), 128), ((2, 2, 40), 56)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_values_may_have_other_dimensions_than_keys(
+    isa: str, kv_dtype: str, rng: np.random.Generator, heads: tuple[int, int, int], values: int, threads: int
+) -> None:
+    q_heads, kv_heads, dim = heads
+    qkv = rng.standard_normal((40, (q_heads + 2 * kv_heads) * dim)).astype(np.float32)
+    v = rng.standard_normal((40, kv_heads, values)).astype(np.float32)
+    unequal = np.hstack([qkv[:, : (q_heads + kv_heads) * dim], v.reshape(40, -1)])
+    runs, tables = _runs(0, 0, 40, [1, 0]), _tables(64, 32)
+    equal = kernel_ops.Cache(2, kv_heads, dim, kv_dtype)
+    cache = kernel_ops.Cache(2, kv_heads, dim, kv_dtype, value_dim=values)
+    expected = kernel_ops.rope_store(isa, qkv, heads, equal, runs, tables)
+    q = kernel_ops.rope_store(isa, unequal, heads, cache, runs, tables, threads=threads)
+    np.testing.assert_array_equal(q, expected)
+    np.testing.assert_array_equal(cache.k, equal.k)
+    for page, part in ((1, slice(0, 32)), (0, slice(32, 40))):
+        for head in range(kv_heads):
+            stored = kv_reference.half_page(kv_dtype, kernel_ops.pad_columns(v[part, head]), is_k=False)
+            np.testing.assert_array_equal(cache.v[page, head], stored)
+
+
 def test_values_are_normalised_without_a_weight(isa: str, rng: np.random.Generator) -> None:
     heads = (1, 2, 48)
     qkv = rng.standard_normal((20, 5 * 48)).astype(np.float32) * 7

@@ -128,7 +128,7 @@ def latent(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Latent attention; with several ranks long sequences are divided, and the latents' rows."""
     world = part.world
     heads = [2 * rank for rank in range(world + 1)]
-    shape = RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 96, 64, bounds=tuple(heads))),))
+    shape = RankShape(HIDDEN, part.vocab, (CacheKind(Heads(2, 1, 96, 64, is_latent=True, bounds=tuple(heads))),))
     w, b = part.weights, part.builder(shape)
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
@@ -249,7 +249,7 @@ def sliding(
 ) -> ProgramBuilder:
     """Attention to all tokens, and to those of a window, which may have a page table of its own. Where the caches are
     `borrowed`, more layers read them, those rows alone that want logits if the program is `narrowed`."""
-    caches = CacheKind(Heads(2, 1, 32)), CacheKind(Heads(2, 2, 48), window)
+    caches = CacheKind(Heads(2, 1, 32)), CacheKind(Heads(2, 2, 48, value_dim=40), window)
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, caches), window_pages=window_pages)
     residual = b.embed(**part.embedding())
     for kind, source in [(0, "projected"), (1, "projected"), *([(0, "cached"), (1, "cached")] if borrowed else ())]:
@@ -257,10 +257,15 @@ def sliding(
         if narrowed and source == "cached" and not b.is_narrow:
             residual, _ = b.narrow(residual, None)
         x = b.rms_norm(residual, w.vector(), EPS)
-        stored = 2 * heads.kv if source == "projected" else 0
-        qkv = b.linear(x, w.matrix((heads.query + stored) * heads.dim, HIDDEN, format))
-        out = b.attention(b.qkv_rope(qkv, cache=place, rope=w.rope(), source=source), cache=place, scale=0.2)
-        b.add_all_reduce(residual, b.linear_partial(out, w.matrix(HIDDEN, heads.query * heads.dim, format)))
+        stored = heads.kv * (heads.dim + heads.values) if source == "projected" else 0
+        q = b.qkv_rope(
+            b.linear(x, w.matrix(heads.query * heads.dim + stored, HIDDEN, format)),
+            cache=place,
+            rope=w.rope(),
+            source=source,
+        )
+        out = b.attention(q, cache=place, scale=0.2, value_scale=0.7)
+        b.add_all_reduce(residual, b.linear_partial(out, w.matrix(HIDDEN, heads.query * heads.values, format)))
     b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN, format)))
     return b
 

@@ -67,11 +67,12 @@ class Cache(ABC):
 
 @dataclass(frozen=True)
 class HeadCache(Cache):
-    """Keys of heads in pages, with their values: `dim` dimensions of each key."""
+    """Keys of heads in pages, with their values: `dim` dimensions of each key, `value_dim` of each value."""
 
     queries: Axis
     keys: Axis
     dim: int
+    value_dim: int
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """See `Cache`."""
@@ -83,7 +84,8 @@ class HeadCache(Cache):
 
     def _heads(self, part: RankPart) -> Heads:
         bounds = part.partition.bounds(self.queries)
-        return Heads(len(part.along(self.queries)), len(part.along(self.keys)), self.dim, bounds=bounds)
+        query, kv = len(part.along(self.queries)), len(part.along(self.keys))
+        return Heads(query, kv, self.dim, self.value_dim, bounds=bounds)
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,6 @@ class Borrowed(Cache):
 class Latent(HeadCache):
     """Latents of all heads, in pages: the first `value_dim` dimensions of a key are its value too."""
 
-    value_dim: int
-
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """See `Cache`."""
         if dtype != "bf16":
@@ -132,7 +132,7 @@ class Latent(HeadCache):
         return super().page_bytes(part, dtype)
 
     def _heads(self, part: RankPart) -> Heads:
-        return replace(super()._heads(part), value_dim=self.value_dim)
+        return replace(super()._heads(part), is_latent=True)
 
 
 @dataclass(frozen=True)

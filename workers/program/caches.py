@@ -12,19 +12,15 @@ SCALE_COLUMNS = 16  # of a native matrix of a value head that share a scale
 class Heads:
     """The heads of one rank, and the keys and values that they share.
 
-    A latent cache has one KV head, and its first `value_dim` dimensions are the values; 0 where it is not latent.
+    A latent cache has one KV head, and the first dimensions of a key are its value.
     """
 
     query: int
     kv: int
-    dim: int
-    value_dim: int = 0
+    dim: int  # of a key
+    value_dim: int = 0  # of a value; 0: as many as of a key
+    is_latent: bool = False
     bounds: tuple[int, ...] = ()  # world size + 1 boundaries of the ranks' query heads
-
-    @property
-    def is_latent(self) -> bool:
-        """Whether a key is its own value too."""
-        return self.value_dim > 0
 
     @property
     def values(self) -> int:

@@ -208,6 +208,5 @@ def expected_share(num_experts: int, top_k: int, tokens: int) -> float:
 
 def kv_bytes_per_token(heads: Heads, dtype: KvCacheDtype) -> int:
     """Bytes of one layer's keys and values of a token; a latent is both. Codes of a byte have a scale."""
-    head = padded(heads.dim)
-    head_bytes = head * BF16 if dtype == "bf16" else head + BF16
-    return (1 if heads.is_latent else 2) * heads.kv * head_bytes
+    dims = [padded(dim) for dim in ([heads.dim] if heads.is_latent else [heads.dim, heads.values])]
+    return heads.kv * sum(dim * BF16 if dtype == "bf16" else dim + BF16 for dim in dims)

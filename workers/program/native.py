@@ -101,7 +101,7 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
 
 def _cache_kind(kind: CacheKind, table: int) -> tuple[int | bool, ...]:
     heads = kind.heads
-    return heads.query, heads.kv, heads.dim, heads.value_dim, *kind.window, kind.layers, table
+    return heads.query, heads.kv, heads.dim, heads.value_dim, heads.is_latent, *kind.window, kind.layers, table
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,8 @@
 namespace numaserve {
 
 void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int turn, int thread) {
-  const bool latent = args.value_dim > 0;
-  const auto compute = latent ? run.table.latent_attention_item : run.table.attention_item;
-  const auto merge = latent ? run.table.latent_attention_merge : run.table.attention_merge;
+  const auto compute = args.latent ? run.table.latent_attention_item : run.table.attention_item;
+  const auto merge = args.latent ? run.table.latent_attention_merge : run.table.attention_merge;
   const auto count = static_cast<int64_t>(work.items.size());
   const int threads = run.team.size();
   // A thread's first item is fixed, so that its memory can be fetched in advance. The other items are handed out one by
@@ -29,8 +28,7 @@ void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int 
 }
 
 Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtype dtype) {
-  const int64_t halves = heads.latent() ? 1 : 2;
-  const int64_t position = halves * heads.kv_heads * kv_half_bytes(dtype, heads.head_tiles()) / kPageTokens;
+  const int64_t position = heads.kv_heads * heads.page_bytes(dtype) / kPageTokens;
   const int64_t pair = int64_t{2} * heads.q_heads * (heads.head_dim + heads.values());
   return {.bytes = position * work.positions, .flops = pair * work.pairs, .format = WeightFormat::kBf16};
 }
@@ -43,6 +41,8 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
           .kv_heads = heads.kv_heads,
           .head_dim = heads.head_dim,
           .head_tiles = heads.head_tiles(),
+          .value_dim = heads.values(),
+          .value_tiles = heads.value_tiles(),
           .scale = scale,
           .softcap = softcap,
           .window = todo.window,
@@ -51,7 +51,8 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
           .out = run.at<bf16>(out),
           .ldo = out.ld,
           .partial = run.at<float>(partial),
-          .value_dim = heads.value_dim,
+          .latent = heads.latent,
+          .value_scale = value_scale,
           .sinks = sinks,
           .block_groups = block_groups};
 }
@@ -61,7 +62,7 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
 std::span<const std::byte> AttentionNode::reads_first(const Run& run, int thread, int64_t index) const {
   const Batch& batch = run.step.batch(narrow);
   const AttentionWork& todo = batch.work(work);
-  if (heads.latent() || static_cast<size_t>(thread) >= todo.items.size()) return {};
+  if (heads.latent || static_cast<size_t>(thread) >= todo.items.size()) return {};
   const AttentionItem& item = todo.items[static_cast<size_t>(thread)];
   const AttentionSequence& s = batch.sequences(todo)[static_cast<size_t>(item.sequence)];
   const Range pages = todo.first_pages(s, item, heads.q_heads / heads.kv_heads);

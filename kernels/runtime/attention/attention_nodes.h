@@ -15,7 +15,7 @@ struct AttentionNode : Node {
   HeadGeometry heads;
   KvLayer kv;
   int turn;  // see `attend`
-  float scale = 1.0f, softcap = 0.0f;
+  float scale = 1.0f, softcap = 0.0f, value_scale = 1.0f;
   const float* sinks = nullptr;
   int32_t block_groups = 1;
   int work = 0;                         // index in Batch::attention

@@ -55,11 +55,11 @@ AttentionWork AttentionPlanner::make_work(Window window) const {
   work.window = window;
   // Each sequence either has one item for each KV head and block of rows, or is cut within `partial_rows`.
   const int64_t group = heads_.kv_heads > 0 ? heads_.q_heads / heads_.kv_heads : 1;
-  const int64_t rows = heads_.latent() ? kLeastLatentRows : kAttentionRows;
+  const int64_t rows = heads_.latent ? kLeastLatentRows : kAttentionRows;
   const int64_t items = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, rows));
   const int64_t cut_rows = partial_rows(limits_.pages_per_slot);
   work.items.reserve(static_cast<size_t>(items + cut_rows));
-  work.merges.reserve(static_cast<size_t>(heads_.latent() ? cut_rows : items));
+  work.merges.reserve(static_cast<size_t>(heads_.latent ? cut_rows : items));
   return work;
 }
 
@@ -125,7 +125,7 @@ void AttentionPlanner::add_rows(AttentionItem item, Range blocks, bool cut, int6
     return;
   }
   item.block = begin;
-  const int32_t merged = heads_.latent() ? 1 : item.num_rows;  // latent rows are long: one merge for each
+  const int32_t merged = heads_.latent ? 1 : item.num_rows;  // latent rows are long: one merge for each
   for (int32_t r = 0; r < item.num_rows; r += merged) {
     AttentionItem rows_of = item;
     rows_of.first_row += r;
@@ -140,10 +140,10 @@ void AttentionPlanner::add_rows(AttentionItem item, Range blocks, bool cut, int6
 void AttentionPlanner::plan(Sequences sequences, AttentionWork& work) const {
   work.items.clear();
   work.merges.clear();
-  work.can_store = !heads_.latent();
+  work.can_store = !heads_.latent;
   if (heads_.kv_heads > 0 && !sequences.empty()) {
     const int32_t group = heads_.q_heads / heads_.kv_heads;
-    const Cut cut = heads_.latent() ? cut_latent(sequences) : cut_heads(sequences, work.window);
+    const Cut cut = heads_.latent ? cut_latent(sequences) : cut_heads(sequences, work.window);
     int64_t partial = 0;
     for (size_t i = 0; i < sequences.size(); ++i) {
       const AttentionSequence& s = sequences[i];

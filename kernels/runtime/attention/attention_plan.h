@@ -31,12 +31,16 @@ struct Limits {
 // The heads of this rank.
 struct HeadGeometry {
   int32_t q_heads, kv_heads, head_dim;
-  // In a latent cache, the number of leading dimensions of a key that are also its value; kv_heads is then 1, or 0 for
-  // a rank without query heads. 0: the cache is not latent.
-  int32_t value_dim = 0;
-  bool latent() const { return value_dim > 0; }
-  int32_t values() const { return latent() ? value_dim : head_dim; }
+  int32_t value_dim = 0;  // of a value; 0: as many as of a key
+  // Whether the first dimensions of a key are its value; kv_heads is then 1, or 0 for a rank without query heads.
+  bool latent = false;
+  int32_t values() const { return value_dim > 0 ? value_dim : head_dim; }
   int32_t head_tiles() const { return static_cast<int32_t>(ceil_div(head_dim, kTileK)); }
+  int32_t value_tiles() const { return static_cast<int32_t>(ceil_div(values(), kTileK)); }
+  // Returns the bytes of a page of one KV head.
+  int64_t page_bytes(KvDtype dtype) const {
+    return kv_half_bytes(dtype, head_tiles()) + (latent ? 0 : kv_half_bytes(dtype, value_tiles()));
+  }
 };
 
 // The blocks of KV that are attended: block `rank` of every `world` consecutive blocks, or all blocks if rank is -1.

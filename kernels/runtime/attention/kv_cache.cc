@@ -10,16 +10,16 @@ namespace numaserve {
 namespace {
 
 void check(const HeadGeometry& heads, KvDtype dtype) {
-  if (heads.latent()) {
+  if (heads.latent) {
     if (dtype != KvDtype::kBf16) throw std::invalid_argument("a KV cache of latents must be bf16");
-    if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.value_dim % kTileK != 0 ||
-        heads.head_dim <= heads.value_dim)
+    if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.values() % kTileK != 0 ||
+        heads.head_dim <= heads.values())
       throw std::invalid_argument(
           "a KV cache of latents must have one head, whose latent and rotated parts are multiples of " +
           std::to_string(kTileK));
   }
-  const int64_t most = heads.latent() ? kMaxLatentDim : kMaxHeadDim;
-  if (heads.head_tiles() * kTileK > most || heads.value_dim > kMaxHeadDim)
+  const int64_t most = heads.latent ? kMaxLatentDim : kMaxHeadDim;
+  if (heads.head_tiles() * kTileK > most || heads.values() > kMaxHeadDim)
     throw std::invalid_argument("heads wider than " + std::to_string(most) + " are not supported");
 }
 
@@ -64,9 +64,9 @@ KvCache::KvCache(std::vector<CacheKind> kinds, std::span<const int64_t> table_pa
     : dtype_(dtype), kinds_(checked(std::move(kinds), table_pages, dtype)) {
   int64_t offset = 0;
   for (const auto& [heads, window, layers, table] : kinds_) {
-    const int64_t head_stride = (heads.latent() ? 1 : 2) * kv_half_bytes(dtype, heads.head_tiles());
-    const int64_t page_stride = heads.kv_heads * head_stride;
-    layouts_.push_back({offset, head_stride, page_stride, table_pages[table] * page_stride});
+    const int64_t head_stride = heads.page_bytes(dtype), page_stride = heads.kv_heads * head_stride;
+    const int64_t values = kv_half_bytes(dtype, heads.head_tiles());
+    layouts_.push_back({offset, values, head_stride, page_stride, table_pages[table] * page_stride});
     offset += layers * layouts_.back().layer_stride;
   }
   buffer_ = LargeBuffer(static_cast<size_t>(offset));
@@ -87,7 +87,7 @@ KvLayer KvCache::layer(const CacheIndex& index) const {
   std::byte* base = buffer_.data() + layout.offset + index.layer * layout.layer_stride;
   return {.dtype = dtype_,
           .k = base,
-          .v = base + layout.head_stride / 2,
+          .v = base + layout.values,
           .page_stride = layout.page_stride,
           .head_stride = layout.head_stride};
 }

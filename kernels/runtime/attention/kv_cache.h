@@ -45,7 +45,7 @@ class KvCache {
 
  private:
   struct Layout {
-    int64_t offset, head_stride, page_stride, layer_stride;
+    int64_t offset, values, head_stride, page_stride, layer_stride;  // `values`: of V, after the K of its head
   };
   const CacheKind& kind(const CacheIndex& index) const;
 

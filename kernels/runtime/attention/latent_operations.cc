@@ -18,7 +18,7 @@ const std::vector<int32_t>& head_bounds(const Program& p, const char* kind) {
 
 void add(Program& p, const LatentStore& f) {
   const HeadGeometry& heads = p.kv().heads(f.cache);
-  require(heads.latent(), f.kKind, "the operation needs a KV cache of latents");
+  require(heads.latent, f.kKind, "the operation needs a KV cache of latents");
   require(f.nope_dim > 0 && f.nope_dim % kPad == 0 && 2 * f.rope->half == heads.head_dim - heads.value_dim &&
               f.rope->distance == f.rope->half,
           f.kKind, "the head size does not match the KV cache of latents");

@@ -234,6 +234,8 @@ RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
           .kv_heads = heads.kv_heads,
           .head_dim = heads.head_dim,
           .head_tiles = heads.head_tiles(),
+          .value_dim = heads.values(),
+          .value_tiles = heads.value_tiles(),
           .cos = cos,
           .sin = sin,
           .rot_dim = rot_dim,

@@ -37,8 +37,10 @@ KvSource kv_source_of(std::string_view name) {
 namespace operation {
 namespace {
 
-int32_t stored_heads(KvSource source, int32_t kv_heads) {
-  return source == KvSource::kProjected ? 2 * kv_heads : source == KvSource::kKeys ? kv_heads : 0;
+int64_t projected_columns(const HeadGeometry& heads, KvSource source) {
+  const int64_t keys = source == KvSource::kCached ? 0 : int64_t{heads.kv_heads} * heads.head_dim;
+  const int64_t values = source == KvSource::kProjected ? int64_t{heads.kv_heads} * heads.values() : 0;
+  return int64_t{heads.q_heads} * heads.head_dim + keys + values;
 }
 
 float scale_or_one(const std::optional<const PaddedVector*>& scale, const std::string& node) {
@@ -179,8 +181,9 @@ void add(Program& p, const RopeStore& f) {
   const HeadGeometry& heads = p.kv().heads(f.cache);
   require(f.rope->distance + f.rope->half <= heads.head_dim, f.kKind,
           "the table of rotary positions has more columns than a head");
-  require(f.qkv.ld >= (heads.q_heads + stored_heads(f.source, heads.kv_heads)) * heads.head_dim &&
-              f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
+  require(f.source != KvSource::kKeys || heads.values() == heads.head_dim, f.kKind,
+          "values that are keys must have as many dimensions");
+  require(f.qkv.ld >= projected_columns(heads, f.source) && f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require_size(f.q_norm, heads.head_dim, f.kKind);
   require_size(f.k_norm, heads.head_dim, f.kKind);
@@ -206,11 +209,13 @@ void add(Program& p, const Attention& f) {
   require(f.q.ld == heads.q_heads * heads.head_tiles() * kTileK && f.out.ld >= heads.q_heads * heads.values() &&
               f.partial.ld >= round_up(heads.values(), kTileK) + kPartialExtra,
           f.kKind, "the number of columns does not match the number and size of the heads");
-  require(f.scale > 0.0f, f.kKind, "the attention scale must be above 0");
+  require(f.scale > 0.0f && f.value_scale > 0.0f, f.kKind, "the scales of scores and of values must be above 0");
+  require(!heads.latent || f.value_scale == 1.0f, f.kKind, "the values of a KV cache of latents cannot be scaled");
   require_size(f.sinks, heads.q_heads, f.kKind);
   auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.cache), p.next_turn());
   node->scale = f.scale;
   node->softcap = f.softcap;
+  node->value_scale = f.value_scale;
   node->sinks = data_or_null(f.sinks);
   node->block_groups = p.context_parallel().world;
   node->work = f.cache.kind;

@@ -165,11 +165,13 @@ struct Attention {
   CacheIndex cache;
   float scale;
   float softcap;
+  float value_scale;
   std::optional<const PaddedVector*> sinks;
   bool joins_before;  // the previous operation stores the same keys and values; only this one reads its queries
   void visit(auto&& field) {
     field("q", q), field("out", out), field("partial", partial), field("cache", cache), field("scale", scale);
-    field("softcap", softcap), field("sinks", sinks), field("joins_before", joins_before);
+    field("softcap", softcap), field("value_scale", value_scale), field("sinks", sinks);
+    field("joins_before", joins_before);
   }
 };
 

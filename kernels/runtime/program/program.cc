@@ -19,7 +19,7 @@ int64_t scratch_for(const KernelTable& table, const ProgramShape& shape) {
   int64_t most = std::max(table.gemm_scratch, sample_scratch_bytes(shape.limits.vocabulary));
   if (!shape.states.empty()) most = std::max(most, kDeltaScratch);
   for (const CacheKind& kind : shape.caches)
-    most = std::max(most, kind.heads.latent() ? table.latent_attention_scratch : table.attention_scratch);
+    most = std::max(most, kind.heads.latent ? table.latent_attention_scratch : table.attention_scratch);
   return round_up(most, 4096);
 }
 
@@ -35,7 +35,7 @@ const ContextParallel& checked(const ProgramShape& shape, const ring::Ring* ring
   const ContextParallel& parallel = shape.parallel;
   if (parallel.world == 1) return parallel;
   const std::vector<int32_t>& bounds = parallel.head_bounds;
-  if (shape.caches.size() != 1 || !shape.caches.front().heads.latent() || ring == nullptr ||
+  if (shape.caches.size() != 1 || !shape.caches.front().heads.latent || ring == nullptr ||
       ring->world() != parallel.world || ring->rank() != parallel.rank ||
       bounds.size() != static_cast<size_t>(parallel.world) + 1 || bounds.front() != 0 ||
       std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) != bounds.end() ||

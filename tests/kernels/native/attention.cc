@@ -13,34 +13,38 @@ using namespace nb::literals;
 namespace numaserve {
 namespace {
 
-using CacheBytes = Array<uint8_t, 3>;  // [pages, kv_heads, bytes of a page and head]
+using CacheBytes = Array<uint8_t, 3>;  // [pages, kv_heads, bytes of a page and head: of K, then of V]
 
-KvLayer kv_layer(const CacheBytes& k, const CacheBytes& v, const std::string& dtype, int64_t kv_heads,
-                 int64_t head_dim) {
+KvLayer kv_layer(const CacheBytes& cache, const std::string& dtype, const HeadGeometry& heads) {
   const KvDtype kept = kv_dtype(dtype);
-  const int64_t bytes = kv_half_bytes(kept, ceil_div(head_dim, kTileK));
-  for (const CacheBytes* cache : {&k, &v})
-    require(size(*cache, 1) == kv_heads && size(*cache, 2) == bytes, "a cache has the wrong shape");
+  const int64_t bytes = heads.page_bytes(kept);
+  require(size(cache, 1) == heads.kv_heads && size(cache, 2) == bytes, "the cache has the wrong shape");
+  std::byte* const k = reinterpret_cast<std::byte*>(cache.data());
   return {.dtype = kept,
-          .k = reinterpret_cast<std::byte*>(k.data()),
-          .v = reinterpret_cast<std::byte*>(v.data()),
-          .page_stride = kv_heads * bytes,
+          .k = k,
+          .v = k + kv_half_bytes(kept, heads.head_tiles()),
+          .page_stride = heads.kv_heads * bytes,
           .head_stride = bytes};
 }
 
+void require_dims(int32_t head_dim, int32_t value_dim) {
+  require(head_dim >= 1 && head_dim <= kMaxHeadDim && value_dim >= 1 && value_dim <= kMaxHeadDim,
+          "a head has the wrong size");
+}
+
 void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_heads, int32_t kv_heads, int32_t head_dim,
-                Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_scale,
+                int32_t value_dim, Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_scale,
                 const std::string& norm, Maybe<const float, 1> q_norm, Maybe<const float, 1> k_norm, float eps,
-                Array<const int32_t, 2> runs, Array<bf16, 3> q, CacheBytes k_cache, CacheBytes v_cache,
-                const std::string& kv_dtype_name, const std::string& source, bool norm_values, int32_t distance,
-                int threads) {
+                Array<const int32_t, 2> runs, Array<bf16, 3> q, CacheBytes cache, const std::string& kv_dtype_name,
+                const std::string& source, bool norm_values, int32_t distance, int threads) {
   const KernelTable& table = *table_by_name(isa);
   if (distance == 0) distance = static_cast<int32_t>(size(cos, 1));
-  require(head_dim >= 1 && head_dim <= kMaxHeadDim && distance >= size(cos, 1) && distance + size(cos, 1) <= head_dim,
-          "a head has the wrong size");
+  require_dims(head_dim, value_dim);
+  require(distance >= size(cos, 1) && distance + size(cos, 1) <= head_dim, "a head is too narrow for its rotation");
+  const HeadGeometry heads{.q_heads = q_heads, .kv_heads = kv_heads, .head_dim = head_dim, .value_dim = value_dim};
   const KvSource from = kv_source_of(source);
-  const int32_t projected = from == KvSource::kProjected ? 2 : from == KvSource::kKeys ? 1 : 0;
-  require(size(qkv, 1) >= (q_heads + projected * kv_heads) * head_dim, "qkv has too few columns");
+  const int32_t keys = from == KvSource::kCached ? 0 : kv_heads, values = from == KvSource::kProjected ? kv_heads : 0;
+  require(size(qkv, 1) >= (q_heads + keys) * head_dim + values * value_dim, "qkv has too few columns");
   require(size(cos, 0) == size(sin, 0) && size(cos, 1) == size(sin, 1), "cos and sin differ in shape");
   require(size(q, 0) >= size(qkv, 0) && size(q, 1) == q_heads && size(q, 2) == round_up(head_dim, kTileK),
           "q has the wrong shape");
@@ -53,7 +57,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
     const int32_t* run = runs.data() + 4 * i;
     require(run[0] >= 0 && run[1] >= 1 && run[0] + run[1] <= size(qkv, 0) && run[2] >= 0 &&
                 run[2] % kPageTokens + run[1] <= kPageTokens && run[2] + run[1] <= size(cos, 0) && run[3] >= 0 &&
-                run[3] < size(k_cache, 0) && run[3] < size(v_cache, 0),
+                run[3] < size(cache, 0),
             "a run is out of range");
     page_runs.push_back({.row = run[0], .count = run[1], .position = run[2], .page = run[3]});
   }
@@ -62,7 +66,9 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .q_heads = q_heads,
                            .kv_heads = kv_heads,
                            .head_dim = head_dim,
-                           .head_tiles = static_cast<int32_t>(ceil_div(head_dim, kTileK)),
+                           .head_tiles = heads.head_tiles(),
+                           .value_dim = value_dim,
+                           .value_tiles = heads.value_tiles(),
                            .cos = cos.data(),
                            .sin = sin.data(),
                            .rot_dim = static_cast<int32_t>(2 * size(cos, 1)),
@@ -75,7 +81,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .norm_values = norm_values,
                            .eps = eps,
                            .q = q.data(),
-                           .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
+                           .kv = kv_layer(cache, kv_dtype_name, heads),
                            .runs = page_runs.data(),
                            .num_runs = static_cast<int64_t>(page_runs.size())};
   play_threads(threads, [&](int thread) { table.rope_store(args, thread, threads); });
@@ -84,7 +90,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
 // All work of one block of query rows: in one item, or in an item for each block of KV that it sees and a merge.
 void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bool by_blocks, std::byte* scratch) {
   const AttentionSequence& sequence = args.sequences[item.sequence];
-  const auto compute = args.value_dim > 0 ? table.latent_attention_item : table.attention_item;
+  const auto compute = args.latent ? table.latent_attention_item : table.attention_item;
   item.partial = 0;
   item.block = -1;
   if (!by_blocks) {
@@ -95,7 +101,7 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
   const int32_t begin = args.window.first(sequence.start + item.first_row / group) / kAttentionBlock;
   const int32_t end = (sequence.start + (item.first_row + item.num_rows - 1) / group) / kAttentionBlock + 1;
   const int32_t num_blocks = end - begin;
-  const int64_t row_floats = round_up(args.value_dim > 0 ? args.value_dim : args.head_dim, kTileK) + kPartialExtra;
+  const int64_t row_floats = round_up(args.value_dim, kTileK) + kPartialExtra;
   const LargeBuffer partial(static_cast<size_t>(num_blocks * item.num_rows * row_floats) * sizeof(float));
   args.partial = partial.as<float>();
   for (int32_t i = 0; i < num_blocks; ++i) {
@@ -104,7 +110,7 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
     part.partial = i * item.num_rows;
     compute(args, part, nullptr, scratch);
   }
-  const auto merge = args.value_dim > 0 ? table.latent_attention_merge : table.attention_merge;
+  const auto merge = args.latent ? table.latent_attention_merge : table.attention_merge;
   merge(args, item, num_blocks, item.num_rows);
 }
 
@@ -128,8 +134,8 @@ std::vector<AttentionSequence> attention_sequences(const Array<const int32_t, 2>
 
 void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num_sequences, int32_t rows_per_item,
                 bool by_blocks) {
-  const bool latent = args.value_dim > 0;
-  const LargeBuffer scratch(static_cast<size_t>(latent ? table.latent_attention_scratch : table.attention_scratch));
+  const LargeBuffer scratch(
+      static_cast<size_t>(args.latent ? table.latent_attention_scratch : table.attention_scratch));
   for (int32_t i = 0; i < static_cast<int32_t>(num_sequences); ++i) {
     const int32_t rows = args.sequences[i].q_len * (args.q_heads / args.kv_heads);
     for (int32_t head = 0; head < args.kv_heads; ++head)
@@ -144,35 +150,38 @@ void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num
 
 namespace {
 
-void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, CacheBytes k_cache, CacheBytes v_cache,
+void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, int32_t value_dim, CacheBytes cache,
                const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
-               float scale, float softcap, int32_t window, bool aligned, Maybe<const float, 1> sinks, bool by_blocks,
-               int32_t rows_per_item, Array<bf16, 2> out) {
+               float scale, float softcap, float value_scale, int32_t window, bool aligned, Maybe<const float, 1> sinks,
+               bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
   const KernelTable& table = *table_by_name(isa);
-  const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(k_cache, 1));
+  const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(cache, 1));
   require(kv_heads >= 1 && q_heads % kv_heads == 0, "query heads are not a multiple of KV heads");
-  require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(q, 2) == round_up(head_dim, kTileK),
-          "q has the wrong shape");
-  require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * head_dim, "the output is too small");
+  require_dims(head_dim, value_dim);
+  require(size(q, 2) == round_up(head_dim, kTileK), "q has the wrong shape");
+  require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * value_dim, "the output is too small");
   require(scale > 0.0f, "the scale of scores must be above 0");
   require(!sinks || size(*sinks, 0) == q_heads, "each head has a sink");
   require(rows_per_item >= 1 && rows_per_item <= (by_blocks ? kAttentionRows : kPromptRows),
           "an item has 1 to 128 rows, with a block of its own 1 to 32");
-  const int64_t num_pages = size(k_cache, 0) < size(v_cache, 0) ? size(k_cache, 0) : size(v_cache, 0);
-  const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), num_pages);
+  const HeadGeometry heads{.q_heads = q_heads, .kv_heads = kv_heads, .head_dim = head_dim, .value_dim = value_dim};
+  const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), size(cache, 0));
   const AttentionArgs args{.q = q.data(),
                            .q_heads = q_heads,
                            .kv_heads = kv_heads,
                            .head_dim = head_dim,
-                           .head_tiles = static_cast<int32_t>(ceil_div(head_dim, kTileK)),
+                           .head_tiles = heads.head_tiles(),
+                           .value_dim = value_dim,
+                           .value_tiles = heads.value_tiles(),
                            .scale = scale,
                            .softcap = softcap,
                            .window = {.tokens = window, .aligned = aligned},
-                           .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
+                           .kv = kv_layer(cache, kv_dtype_name, heads),
                            .sequences = all.data(),
                            .out = out.data(),
                            .ldo = size(out, 1),
                            .partial = nullptr,
+                           .value_scale = value_scale,
                            .sinks = data_or_null(sinks)};
   attend_all(table, args, static_cast<int64_t>(all.size()), rows_per_item, by_blocks);
 }
@@ -180,11 +189,11 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
 }  // namespace
 
 void bind_attention(nb::module_& ops) {
-  ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
-          "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a,
-          "v_cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
-  ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a, "sequences"_a,
-          "pages"_a, "scale"_a, "softcap"_a, "window"_a, "aligned"_a, "sinks"_a.none(), "by_blocks"_a,
+  ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "cos"_a,
+          "sin"_a, "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a,
+          "cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
+  ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "value_dim"_a, "cache"_a, "kv_dtype"_a, "sequences"_a,
+          "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "sinks"_a.none(), "by_blocks"_a,
           "rows_per_item"_a, "out"_a);
 }
 

@@ -85,6 +85,8 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
                            .kv_heads = 1,
                            .head_dim = dim,
                            .head_tiles = dim / kTileK,
+                           .value_dim = value_dim,
+                           .value_tiles = value_dim / kTileK,
                            .scale = scale,
                            .softcap = 0.0f,
                            .window = {},
@@ -93,7 +95,7 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
                            .out = out.data(),
                            .ldo = size(out, 1),
                            .partial = nullptr,
-                           .value_dim = value_dim};
+                           .latent = true};
   attend_all(*table_by_name(isa), args, static_cast<int64_t>(all.size()), rows_per_item, by_blocks);
 }
 

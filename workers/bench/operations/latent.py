@@ -63,7 +63,7 @@ def _program(team: Team, case: LatentCase, layers: int) -> Program:
         step_tokens=case.new * slots,
         slots=slots,
         context=case.context,
-        heads=Heads(heads, 1, _LATENT + _ROPE, _LATENT),
+        heads=Heads(heads, 1, _LATENT + _ROPE, _LATENT, is_latent=True),
         layers=layers,
     )
     rope, scale = rope_table(case.context, _ROPE), (_NOPE + _ROPE) ** -0.5

@@ -61,6 +61,8 @@ class Attention(Mixer):
     head_dim: int
     rotation: Rotation
     scale: float  # on the scores
+    value_dim: int = 0  # dimensions of a value; 0: as many as of a key
+    value_scale: float = 1.0
     norms: QueryKeyNorms = field(default_factory=NoNorms)
     mask: Mask = field(default_factory=Mask)
     biases: Biases = "none"
@@ -78,9 +80,14 @@ class Attention(Mixer):
         return KvHeads("kv_heads", self.kv_heads, self.query_heads)
 
     @property
+    def values(self) -> int:
+        """Dimensions of a value."""
+        return self.value_dim or self.head_dim
+
+    @property
     def cache(self) -> Paged | Borrowed:
         """See `Mixer`."""
-        cache = Paged(self.queries, self.keys, self.head_dim, self.mask.window, self.mask.chunked)
+        cache = Paged(self.queries, self.keys, self.head_dim, self.values, self.mask.window, self.mask.chunked)
         return Borrowed(cache) if self.source == "cached" else cache
 
     @cached_property
@@ -100,7 +107,7 @@ class Attention(Mixer):
     @cached_property
     def o(self) -> MatrixParameter:
         """The output projection, with the columns of the rank's query heads."""
-        return MatrixParameter((whole(self._output),), Split(self.queries, self.head_dim))
+        return MatrixParameter((whole(self._output),), Split(self.queries, self.values))
 
     @cached_property
     def o_bias(self) -> VectorParameter | None:
@@ -113,13 +120,13 @@ class Attention(Mixer):
 
     def scratch_columns(self, part: RankPart) -> int:
         """Queries and results of the rank's heads, keys and values."""
-        return 2 * (len(part.along(self.queries)) + len(part.along(self.keys))) * self.head_dim
+        return (len(part.along(self.queries)) + len(part.along(self.keys))) * (self.head_dim + self.values)
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
         """See `Mixer`."""
         qkv = b.linear(x, part.matrix(self.qkv), part.vector(self.heads_bias))
         q = self.norms.store(b, part, qkv, part.rope(self.rotation.rope), place, source=self.source)
-        attended = self.mask.attend(b, part, q, self.scale, place)
+        attended = self.mask.attend(b, part, q, self.scale, place, value_scale=self.value_scale)
         return b.linear_partial(attended, part.matrix(self.o))
 
     def bias(self, part: RankPart) -> Vector | None:
@@ -129,14 +136,20 @@ class Attention(Mixer):
     @cached_property
     def _heads(self) -> tuple[Part, ...]:
         names, at, dim = self.names, self.at, self.head_dim
-        heads = ((names.q, self.queries, True), (names.k, self.keys, True), (names.v, self.keys, False))[: self._parts]
+        rotated = dim if self.rotation.pairs else 0
+        heads = (
+            (names.q, self.queries, dim, rotated),
+            (names.k, self.keys, dim, rotated),
+            (names.v, self.keys, self.values, 0),
+        )[: self._parts]
         fused = names.q == names.k
         gguf = [f"{at}attn_qkv"] * 3 if fused else [f"{at}attn_{each}" for each in "qkv"]
-        tensors = [(at + module, axis.count * dim, name) for (module, axis, _), name in zip(heads, gguf, strict=False)]
-        pairs = dim if self.rotation.pairs else 0
+        tensors = [
+            (at + module, axis.count * wide, name) for (module, axis, wide, _), name in zip(heads, gguf, strict=False)
+        ]
         return tuple(
-            Part(source, Order(axis.count, dim, first, pairs=pairs if is_rotated else 0), axis, dim)
-            for (source, first), (_, axis, is_rotated) in zip(
+            Part(source, Order(axis.count, wide, first, pairs=pairs), axis, wide)
+            for (source, first), (_, axis, wide, pairs) in zip(
                 stacked(*tensors, columns=self.hidden), heads, strict=True
             )
         )
@@ -148,4 +161,4 @@ class Attention(Mixer):
 
     @cached_property
     def _output(self) -> Source:
-        return Source(self.at + self.names.o, (self.hidden, self.query_heads * self.head_dim), f"{self.at}attn_output")
+        return Source(self.at + self.names.o, (self.hidden, self.query_heads * self.values), f"{self.at}attn_output")

@@ -46,10 +46,12 @@ class Mask(Layer):
     sinks: Sinks | None = None
     chunked: bool = False  # a query sees the tokens of its chunk of `window` tokens
 
-    def attend(self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, cache: CacheIndex) -> Operand:
+    def attend(
+        self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, cache: CacheIndex, *, value_scale: float = 1.0
+    ) -> Operand:
         """Attend to the tokens of `cache` with queries, bf16 [tokens, query heads * padded head_dim].
 
-        Returns the values of the heads, bf16 [tokens, query heads * head_dim].
+        Returns the values of the heads times `value_scale`, bf16 [tokens, query heads * dimensions of a value].
         """
         sinks = None if self.sinks is None else part.vector(self.sinks.parameter)
-        return b.attention(q, cache=cache, scale=scale, softcap=self.softcap, sinks=sinks)
+        return b.attention(q, cache=cache, scale=scale, value_scale=value_scale, softcap=self.softcap, sinks=sinks)

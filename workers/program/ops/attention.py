@@ -53,16 +53,17 @@ class RopeStore(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read; queries, keys and values written in bf16."""
         heads = program.shape.caches[self.cache.kind].heads
-        count = heads.query + (0 if self.source == "cached" else 2 * heads.kv)
-        return [of_runs("rope_store", count, count * heads.dim * (FP32 + BF16))]
+        stored = 0 if self.source == "cached" else heads.kv
+        columns = (heads.query + stored) * heads.dim + stored * heads.values
+        return [of_runs("rope_store", heads.query + 2 * stored, columns * (FP32 + BF16))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Joining):
     """Causal attention over the tokens of each sequence so far, or those in the window of `cache`.
 
-    `out`: bf16 [tokens, q heads * values]. `softcap` 0: none. `sinks`, one for each head, are logits that take part in
-    the softmax without a value. `partial` is room for what is to be merged.
+    `out`: bf16 [tokens, q heads * values], times `value_scale`. `softcap` 0: none. `sinks`, one for each head, are
+    logits that take part in the softmax without a value. `partial` is room for what is to be merged.
     """
 
     q: Reads[Tensor]
@@ -71,6 +72,7 @@ class Attention(Joining):
     cache: CacheIndex
     scale: float
     softcap: float = 0.0
+    value_scale: float = 1.0
     sinks: Vector | None = None
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:

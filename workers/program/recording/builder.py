@@ -187,21 +187,25 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         *,
         cache: CacheIndex,
         scale: float,
+        value_scale: float = 1.0,
         softcap: float | None = None,
         sinks: Vector | None = None,
     ) -> Operand:
-        """Causal attention over the tokens of each sequence so far: bf16 [tokens, query heads * dimensions]. `sinks`,
-        one for each head, are logits that take part in the softmax without a value."""
+        """Causal attention over the tokens of each sequence so far: bf16 [tokens, query heads * dimensions of a value].
+
+        Scores are multiplied by `scale`, values by `value_scale`. `sinks`, one for each head, are logits that take part
+        in the softmax without a value."""
         heads = self.shape.caches[cache.kind].heads
-        out = Operand(q.rows, heads.query * heads.dim, 2)
+        out = Operand(q.rows, heads.query * heads.values, 2)
         self.operations.append(
             Attention(
                 q=q,
                 out=out,
-                partial=self._attention_partial(heads.dim),
+                partial=self._attention_partial(heads.values),
                 cache=cache,
                 scale=scale,
                 softcap=softcap or 0.0,
+                value_scale=value_scale,
                 sinks=sinks,
             )
         )

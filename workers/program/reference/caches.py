@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 class KvCache:
     """Keys and values in pages; a latent cache has one head, and no values of its own.
 
-    For each kind of cache: [layers, pages, key and value, heads, tokens of a page, dimensions].
+    For each kind of cache: [layers, pages, heads, tokens of a page, dimensions of a key and then of its value].
     """
 
     def __init__(self, setup: ProgramSetup, numbers: Numbers) -> None:
@@ -30,7 +30,7 @@ class KvCache:
     @staticmethod
     def _memory(kind: CacheKind, pages: int, held: torch.dtype) -> torch.Tensor:
         heads = kind.heads
-        sizes = (kind.layers, pages, 1 if heads.is_latent else 2, heads.kv, PAGE_SIZE, heads.dim)
+        sizes = (kind.layers, pages, heads.kv, PAGE_SIZE, heads.dim + (0 if heads.is_latent else heads.values))
         # Numpy's zeros are memory that the system gives at its first use; torch writes its own at once.
         return torch.from_numpy(np.zeros(sizes, f"i{held.itemsize}")).view(held)
 
@@ -47,21 +47,17 @@ class KvCache:
         """
         told = keys if values is None else values
         bad = ~torch.isfinite(told).all(-1, keepdim=True)
-        if values is not None:
-            self._store(cache, 1, step, values.masked_fill(bad, 0.0))
-        self._store(cache, 0, step, keys.masked_fill(bad, float("nan")))
-
-    def _store(self, cache: CacheIndex, part: int, step: Step, x: torch.Tensor) -> None:
+        parts = [keys.masked_fill(bad, float("nan")), *([] if values is None else [values.masked_fill(bad, 0.0)])]
         pages, places = zip(*step.places(self._tables[cache.kind]), strict=True)
         memory = self._kinds[cache.kind]
-        kept = self._numbers.kept(x, self._kv_dtype).to(memory.dtype)
-        memory[cache.layer, :, part][list(pages), :, list(places)] = kept
+        kept = torch.cat([self._numbers.kept(part, self._kv_dtype) for part in parts], dim=-1).to(memory.dtype)
+        memory[cache.layer][list(pages), :, list(places)] = kept
 
-    def load(self, cache: CacheIndex, part: int, sequence: SequenceRows, first: int = 0) -> torch.Tensor:
-        """The keys of a sequence, or with `part` 1 values, from its page number `first` on: [heads, tokens,
+    def load(self, cache: CacheIndex, sequence: SequenceRows, first: int = 0) -> torch.Tensor:
+        """The keys of a sequence, with the values after them, from its page number `first` on: [heads, tokens,
         dimensions]."""
         pages = sequence.slot.tables[self._tables[cache.kind]].pages[first : -(-sequence.end // PAGE_SIZE)]
-        held = self._kinds[cache.kind][cache.layer, :, part][pages]
+        held = self._kinds[cache.kind][cache.layer][pages]
         return held.transpose(0, 1).flatten(1, 2)[:, : sequence.end - first * PAGE_SIZE].to(self._numbers.dtype)
 
 

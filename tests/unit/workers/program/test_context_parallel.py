@@ -9,7 +9,7 @@ SLOT = 16 << 20
 
 
 def heads(bounds: list[int]) -> Heads:
-    return Heads(1, 1, KEY, LATENT, tuple(bounds))
+    return Heads(1, 1, KEY, LATENT, is_latent=True, bounds=tuple(bounds))
 
 
 @pytest.mark.parametrize("bounds", [[0, 128], [0, 2, 2], [0, 0, 3], []])

@@ -18,9 +18,10 @@ _ROWS = 64  # tokens whose scores are there at once
 def rope_store(run: Run, op: RopeStore) -> None:
     """Heads of queries and keys are normalised and rotated, in one order or the other."""
     heads = run.heads(op.cache)
-    stored = {"projected": [heads.kv, heads.kv], "keys": [heads.kv], "cached": []}[op.source]
-    qkv, parts = run.get(op.qkv), [heads.query, *stored]
-    q, *kv = qkv.reshape(len(qkv), sum(parts), heads.dim).split(parts, dim=1)
+    sizes = [(heads.query, heads.dim), (heads.kv, heads.dim), (heads.kv, heads.values)]
+    sizes = sizes[: {"projected": 3, "keys": 2, "cached": 1}[op.source]]
+    parts = run.get(op.qkv).split([count * dim for count, dim in sizes], dim=1)
+    q, *kv = (part.unflatten(1, size) for part, size in zip(parts, sizes, strict=True))
 
     def prepared(x: torch.Tensor, norm: Vector | None) -> torch.Tensor:
         if op.norm == "none":
@@ -31,7 +32,7 @@ def rope_store(run: Run, op: RopeStore) -> None:
         return rotated(run, normed(x, weight, op.eps), op.rope)
 
     if kv:
-        values = normed(kv[-1], kv[-1].new_ones(heads.dim), op.eps) if op.norm_values else kv[-1]
+        values = normed(kv[-1], kv[-1].new_ones(heads.values), op.eps) if op.norm_values else kv[-1]
         run.kv.store(op.cache, run.step, prepared(kv[0], op.k_norm), values)
     q = run.numbers.bf16(scaled(run, prepared(q, op.q_norm), op.rope))
     room = padded(heads.dim) - heads.dim
@@ -71,13 +72,13 @@ def attention(run: Run, op: Attention) -> None:
     how = Softmax(op.scale, op.softcap, run.optional(op.sinks))
     for each in run.step.whole if heads.query else ():
         first = kind.window.first_page(each.start)
-        keys = run.kv.load(op.cache, 0, each, first)
-        held = keys[..., : heads.values] if heads.is_latent else run.kv.load(op.cache, 1, each, first)
+        held = run.kv.load(op.cache, each, first)
+        keys, values = held[..., : heads.dim], held[..., (0 if heads.is_latent else heads.dim) :][..., : heads.values]
         sees = seen(each, kind.window)[:, first * PAGE_SIZE :]
         for begin in range(0, each.count, _ROWS):
             rows = slice(each.row + begin, each.row + min(begin + _ROWS, each.count))
-            out[rows], _ = attended(q[rows], keys, held, sees[begin : begin + _ROWS], how)
-    run.put(op.out, run.numbers.bf16(out).flatten(1))
+            out[rows], _ = attended(q[rows], keys, values, sees[begin : begin + _ROWS], how)
+    run.put(op.out, run.numbers.bf16(out * op.value_scale).flatten(1))
 
 
 def seen(sequence: SequenceRows, window: Window = ALL) -> torch.Tensor:

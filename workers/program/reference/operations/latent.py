@@ -42,7 +42,7 @@ def divided_attention(run: Run, op: DividedAttention) -> None:
     queries = run.get(op.q).unflatten(1, (parallel.heads, heads.dim))
     found, of_each = [], queries.split([each.count for each in divided])
     for each, own_queries in zip(divided, of_each, strict=True):
-        keys = run.kv.load(op.cache, 0, each)
+        keys = run.kv.load(op.cache, each)
         own_blocks = torch.arange(each.end) // ATTENTION_BLOCK % world == rank
         sees = seen(each) & own_blocks
         found.append(attended(own_queries, keys, keys[..., : heads.value_dim], sees, Softmax(op.scale)))

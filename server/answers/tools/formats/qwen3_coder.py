@@ -5,6 +5,7 @@ from numaserve.server.answers.tools.tagged_format import TaggedFormat
 FORMAT = TaggedFormat(
     name="qwen3_coder",
     in_template=("<tool_call>", "<function=", "<parameter="),
+    not_in_template=("'</parameter>",),
     # Models often omit the outer tag.
     triggers=("<tool_call>", "<function="),
     tokens=("<tool_call>", "</tool_call>"),

@@ -35,3 +35,9 @@ def test_no_format_is_chosen_for_a_template_without_calls_or_thoughts() -> None:
     template = "{% for message in messages %}<|im_start|>{{ message.role }}{{ message.content }}{% endfor %}"
     assert tool_format_of(template) is None
     assert reasoning_format_of(template) is None
+
+
+@pytest.mark.parametrize(("end", "name"), [("'\\n</parameter>\\n'", "qwen3_coder"), ("'</parameter>\\n'", "mimo")])
+def test_the_line_breaks_around_a_value_tell_two_formats_apart(end: str, name: str) -> None:
+    template = f"{{{{- '<tool_call>\\n<function=' + call.name + '>\\n<parameter=' + key + '>' + value + {end} }}}}"
+    assert tool_format_of(template) is tool_formats()[name]

@@ -11,6 +11,7 @@ from numaserve.server.answers.tools.types import Tool
 from tests.support.model_outputs import each_way_to_cut, parse
 
 QWEN = tool_formats()["qwen3_coder"]
+MIMO = tool_formats()["mimo"]
 GLM = tool_formats()["glm45"]
 
 
@@ -106,6 +107,14 @@ def test_tags_may_be_missing_or_on_one_line(text: str) -> None:
         answer = parse(pieces, QWEN)
         assert answer.named == [("f", {"n": 5})]
         assert answer.content == ""
+
+
+def test_line_breaks_around_a_text_of_mimo_belong_to_it() -> None:
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n x\n\n</parameter>\n</function>\n</tool_call>"
+    tools = [Tool("f", parameters=schema(a={"type": "string"}))]
+    for pieces in each_way_to_cut(call):
+        assert parse(pieces, MIMO, tools=tools).named == [("f", {"a": "\n x\n\n"})]
+    assert parse([call], QWEN, tools=tools).named == [("f", {"a": " x\n"})]
 
 
 def test_white_space_between_the_tags_of_glm_does_not_count() -> None:

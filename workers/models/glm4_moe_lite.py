@@ -1,7 +1,7 @@
 """GLM-4.7-Flash: DeepSeek-V3 whose config.json may list the kind of each layer's MLP."""
 
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import read_layer_count
+from numaserve.workers.models.config.latent import with_dense_layers
 from numaserve.workers.models.deepseek_v3 import deepseek_v3
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.spec import ModelConfig
@@ -19,25 +19,12 @@ _DEFAULTS = {
     "n_group": 1,
     "topk_group": 1,
 }
-_DENSE, _SPARSE = "dense", "sparse"
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
-    fields = _with_dense_layers(fields.with_defaults(**_DEFAULTS))
+    fields = with_dense_layers(fields.with_defaults(**_DEFAULTS))
     return deepseek_v3(fields, "glm4_moe_lite", architecture)
-
-
-def _with_dense_layers(fields: Fields) -> Fields:
-    """Return the fields with the number of dense layers, which transformers writes as the kind of each layer."""
-    if not fields.has("mlp_layer_types"):
-        return fields
-    layers = read_layer_count(fields)
-    kinds = fields.texts("mlp_layer_types", layers)
-    dense = kinds.count(_DENSE)
-    if kinds != [_DENSE] * dense + [_SPARSE] * (layers - dense):
-        raise fields.error('mlp_layer_types must name "dense" layers first and "sparse" layers after them')
-    return fields.with_values(first_k_dense_replace=dense)
 
 
 # llama.cpp names the files of this model after DeepSeek-V3, whose family reads them.

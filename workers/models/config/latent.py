@@ -10,7 +10,7 @@ from numaserve.workers.layers.layer import FeedForward
 from numaserve.workers.layers.mixers.latent_attention import LatentAttention
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, Common, read_common
+from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, Common, read_common, read_layer_count
 from numaserve.workers.models.config.rope import read_rope
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.experts import Routing
@@ -28,6 +28,7 @@ LATENT_DEFAULTS: dict[str, Any] = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
 }
+_DENSE, _SPARSE = "dense", "sparse"
 EXPERT_NAMES = ExpertNames(shared="mlp.shared_experts")
 
 
@@ -73,6 +74,18 @@ def read_deepseek_experts(
         return Experts(at, common.hidden, chosen, width, shared, correction_bias=correction_bias, names=names)
 
     return mlp
+
+
+def with_dense_layers(fields: Fields) -> Fields:
+    """Return the fields with the number of dense layers, which transformers writes as the kind of each layer."""
+    if not fields.has("mlp_layer_types"):
+        return fields
+    layers = read_layer_count(fields)
+    kinds = fields.texts("mlp_layer_types", layers)
+    dense = kinds.count(_DENSE)
+    if kinds != [_DENSE] * dense + [_SPARSE] * (layers - dense):
+        raise fields.error('mlp_layer_types must name "dense" layers first and "sparse" layers after them')
+    return fields.with_values(first_k_dense_replace=dense)
 
 
 def read_skipped(fields: Fields) -> int:

@@ -23,6 +23,7 @@ from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import (
     edit_config,
     save_kimi,
+    save_mimo,
     save_published,
     save_qwen3_5,
     small_deepseek,
@@ -31,6 +32,7 @@ from tests.support.published_checkpoints import (
     small_lfm2,
     small_lfm2_moe,
     small_llama,
+    small_mimo,
     small_qwen2_moe,
     small_qwen3_5,
     small_qwen3_5_moe,
@@ -108,6 +110,16 @@ def test_kimi_is_served_as_published(tmp_path: Path) -> None:
     assert {name.split(".")[2:4] == ["mlp", "experts"] for name in stored} == {True}
     assert {(each.native, each.group) for each in stored.values()} == {("int4", 32)}
     assert_as_close_as_the_arithmetic(tmp_path, model, "bf16")
+
+
+def test_values_narrower_than_keys_are_served_as_published(tmp_path: Path) -> None:
+    model = small_mimo()
+    assert_as_close_as_the_arithmetic(save_mimo(model, tmp_path), model, "bf16")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
+def test_values_narrower_than_keys_of_a_gguf_file_are_served(kind: str, tmp_path: Path) -> None:
+    assert_gguf_is_served(small_mimo().config, kind, tmp_path, "bf16")
 
 
 @pytest.mark.parametrize("make", [small_qwen3_5, small_qwen3_5_moe])

@@ -23,7 +23,8 @@ from tests.support.traffic import Answer, Request, Traffic, assert_serves, one_b
 
 STEP_TOKENS = scheduler_config().max_step_tokens
 # mixtral has a window in every layer, as Mistral has, and llama4 chunks.
-MODELS = ("gpt_oss", "gemma2", "mixtral", "olmo3", "llama4", "smollm3", "gemma4")
+MODELS = ("gpt_oss", "gemma2", "mixtral", "olmo3", "llama4", "smollm3", "gemma4", "mimo_v2_flash")
+WITH_SINKS = ("gpt_oss", "mimo_v2_flash")  # values of the second are narrower than its keys
 ANCHORS = 40  # pages
 
 
@@ -69,9 +70,10 @@ def test_a_window_table_changes_no_bit(name: str, tp: int, tmp_path: Path) -> No
             assert (traffic.scheduler.stats().prefix_hit_tokens > 0) == ("enable_prefix_cache" in changes)
 
 
-def test_drafts_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", WITH_SINKS)
+def test_drafts_change_no_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation, "BLIND", 12)
-    model, requests = save_tiny_model("gpt_oss", tmp_path), longer_requests()
+    model, requests = save_tiny_model(name, tmp_path), longer_requests()
     alone, table = answers_without(model, 1, requests), table_of(window_of(model))
     with make_group(model, 1, window_pages=[table.num_pages]) as group:
         config = scheduler_config(windows=(table,), enable_prefix_cache=True, num_pages=FEW_PAGES)
@@ -81,8 +83,9 @@ def test_drafts_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8_e4m3"])
-def test_codes_of_a_byte_change_no_bit(kv_cache_dtype: str, tmp_path: Path) -> None:
-    model, requests = save_tiny_model("gpt_oss", tmp_path), longer_requests()
+@pytest.mark.parametrize("name", WITH_SINKS)
+def test_codes_of_a_byte_change_no_bit(name: str, kv_cache_dtype: str, tmp_path: Path) -> None:
+    model, requests = save_tiny_model(name, tmp_path), longer_requests()
     alone = answers_without(model, 2, requests, kv_cache_dtype=kv_cache_dtype)
     table = table_of(window_of(model))
     with make_group(model, 2, window_pages=[table.num_pages], kv_cache_dtype=kv_cache_dtype) as group:

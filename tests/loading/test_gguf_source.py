@@ -62,6 +62,14 @@ OF_ARCHITECTURE = {
     "nemotron_h": SPACE | {"feed_forward_length": [0, 96], "attention.head_count_kv": [1, 0]},
     "lfm2": SHORT,
     "lfm2moe": SHORT | EXPERTS | {"expert_gating_func": 2, "leading_dense_block_count": 1},
+    "mimo2": {
+        "expert_gating_func": 2,
+        "attention.head_count_kv": [1, 2],
+        "attention.sliding_window": 128,
+        "attention.sliding_window_pattern": [0, 1],
+        "attention.value_length": 24,
+    }
+    | EXPERTS,
     "qwen35": DELTA,
     "qwen35moe": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
     "qwen3next": DELTA | EXPERTS | {"expert_shared_feed_forward_length": 48},
@@ -145,7 +153,7 @@ _NUMBERS = {"gate": "w1", "down": "w2", "up": "w3"}
 
 def as_converted(name: str) -> str:
     """What llama.cpp's converter makes of a name before it asks the table."""
-    if name.endswith((".sinks", ".layer_scalar")):
+    if name.endswith((".sinks", ".attention_sink_bias", ".layer_scalar")):
         return f"{name}.weight"
     name = re.sub(
         r"(block_sparse_moe)\.\d+\.(\w+)_proj", lambda found: f"{found[1]}.experts.{_NUMBERS[found[2]]}", name

@@ -77,7 +77,7 @@ def test_an_expanded_gguf_file_computes_what_its_dequantized_weights_compute(
 
 
 GGUF_CASES = ["smollm3", "ministral3", "granite", "ernie4_5", "hunyuan", "glm4_moe", "olmo2", "olmo3", "minimax_m2"]
-GGUF_CASES += ["lfm2", "lfm2_moe", "granite4-h", "granite4-h-moe"]
+GGUF_CASES += ["lfm2", "lfm2_moe", "granite4-h", "granite4-h-moe", "mimo_v2_flash"]
 
 
 @pytest.mark.parametrize("case", GGUF_CASES)

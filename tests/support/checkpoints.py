@@ -13,7 +13,7 @@ import gguf
 import torch
 import transformers as hf
 
-from tests.support import gemma4, gguf_latent, gguf_lfm, gguf_spaces, kimi
+from tests.support import gemma4, gguf_latent, gguf_lfm, gguf_mimo, gguf_spaces, kimi
 from tests.support.k_quants import fitting, quantize
 
 VOCAB = 499
@@ -195,6 +195,12 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     ),
     "minimax_m2": lambda: hf.MiniMaxM2Config(
         **sizes(96, 6, 2, 104, head_dim=32, num_local_experts=7, num_experts_per_tok=3, rotary_dim=16)
+    ),
+    # Values narrower than keys, and more KV heads in the layers that slide.
+    "mimo_v2_flash": lambda: hf.MiMoV2FlashConfig(
+        **sizes(96, 6, 3, 160, layers=3, head_dim=48, v_head_dim=40, moe_intermediate_size=72, sliding_window=16),
+        n_routed_experts=7,
+        num_experts_per_tok=3,
     ),
     # Dense layers between mixtures, a layer without rope; chunks and steps of the scale of queries end within tests.
     "llama4": lambda: hf.Llama4TextConfig(
@@ -447,6 +453,7 @@ _GGUF_NAMES = {
     "glm4_moe": "glm4moe",
     "minimax_m2": "minimax-m2",
     "llama4_text": "llama4",
+    "mimo_v2_flash": gguf_mimo.ARCHITECTURE,
     "olmo3": "olmo2",
     "hunyuan_v1_dense": "hunyuan-dense",
     "ministral3": "mistral3",
@@ -486,6 +493,8 @@ def save_gguf(
     elif config.model_type in gguf_lfm.ARCHITECTURES:
         gguf_lfm.add_lfm_metadata(writer, model)
         tensors = gguf_lfm.lfm_tensors(tensors)
+    elif arch == gguf_mimo.ARCHITECTURE:
+        gguf_mimo.add_mimo_metadata(writer, config)
     elif arch == gguf_spaces.ARCHITECTURE:
         gguf_spaces.add_space_metadata(writer, model)
         tensors = gguf_spaces.space_tensors(tensors, model)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers as hf
@@ -92,6 +93,14 @@ def small_kimi(**changes: int) -> hf.PreTrainedModel:
     return checkpoints.build(kimi_around(text))
 
 
+def small_mimo() -> hf.PreTrainedModel:
+    """The same with values narrower than keys, and a dense layer before one that slides and has experts."""
+    sizes = checkpoints.sizes(256, 4, 2, 256, head_dim=192, v_head_dim=128, moe_intermediate_size=128)
+    return checkpoints.build(
+        hf.MiMoV2FlashConfig(**sizes, n_routed_experts=6, num_experts_per_tok=2, sliding_window=16)
+    )
+
+
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be quantized: names of modules as checkpoints have them, and weights [out features, in features] that
     are the model's own. Experts are Qwen's, MiniMax's, LFM2's or Llama 4's."""
@@ -149,6 +158,41 @@ def save_kimi(model: hf.PreTrainedModel, folder: Path) -> Path:
     quantization = LAYOUTS[layout].config | {"ignore": ignored}
     edit_config(folder, quantization_config=None, text_config=text | {"quantization_config": quantization})
     return folder
+
+
+def save_mimo(model: hf.PreTrainedModel, folder: Path) -> Path:
+    """Save `small_mimo` as MiMo-V2-Flash is published: in FP8 but for output projections."""
+    save_published(model, folder, "fp8 blocks", skip=lambda name: name.endswith("o_proj"))
+    ignored = [f"model.layers.{layer}.self_attn.o_proj" for layer in range(model.config.num_hidden_layers)]
+    quantization = LAYOUTS["fp8 blocks"].config | {"ignored_layers": ignored}
+    edit_config(folder, quantization_config=quantization, **mimo_fields(model.config))
+    return folder
+
+
+def mimo_fields(config: hf.PreTrainedConfig) -> dict[str, Any]:
+    """Return the changes of a config.json that transformers writes to one as MiMo-V2-Flash is published."""
+    ropes = config.rope_parameters
+    heads = {"num_attention_heads": config.num_attention_heads, "head_dim": config.head_dim}
+    renamed = ("layer_types", "mlp_layer_types", "rope_parameters", "rms_norm_eps")
+    return {
+        **dict.fromkeys(renamed),
+        **{f"swa_{key}": value for key, value in (heads | {"v_head_dim": config.v_head_dim}).items()},
+        "swa_num_key_value_heads": 2 * config.num_key_value_heads,
+        "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind in config.layer_types],
+        "moe_layer_freq": [int(kind == "sparse") for kind in config.mlp_layer_types],
+        "layernorm_epsilon": config.rms_norm_eps,
+        "rope_theta": ropes["full_attention"]["rope_theta"],
+        "swa_rope_theta": ropes["sliding_attention"]["rope_theta"],
+        "partial_rotary_factor": ropes["full_attention"]["partial_rotary_factor"],
+        "sliding_window": config.sliding_window - 1,
+        "sliding_window_size": config.sliding_window - 1,
+        "attention_chunk_size": config.sliding_window - 1,
+        "add_full_attention_sink_bias": False,
+        "add_swa_attention_sink_bias": True,
+        "routed_scaling_factor": None,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+    }
 
 
 def save_qwen3_5(model: hf.PreTrainedModel, folder: Path, layout: str) -> Path:

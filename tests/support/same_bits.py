@@ -131,6 +131,12 @@ _SIZES = {
         **checkpoints.sizes(96, 6, 3, 96, head_dim=32, num_local_experts=6, num_experts_per_tok=2, **more),
         rotary_dim=16,
     ),
+    "mimo_v2_flash": lambda more: hf.MiMoV2FlashConfig(
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=48, v_head_dim=32, moe_intermediate_size=64, **more),
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        sliding_window=100,
+    ),
     "llama4": lambda more: hf.Llama4TextConfig(
         **checkpoints.sizes(96, 6, 3, 64, head_dim=16, intermediate_size_mlp=96, num_local_experts=5, **more),
         attention_chunk_size=100,
@@ -207,7 +213,7 @@ DENSE_MODELS = (
 )  # what few families have, with kernels that all have
 EXPERT_MODELS = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe", "glm4_moe_lite"),
-    *("mistral4", "minimax_m2", "llama4", "gemma4-experts"),
+    *("mistral4", "minimax_m2", "llama4", "gemma4-experts", "mimo_v2_flash"),
 )
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 KIMI_MODEL = "kimi_k25-int4"  # likewise

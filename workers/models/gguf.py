@@ -17,6 +17,7 @@ from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames, shape_of
+from numaserve.workers.models.config.huggingface import MAX_LAYERS
 from numaserve.workers.models.family import GgufForm
 from numaserve.workers.models.registry import gguf_family
 from numaserve.workers.models.spec import ModelConfig
@@ -97,6 +98,10 @@ def _as_config_json(
     values["attention_k_eq_v"] = any(
         tensor.endswith(".attn_k.weight") and tensor.replace("_k.", "_v.") not in tensors for tensor in tensors
     )
+    blocks = metadata.integer(f"{name}.block_count", 1, MAX_LAYERS)
+    values["mlp_layer_types"] = [
+        "sparse" if f"blk.{block}.ffn_gate_inp.weight" in tensors else "dense" for block in range(blocks)
+    ]
     values |= form.values(metadata, values)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors

@@ -114,10 +114,10 @@ class Common:
         q_norm = DividedNorm(f"{at}self_attn.q_norm", self._queries, dim, self.eps, f"{at}attn_q_norm")
         return AllHeadsNorms(q_norm, DividedNorm(f"{at}self_attn.k_norm", keys, dim, self.eps, f"{at}attn_k_norm"))
 
-    def sinks(self, layer: int) -> Sinks:
+    def sinks(self, layer: int, name: str = "self_attn.sinks") -> Sinks:
         """A logit of each query head."""
         at = f"layers.{layer}."
-        return Sinks(f"{at}self_attn.sinks", self._queries, f"{at}attn_sinks.weight")
+        return Sinks(at + name, self._queries, f"{at}attn_sinks.weight")
 
     @property
     def _queries(self) -> QueryHeads:

@@ -37,16 +37,17 @@ def read_rope(
 
 
 def read_ropes(
-    fields: Fields, head_dim: int, *, full_theta: float, sliding_theta: float
+    fields: Fields, head_dim: int, *, full_theta: float, sliding_theta: float, partial: float = 1.0
 ) -> tuple[RopeConfig, RopeConfig]:
     """Return the rotary embeddings of layers that see all tokens and of layers that slide; both have a default
-    theta."""
+    theta. `partial` is the default of the part of a head that is rotated."""
     nested = fields.child("rope_parameters")
     # In the older spelling the scaling is of the full layers only.
     full = fields.child("rope_scaling") if fields.has("rope_scaling") else nested.child("full_attention")
     sliding = nested.child("sliding_attention")
-    return rope_from(fields, full, head_dim, theta=full_theta), rope_from(
-        fields, sliding, head_dim, theta=sliding_theta
+    return (
+        rope_from(fields, full, head_dim, theta=full_theta, partial=partial),
+        rope_from(fields, sliding, head_dim, theta=sliding_theta, partial=partial),
     )
 
 

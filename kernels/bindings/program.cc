@@ -67,8 +67,8 @@ struct FromPython<Division> {
 template <>
 struct FromPython<CacheKind> {
   static std::string wanted() {
-    return "a tuple (query heads, KV heads, dimensions of a key, dimensions of a value, whether a key is its value "
-           "too, window, whether it is aligned, layers, page table)";
+    return "a tuple (query heads, KV heads, dimensions of keys, of values, latent or not, window, aligned or not, "
+           "layers, page table)";
   }
   static bool read(nb::handle from, CacheKind& to, Kept& kept) {
     HeadGeometry& heads = to.heads;

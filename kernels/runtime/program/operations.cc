@@ -182,7 +182,7 @@ void add(Program& p, const RopeStore& f) {
   require(f.rope->distance + f.rope->half <= heads.head_dim, f.kKind,
           "the table of rotary positions has more columns than a head");
   require(f.source != KvSource::kKeys || heads.values() == heads.head_dim, f.kKind,
-          "values that are keys must have as many dimensions");
+          "values that are keys must have the dimensions of keys");
   require(f.qkv.ld >= projected_columns(heads, f.source) && f.q.ld == heads.q_heads * heads.head_tiles() * kTileK,
           f.kKind, "the number of columns does not match the number and size of the heads");
   require_size(f.q_norm, heads.head_dim, f.kKind);

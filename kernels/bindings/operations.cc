@@ -36,7 +36,8 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::Pool>,          kBuilder<operation::CausalConv>,    kBuilder<operation::DividedNorm>,
     kBuilder<operation::GatedDelta>,    kBuilder<operation::GatedHeadNorm>, kBuilder<operation::SigmoidGate>,
     kBuilder<operation::StateSpace>,    kBuilder<operation::Narrow>,        kBuilder<operation::AddNorm>,
-    kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,
+    kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,      kBuilder<operation::KeyDecays>,
+    kBuilder<operation::KeyDelta>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

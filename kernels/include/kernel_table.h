@@ -55,6 +55,8 @@ struct KernelTable {
   void (*causal_conv)(const ConvArgs&, int thread, int threads);
   void (*gated_delta)(const DeltaArgs&, DeltaItem, void* scratch);
   void (*state_space)(const DeltaArgs&, DeltaItem, void* scratch);
+  void (*key_decays)(const KeyDecaysArgs&, int thread, int threads);
+  void (*key_delta)(const DeltaArgs&, DeltaItem, void* scratch);
   void (*gated_norm)(const GatedNormArgs&, int thread, int threads);
   void (*sigmoid_gate)(const SigmoidGateArgs&, int thread, int threads);
   void (*softcap)(float* x, int64_t count, float cap);

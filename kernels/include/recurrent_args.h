@@ -72,6 +72,20 @@ struct DeltaArgs {
   // [value_heads], and the range to which steps are clamped. See ops/state_space.inl.
   const float* skip = nullptr;
   float least_step = 0.0f, most_step = 0.0f;
+  // Where each dimension of keys decays by itself there is no `decay`, and `gates` has b of all value heads, then the
+  // decays of each. See ops/key_delta.inl.
+};
+
+// Gates of value heads that decay by dimension of their keys: out = [b | exp(decay * softplus(x + bias))].
+struct KeyDecaysArgs {
+  const float* b;  // [rows, ldb]: of all heads
+  int64_t ldb;
+  const float* x;  // [rows, ldx]: `heads` heads of `key_dim` columns
+  int64_t ldx;
+  const float *decay, *bias;  // [heads], [heads * key_dim]
+  float* out;                 // [rows, ldo]
+  int64_t ldo;
+  int64_t rows, heads, key_dim;
 };
 
 inline constexpr int32_t kMaxKeyDim = 512;
@@ -101,7 +115,8 @@ struct DeltaItem {
   return reinterpret_cast<const float*>(a.states + load * a.state_bytes) + strip_offset(a, item.head, item.column);
 }
 
-// The norm of each head of x times silu(gate): out = x * weight / sqrt(mean of squares + eps) * silu(gate).
+// The norm of each head of x times silu(gate) or sigmoid(gate): out = x * weight / sqrt(mean of squares + eps) *
+// silu(gate).
 struct GatedNormArgs {
   const float* x;  // [rows, ldx]: `heads` heads of `dim` columns
   int64_t ldx;
@@ -112,6 +127,7 @@ struct GatedNormArgs {
   int64_t ldo;
   int64_t rows, heads, dim;
   float eps;
+  bool silu;
 };
 
 // x *= sigmoid(gate).

@@ -13,6 +13,7 @@
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/gated_delta.inl"
 #include "kernels/ops/gated_norm.inl"
+#include "kernels/ops/key_delta.inl"
 #include "kernels/ops/latent_attention.inl"
 #include "kernels/ops/layer_inputs.inl"
 #include "kernels/ops/moe.inl"
@@ -113,6 +114,8 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .causal_conv = causal_conv,
     .gated_delta = gated_delta,
     .state_space = state_space,
+    .key_decays = key_decays,
+    .key_delta = key_delta,
     .gated_norm = gated_norm,
     .sigmoid_gate = sigmoid_gate,
     .softcap = softcap,

@@ -23,12 +23,14 @@ inline constexpr float kLeastScale = 0x1p-40f;
 
 // The factors of some tokens of a head, from the one with these gates on. The strips of an item share them: for a
 // single token they take a fifth of the time of a strip that is in a cache.
-struct DeltaFactors {
+struct VectorFactors {
   const float* gates = nullptr;
-  alignas(64) float decay[kDeltaTokens];   // g
   alignas(64) float of_key[kDeltaTokens];  // that make k a vector of length 1
   alignas(64) float rate[kDeltaTokens];    // beta, times `of_key`
   alignas(64) float of_query[kDeltaTokens];
+};
+struct DeltaFactors : VectorFactors {
+  alignas(64) float decay[kDeltaTokens];  // g
 };
 
 inline F32x16 squares(const float* x, int64_t count) {
@@ -65,18 +67,22 @@ struct DeltaRows {
   }
 };
 
-inline void delta_factors(const DeltaArgs& a, int32_t head, const DeltaRows& first, int rows, DeltaFactors& factors) {
-  if (factors.gates == first.gates) return;
+inline void vector_factors(const DeltaArgs& a, const DeltaRows& first, int rows, VectorFactors& factors) {
   factors.gates = first.gates;
-  const F32x16 pace =
-      softplus(gate_of(first.gates + a.value_heads, first.ldg, rows) + F32x16::set1(a.decay_bias[head]));
-  const F32x16 decay = exp(F32x16::set1(a.decay[head]) * pace), beta = sigmoid(gate_of(first.gates, first.ldg, rows));
+  const F32x16 beta = sigmoid(gate_of(first.gates, first.ldg, rows));
   const F32x16 k_scale = vector_scales(first.k, first.ld, a.key_dim, rows);
   const F32x16 root = F32x16::set1(__builtin_sqrtf(static_cast<float>(a.key_dim)));
-  decay.store(factors.decay);
   k_scale.store(factors.of_key);
   (beta * k_scale).store(factors.rate);
   (vector_scales(first.q, first.ld, a.key_dim, rows) / root).store(factors.of_query);
+}
+
+inline void delta_factors(const DeltaArgs& a, int32_t head, const DeltaRows& first, int rows, DeltaFactors& factors) {
+  if (factors.gates == first.gates) return;
+  vector_factors(a, first, rows, factors);
+  const F32x16 pace =
+      softplus(gate_of(first.gates + a.value_heads, first.ldg, rows) + F32x16::set1(a.decay_bias[head]));
+  exp(F32x16::set1(a.decay[head]) * pace).store(factors.decay);
 }
 
 // A strip of a state, and its scale. Each 16 columns have a scale, because items may cut strips there.
@@ -96,13 +102,14 @@ inline float delta_token(const Strip<kVectors, kWhole>& strip, const float* from
   const F32x16 wider = F32x16::set1(scales ? 1.0f : 1.0f / decayed);
   F32x16 u[kVectors], result[kVectors];
   for (int j = 0; j < kVectors; ++j) u[j] = (strip.load(row.v, j) - product[j] * recalled) * rate * wider;
-  const auto update = [&]<bool kScales, bool kNext>() {
-    update_strip<kVectors, kWhole, kScales, kNext>(strip, from, to, decayed, row.k, u, row.q, result, next, product);
+  const auto update = [&]<Scaling kScaling, bool kNext>() {
+    update_strip<kVectors, kWhole, kScaling, kNext>(strip, from, to, &decayed, row.k, u, row.q, result, next, product);
   };
+  constexpr Scaling kNone = Scaling::kNone, kAll = Scaling::kWhole;
   if (scales)
-    is_last ? update.template operator()<true, false>() : update.template operator()<true, true>();
+    is_last ? update.template operator()<kAll, false>() : update.template operator()<kAll, true>();
   else
-    is_last ? update.template operator()<false, false>() : update.template operator()<false, true>();
+    is_last ? update.template operator()<kNone, false>() : update.template operator()<kNone, true>();
   const float after = scales ? 1.0f : decayed;
   const F32x16 of_query = F32x16::set1(factors.of_query[token] * after);
   for (int j = 0; j < kVectors && row.out != nullptr; ++j) strip.store(result[j] * of_query, row.out, j);

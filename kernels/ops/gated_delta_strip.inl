@@ -59,14 +59,16 @@ NUMASERVE_FLAT inline void multiply_strip(const Strip<kVectors, kWhole> strip, c
   for (int j = 0; j < kVectors; ++j) product[j] = sums.total(j);
 }
 
-// S = S + k u^T, or with `kScales` scale S + k u^T, from `from` to `to`; out = S^T q; and with `kNext` product = S^T
-// next. Without it `next` has rows to fetch.
-template <int kVectors, bool kWhole, bool kScales, bool kNext>
-NUMASERVE_FLAT inline void update_strip(const Strip<kVectors, kWhole> strip, const float* from, float* to, float scale,
-                                        const float* k, const F32x16* u, const float* q, F32x16* out, const float* next,
-                                        F32x16* product) {
+enum class Scaling { kNone, kWhole, kRows };
+
+// S = scale S + k u^T from `from` to `to`, where `scale` has the factor of the whole strip or of each row; out = S^T q;
+// and with `kNext` product = S^T next. Without it `next` has rows to fetch.
+template <int kVectors, bool kWhole, Scaling kScaling, bool kNext>
+NUMASERVE_FLAT inline void update_strip(const Strip<kVectors, kWhole> strip, const float* from, float* to,
+                                        const float* scale, const float* k, const F32x16* u, const float* q,
+                                        F32x16* out, const float* next, F32x16* product) {
   RowSums<kVectors> outs, products;
-  const F32x16 factor = F32x16::set1(scale);
+  F32x16 factor = kScaling == Scaling::kWhole ? F32x16::set1(*scale) : F32x16::zero();
   const int64_t ld = strip.ld();
   F32x16 learned[kVectors];
   for (int j = 0; j < kVectors; ++j) learned[j] = u[j];
@@ -74,9 +76,10 @@ NUMASERVE_FLAT inline void update_strip(const Strip<kVectors, kWhole> strip, con
     const F32x16 key = F32x16::set1(*k++), query = F32x16::set1(*q++);
     const F32x16 next_key = kNext ? F32x16::set1(*next++) : F32x16::zero();
     if constexpr (!kNext && kHalf == 0) strip.fetch_row(next);
+    if constexpr (kScaling == Scaling::kRows) factor = F32x16::set1(*scale++);
     unrolled<kVectors>([&]<int kVector>() NUMASERVE_INLINE {
       F32x16 s = strip.load(from, kVector);
-      if constexpr (kScales) s = factor * s;
+      if constexpr (kScaling != Scaling::kNone) s = factor * s;
       s = F32x16::fma(key, learned[kVector], s);
       strip.store(s, to, kVector);
       F32x16& sum = outs.sums[kHalf][kVector];

@@ -1,4 +1,5 @@
-// The gates of recurrent layers and of attention: norms of heads times silu(gate), and x times sigmoid(gate).
+// The gates of recurrent layers and of attention: norms of heads times silu(gate) or sigmoid(gate), and x times
+// sigmoid(gate).
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -9,25 +10,28 @@
 namespace numaserve {
 namespace {
 
+template <bool kSilu>
 inline void gated_norm_head(const GatedNormArgs& n, int64_t row, int64_t head) {
   const float *x = n.x + row * n.ldx + head * n.dim, *gate = n.gate + row * n.ldg + head * n.dim;
   bf16* const out = n.out + row * n.ldo + head * n.dim;
   const F32x16 scale = F32x16::set1(rms_scale(x, n.dim, n.eps));
+  const auto factor = [](F32x16 z) NUMASERVE_INLINE { return kSilu ? silu(z) : sigmoid(z); };
   int64_t i = 0;
   for (; i + 16 <= n.dim; i += 16)
-    (F32x16::load(x + i) * scale * F32x16::load(n.weight + i) * silu(F32x16::load(gate + i))).store(out + i);
+    (F32x16::load(x + i) * scale * F32x16::load(n.weight + i) * factor(F32x16::load(gate + i))).store(out + i);
   if (i == n.dim) return;
   const int rest = static_cast<int>(n.dim - i);
   alignas(64) bf16 last[16];  // the next head's columns may belong to another thread
   (F32x16::load_head(x + i, rest) * scale * F32x16::load_head(n.weight + i, rest) *
-   silu(F32x16::load_head(gate + i, rest)))
+   factor(F32x16::load_head(gate + i, rest)))
       .store(last);
   __builtin_memcpy(out + i, last, static_cast<size_t>(rest) * sizeof(bf16));
 }
 
 inline void gated_norm(const GatedNormArgs& n, int thread, int threads) {
   const Range items = split(n.rows * n.heads, threads, thread);
-  for (int64_t i = items.begin; i < items.end; ++i) gated_norm_head(n, i / n.heads, i % n.heads);
+  for (int64_t i = items.begin; i < items.end; ++i)
+    n.silu ? gated_norm_head<true>(n, i / n.heads, i % n.heads) : gated_norm_head<false>(n, i / n.heads, i % n.heads);
   const Range rows = split(n.rows, threads, thread);
   const int64_t cols = n.heads * n.dim;
   for (int64_t r = rows.begin; r < rows.end; ++r)

@@ -40,10 +40,11 @@ struct StateSpace {
     const F32x16 wider = F32x16::set1(scales ? step : step / decayed);
     F32x16 u[kVectors], result[kVectors];
     for (int j = 0; j < kVectors; ++j) u[j] = strip.load(row.v, j) * wider;
-    if (scales)
-      update_strip<kVectors, kWhole, true, false>(strip, from, to, decayed, row.k, u, row.q, result, fetched, nullptr);
-    else
-      update_strip<kVectors, kWhole, false, false>(strip, from, to, decayed, row.k, u, row.q, result, fetched, nullptr);
+    const auto update = [&]<Scaling kScaling>() {
+      update_strip<kVectors, kWhole, kScaling, false>(strip, from, to, &decayed, row.k, u, row.q, result, fetched,
+                                                      nullptr);
+    };
+    scales ? update.template operator()<Scaling::kWhole>() : update.template operator()<Scaling::kNone>();
     const float after = scales ? 1.0f : decayed;
     for (int j = 0; j < kVectors && row.out != nullptr; ++j)
       strip.store(F32x16::fma(F32x16::set1(skip), strip.load(row.v, j), result[j] * F32x16::set1(after)), row.out, j);

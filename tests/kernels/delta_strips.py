@@ -1,4 +1,4 @@
-"""Sequences over strips of states: what tests of the gated delta rule and of state spaces share."""
+"""Sequences over strips of states: what tests of the rules of recurrence share."""
 
 import itertools
 from collections.abc import Sequence

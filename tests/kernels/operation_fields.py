@@ -106,7 +106,9 @@ def fields() -> dict[str, dict[str, Any]]:
         "state_space": places("x", "gates", "out")
         | {"decay": vector(2), "decay_bias": vector(2), "skip": vector(2), "least_step": 0.0, "most_step": 1.0}
         | {"heads": (1, 2, 8, 4, 1), "state": (0, 0), "offset": 0},
-        "gated_head_norm": places("x", "gate", "out") | {"weight": vector(DIM), "eps": 1e-5, "heads": 2},
+        "key_decays": places("b", "x", "out") | {"decay": vector(2), "bias": vector(16)},
+        "key_delta": places("x", "gates", "out") | {"heads": (1, 2, 8, 4, 9), "state": (0, 0), "offset": 0},
+        "gated_head_norm": places("x", "gate", "out") | {"weight": vector(DIM), "eps": 1e-5, "heads": 2, "silu": True},
         "sigmoid_gate": places("x", "gate") | {"cols": HIDDEN},
         "divided_norm": places("x", "message")
         | {"weights": [vector(DIM), vector(5)], "counted": [DIM, 5], "columns": [DIM, 5], "eps": 1e-5},

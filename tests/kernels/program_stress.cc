@@ -190,17 +190,19 @@ std::vector<Model> models(const KernelTable& table) {
        .samples = false,
        .pools = true},
       {2, 2}, 48, 20);
-  // Gated delta networks: a rank without heads, more threads than strips.
-  add({.q_heads = 4,
-       .kv_heads = 2,
-       .head_dim = 24,
-       .hidden = 72,
-       .intermediate = 100,
-       .vocabulary = 131,
-       .layers = 3,
-       .delta_keys = 2,
-       .delta_values = 4},
-      {2, 1, 3}, 48, 20);
+  // Recurrent layers: a rank without heads, more threads than strips.
+  for (const StateRule rule : {StateRule::kGatedDelta, StateRule::kStateSpace, StateRule::kKeyDelta})
+    add({.q_heads = 4,
+         .kv_heads = 2,
+         .head_dim = 24,
+         .hidden = 72,
+         .intermediate = 100,
+         .vocabulary = 131,
+         .layers = 3,
+         .delta_keys = 2,
+         .delta_values = 4,
+         .rule = rule},
+        {2, 1, 3}, 48, 20);
   add({.q_heads = 2,
        .kv_heads = 1,
        .head_dim = 32,
@@ -213,18 +215,6 @@ std::vector<Model> models(const KernelTable& table) {
        .delta_values = 3,
        .pools = true},
       {3}, 70, 20, WeightFormat::kInt8);
-  // State spaces.
-  add({.q_heads = 4,
-       .kv_heads = 2,
-       .head_dim = 24,
-       .hidden = 72,
-       .intermediate = 100,
-       .vocabulary = 131,
-       .layers = 3,
-       .delta_keys = 2,
-       .delta_values = 4,
-       .spaces = true},
-      {2, 1, 3}, 48, 20);
   // Parts of k for every thread.
   add({.q_heads = 2, .kv_heads = 1, .head_dim = 16, .hidden = 2112, .intermediate = 64, .vocabulary = 40, .layers = 1},
       {3}, 20, 10);

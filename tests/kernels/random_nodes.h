@@ -20,6 +20,8 @@
 
 namespace numaserve::testing {
 
+enum class StateRule { kGatedDelta, kStateSpace, kKeyDelta };
+
 struct Shape {
   int32_t q_heads, kv_heads, head_dim;
   int64_t hidden, intermediate, vocabulary, layers;
@@ -37,9 +39,9 @@ struct Shape {
   // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
   int32_t value_dim = 0;
   int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
-  // The key and value heads of the even layers, which are gated delta networks; 0: there are none.
+  // The key and value heads of the even layers, which keep states by a rule; 0: there are none.
   int32_t delta_keys = 0, delta_values = 0;
-  bool spaces = false;                 // whether these are state spaces instead
+  StateRule rule = StateRule::kGatedDelta;
   bool samples = true, pools = false;  // what the program ends with
   bool latent() const { return value_dim > 0; }
 };
@@ -163,15 +165,18 @@ class RandomNodes {
     return parallel;
   }
 
-  static constexpr int32_t kTaps = 4;
+  static constexpr int32_t kTaps = 4, kKeyDim = 20;
+  static int32_t gates_of(StateRule rule) {
+    return rule == StateRule::kKeyDelta ? 1 + kKeyDim : rule == StateRule::kStateSpace ? 1 : 2;
+  }
   Range delta_keys() const { return part_of(shape_.delta_keys, model_, rank_); }
   DeltaHeads delta_heads() const {
     const auto keys = static_cast<int32_t>(delta_keys().end - delta_keys().begin);
     return {.keys = keys,
             .values = keys * (shape_.delta_values / shape_.delta_keys),
-            .key_dim = 20,
+            .key_dim = kKeyDim,
             .value_dim = 40,
-            .gates = shape_.spaces ? 1 : 2};
+            .gates = gates_of(shape_.rule)};
   }
   static int64_t conv_state_bytes(const DeltaHeads& heads) {
     return round_up((kTaps - 1) * heads.convolved() * static_cast<int64_t>(sizeof(float)), kLineBytes);

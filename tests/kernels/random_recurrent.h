@@ -1,7 +1,8 @@
-// A random gated delta network or state space: what workers/layers/mixers does for a real model.
+// A random recurrent layer of any rule: what workers/layers/mixers does for a real model.
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/runtime/exchange/divided_norm.h"
@@ -28,13 +29,9 @@ class RecurrentNodes : public RandomNodes {
     const Range z{v.begin + values_all, v.end + values_all};
     PackedMatrix& weight = matrix(own.convolved() + own.values * value_dim, shape_.hidden);
     pack(weight, 2 * keys_all + 2 * values_all, shape_.hidden, {q, k, v, z}, 0, {0, 1, 0});
-    PackedMatrix& gate_weight = matrix(own.gates * own.values, shape_.hidden);
-    const Range b = values, a{b.begin + shape_.delta_values, b.end + shape_.delta_values};
-    pack(gate_weight, own.gates * shape_.delta_values, shape_.hidden,
-         shape_.spaces ? std::vector<Range>{b} : std::vector<Range>{b, a}, 0, {0, 1, 0});
-    const Place qkvz = rows(weight.n(), sizeof(float)), gates = rows(gate_weight.n(), sizeof(float));
+    const Place qkvz = rows(weight.n(), sizeof(float));
     linear("linear", x, weight, qkvz);
-    linear("linear", x, gate_weight, gates);
+    const Place gates = gates_of_heads(x, own, values);
 
     const Place convolved = rows(own.convolved(), sizeof(float)), made = rows(own.values * value_dim, sizeof(float));
     const CacheIndex state{0, layer / 2};
@@ -42,9 +39,8 @@ class RecurrentNodes : public RandomNodes {
                                            kTaps, state);
     conv->silu = true;
     program_.add(std::move(conv));
-    auto delta = shape_.spaces ? std::make_unique<DeltaNode>(convolved, gates, made, own, state, conv_state_bytes(own),
-                                                             "state_space", &KernelTable::state_space)
-                               : std::make_unique<DeltaNode>(convolved, gates, made, own, state, conv_state_bytes(own));
+    const auto [name, apply] = function();
+    auto delta = std::make_unique<DeltaNode>(convolved, gates, made, own, state, conv_state_bytes(own), name, apply);
     delta->decay = padded_vector(chosen(shape_.delta_values, 1, -0.3f, {values}));
     delta->decay_bias = padded_vector(chosen(shape_.delta_values, 1, 0.0f, {values}));
     delta->skip = padded_vector(chosen(shape_.delta_values, 1, 0.0f, {values}));
@@ -55,8 +51,9 @@ class RecurrentNodes : public RandomNodes {
     program_.add(std::make_unique<KeepDraftsNode>(rule));
     const Place gate{
         .offset = qkvz.offset + own.convolved() * static_cast<int64_t>(sizeof(float)), .ld = qkvz.ld, .collective = -1};
-    const Place out = shape_.spaces ? gated_and_normed(made, gate, {values.begin * value_dim, values.end * value_dim})
-                                    : normed_and_gated(made, gate, own);
+    const Place out = shape_.rule == StateRule::kStateSpace
+                          ? gated_and_normed(made, gate, {values.begin * value_dim, values.end * value_dim})
+                          : normed_and_gated(made, gate, own);
     PackedMatrix& o = matrix(shape_.hidden, own.values * value_dim);
     pack(o, shape_.hidden, values_all, {{0, shape_.hidden}}, values.begin * value_dim, {0, 1, 0});
     const Place part = partial();
@@ -65,10 +62,36 @@ class RecurrentNodes : public RandomNodes {
   }
 
  private:
+  std::pair<const char*, DeltaFunction> function() const {
+    if (shape_.rule == StateRule::kKeyDelta) return {"key_delta", &KernelTable::key_delta};
+    if (shape_.rule == StateRule::kStateSpace) return {"state_space", &KernelTable::state_space};
+    return {"gated_delta", &KernelTable::gated_delta};
+  }
+
+  Place gates_of_heads(Place x, const DeltaHeads& own, Range values) {
+    const int64_t all = own.gates * shape_.delta_values, rest = own.gates - 1;
+    PackedMatrix& weight = matrix(own.gates * own.values, shape_.hidden);
+    const Range others{shape_.delta_values + values.begin * rest, shape_.delta_values + values.end * rest};
+    pack(weight, all, shape_.hidden, rest == 0 ? std::vector<Range>{values} : std::vector<Range>{values, others}, 0,
+         {0, 1, 0});
+    const Place made = rows(weight.n(), sizeof(float));
+    linear("linear", x, weight, made);
+    if (shape_.rule != StateRule::kKeyDelta) return made;
+    const Place decays{
+        .offset = made.offset + own.values * static_cast<int64_t>(sizeof(float)), .ld = made.ld, .collective = -1};
+    const Place gates = rows(own.gates * own.values, sizeof(float));
+    const float* const decay = padded_vector(chosen(shape_.delta_values, 1, -0.3f, {values}));
+    const float* const bias = padded_vector(chosen(shape_.delta_values, own.key_dim, 0.0f, {values}));
+    program_.add(std::make_unique<KeyDecaysNode>(made, decays, gates, decay, bias, own.values, own.key_dim));
+    return gates;
+  }
+
   Place normed_and_gated(Place made, Place gate, const DeltaHeads& own) {
     const Place out = rows(own.values * own.value_dim, sizeof(bf16));
     const float* norm = padded_vector(random_values(own.value_dim, ++tensors_, 0.1f, 1.0f));
-    program_.add(std::make_unique<GatedNormNode>(made, gate, out, norm, own.values, own.value_dim, 1e-6f));
+    auto node = std::make_unique<GatedNormNode>(made, gate, out, norm, own.values, own.value_dim, 1e-6f);
+    node->silu = shape_.rule == StateRule::kGatedDelta;
+    program_.add(std::move(node));
     return out;
   }
 

@@ -1,4 +1,4 @@
-"""Norms of heads times silu(gate), and products with sigmoid(gate)."""
+"""Norms of heads times silu(gate) or sigmoid(gate), and products with sigmoid(gate)."""
 
 import kernel_ops
 import kernel_reference as reference
@@ -16,21 +16,23 @@ def with_garbage(x: np.ndarray, columns: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("heads", "dim"), [(3, 128), (2, 16), (5, 24), (3, 7), (1, 1), (0, 16)])
 @pytest.mark.parametrize("rows", [1, 6])
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize(("threads", "silu"), [(1, True), (4, True), (4, False)])
 def test_each_head_is_normed_and_gated(
-    isa: str, rng: np.random.Generator, heads: int, dim: int, rows: int, threads: int
+    isa: str, rng: np.random.Generator, heads: int, dim: int, rows: int, threads: int, silu: bool
 ) -> None:
     cols = heads * dim
     x, gate = (rng.standard_normal((rows, cols)).astype(np.float32) * 5 for _ in range(2))
     weight = rng.standard_normal(dim).astype(np.float32)
     out = np.full((rows, -(-cols // 32) * 32), 0xFFFF, np.uint16)
-    gated_head_norm(isa, with_garbage(x, cols + 3), with_garbage(gate, cols + 5), weight, EPS, heads, out, threads)
+    gated_head_norm(
+        isa, with_garbage(x, cols + 3), with_garbage(gate, cols + 5), weight, EPS, heads, out, threads, silu
+    )
     assert not out[:, cols:].any()
     if not heads:
         return
     wide = x.astype(np.float64).reshape(rows, heads, dim)
     scale = 1 / np.sqrt((wide * wide).mean(-1, keepdims=True) + EPS)
-    gated = gate.astype(np.float64) / (1 + np.exp(-gate.astype(np.float64)))
+    gated = (gate.astype(np.float64) if silu else 1.0) / (1 + np.exp(-gate.astype(np.float64)))
     value = (wide * scale * weight).reshape(rows, cols) * gated
     bound = np.abs(value) * (reference.BF16 + reference.accumulation(dim) + 16 * reference.FP32) + 1e-38
     kernel_ops.assert_within(out[:, :cols], value, bound)

@@ -21,7 +21,7 @@ from tests.support.recorded_programs import HIDDEN, VOCAB, Part, Shapes, all_pro
 AnyProgram = Program | ReferenceProgram
 RECURRENT = [
     f"{name}, 1"
-    for name in ("recurrent", *(f"{of}, {each}" for of in ("gated", "spaces") for each in ("bf16", "int8")))
+    for name in ("recurrent", *(f"{of}, {each}" for of in ("gated", "spaces", "keyed") for each in ("bf16", "int8")))
 ]  # names of programs with states
 NONE = np.empty(0, np.int32)
 # Rows of (slot, start, tokens or None: the one sampled before, whether to sample or what else it ends in, targets).

@@ -29,7 +29,10 @@ TINY = Sizes(
     expert_models=("tiny",),
     expert_tokens=(1, 33),
     latent=(LatentCase(3, 70, sequences=2), LatentCase(3, 40, new=40)),
-    recurrent=(DeltaCase(16, new=3), DeltaCase(16, sequences=2), DeltaCase(16, sequences=2, space=True)),
+    recurrent=(
+        DeltaCase(16, new=3),
+        *(DeltaCase(16, sequences=2, rule=rule) for rule in ("gated_delta", "state_space", "key_delta")),
+    ),
     prefill=40,
     decode=70,
     tokens=(1, 33),
@@ -122,10 +125,11 @@ def test_latent_attention_is_measured_by_what_the_cache_holds() -> None:
 def test_the_gated_delta_rule_is_measured_by_its_states() -> None:
     rows = rows_of("recurrent")
     rule = [row for row in rows if row.table == "recurrent"]
-    assert [(row.what["new"], row.what["sequences"], row.what["space"]) for row in rule] == [
-        (3, 1, False),
-        (1, 2, False),
-        (1, 2, True),
+    assert [(row.what["new"], row.what["sequences"], row.what["rule"]) for row in rule] == [
+        (3, 1, "gated_delta"),
+        (1, 2, "gated_delta"),
+        (1, 2, "state_space"),
+        (1, 2, "key_delta"),
     ]
     figures, state = rule[1].figures, 16 * (128 * 128 + 8) * 4
     best = float(figures["best_us"] or 0)
@@ -134,7 +138,8 @@ def test_the_gated_delta_rule_is_measured_by_its_states() -> None:
     others = [row for row in rows if row.table != "recurrent"]
     names = [(row.what["operation"], row.what["rows"]) for row in others]
     gated = [(name, count) for count in (3, 2) for name in ("causal_conv", "gated_head_norm")]
-    assert names == [*gated, ("causal_conv", 2), ("multiply", 2)]
+    spaces, keyed = ("causal_conv", "multiply"), ("causal_conv", "key_decays", "gated_head_norm")
+    assert names == [*gated, *((name, 2) for name in (*spaces, *keyed))]
     figures, row_bytes = others[2].figures, (2 * 16 + 16) * 128 * 4
     moved = float(figures["gb_s"] or 0) * float(figures["best_us"] or 0) * 1e3
     assert moved == pytest.approx((4 + 2 * (3 + 3) + 2 * (1 + 1)) * row_bytes)  # weights, states, rows

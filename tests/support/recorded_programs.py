@@ -344,6 +344,35 @@ def shared(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     return b
 
 
+def keyed(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
+    """The delta rule with decays by dimension of the keys."""
+    world = part.world
+    heads = DeltaHeads(keys=4 // world, values=4 // world, key_dim=16, value_dim=16, gates=17)
+    offset, values = 3 * heads.convolved * 4, heads.values * heads.value_dim
+    drafts = round_up(4 * heads.convolved, 64) + round_up(4 * heads.replayed, 64)
+    states = (StateKind(offset + round_up(4 * heads.kept, 64), draft_bytes=drafts),)
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, states=states))
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    qkv, narrow = (b.linear(x, w.matrix(n, HIDDEN, format)) for n in (heads.convolved, heads.values + 64))
+    beta, first_decays, first_gate = b.split(narrow, heads.values, 32)
+    made = b.key_delta(
+        b.causal_conv(qkv, w.vector(4 * heads.convolved), taps=4, state=CacheIndex(0, 0), activation="silu"),
+        beta,
+        b.linear(b.rounded(first_decays), w.matrix(values, 32, format)),
+        decay=w.decays(heads.values),
+        decay_bias=w.vector(values),
+        heads=heads,
+        state=CacheIndex(0, 0),
+        offset=offset,
+    )
+    gate = b.linear(b.rounded(first_gate), w.matrix(values, 32, format))
+    normed = b.gated_head_norm(made, gate, w.vector(heads.value_dim), eps=EPS, heads=heads.values, by="sigmoid")
+    b.add_all_reduce(residual, b.linear_partial(normed, w.matrix(HIDDEN, values, format)))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN, format)))
+    return b
+
+
 def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
     `all_programs`: it computes what it is given before each step."""
@@ -368,7 +397,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     for format in ("bf16", "int8"):
-        for make in (dense, latent, mixture, gated, sliding, spaces, shared):
+        for make in (dense, latent, mixture, gated, sliding, spaces, shared, keyed):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)

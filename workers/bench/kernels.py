@@ -45,8 +45,10 @@ class Sizes:
     recurrent: Sequence[DeltaCase] = (
         *(DeltaCase(values, new=1024) for values in (32, 48)),
         *(DeltaCase(values, sequences=count) for values in (32, 48) for count in (1, 8, 32)),
-        DeltaCase(64, new=1024, space=True),
-        *(DeltaCase(64, sequences=count, space=True) for count in (1, 8, 32)),
+        DeltaCase(64, new=1024, rule="state_space"),
+        DeltaCase(32, new=1024, rule="key_delta"),
+        *(DeltaCase(64, sequences=count, rule="state_space") for count in (1, 8, 32)),
+        *(DeltaCase(32, sequences=count, rule="key_delta") for count in (1, 8, 32)),
     )
     prefill: int = 4096
     decode: int = 8192
@@ -153,7 +155,7 @@ def _latent_cases(sizes: Sizes) -> Iterator[Case]:
 
 def _recurrent_cases(sizes: Sizes) -> Iterator[Case]:
     for case in sizes.recurrent:
-        name = f"{case.nodes[1]} {case.values} heads, {case.sequences} x {case.new}"
+        name = f"{case.rule} {case.values} heads, {case.sequences} x {case.new}"
         yield _case(name, partial(bench_recurrent, case=case), sizes)
 
 

@@ -18,7 +18,15 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate, StateSpace
+from numaserve.workers.program.ops.recurrent import (
+    CausalConv,
+    GatedDelta,
+    GatedHeadNorm,
+    KeyDecays,
+    KeyDelta,
+    SigmoidGate,
+    StateSpace,
+)
 from numaserve.workers.program.ops.rows import (
     Embed,
     Gather,
@@ -175,8 +183,12 @@ def _experts(nodes: _Nodes, op: MultiplyExperts) -> dict[str, Any]:
     return {name: nodes.native(buffer) for name, buffer in shared.items()} | {"item_bytes": op.x.itemsize}
 
 
-def _delta_heads(nodes: _Nodes, op: GatedDelta | StateSpace) -> dict[str, Any]:
+def _delta_heads(nodes: _Nodes, op: GatedDelta | StateSpace | KeyDelta) -> dict[str, Any]:
     return {"heads": astuple(op.heads)}
+
+
+def _head_norm(nodes: _Nodes, op: GatedHeadNorm) -> dict[str, Any]:
+    return {"silu": op.by == "silu"}
 
 
 def _sigmoid_gate(nodes: _Nodes, op: SigmoidGate) -> dict[str, Any]:
@@ -209,7 +221,9 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     CausalConv: ("causal_conv", _none),
     GatedDelta: ("gated_delta", _delta_heads),
     StateSpace: ("state_space", _delta_heads),
-    GatedHeadNorm: ("gated_head_norm", _none),
+    KeyDecays: ("key_decays", _none),
+    KeyDelta: ("key_delta", _delta_heads),
+    GatedHeadNorm: ("gated_head_norm", _head_norm),
     SigmoidGate: ("sigmoid_gate", _sigmoid_gate),
     Narrow: ("narrow", _none),
     AddNorm: ("add_norm", _none),
@@ -219,4 +233,4 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     Sample: ("sample", _none),
     Pool: ("pool", _none),
 }
-_NOT_NATIVE = frozenset({"routing", "held", "before"})  # fields that no node takes
+_NOT_NATIVE = frozenset({"routing", "held", "before", "by"})  # fields that no node takes

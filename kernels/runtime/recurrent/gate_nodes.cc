@@ -13,7 +13,23 @@ void GatedNormNode::run(Run& run, int thread) const {
                         .rows = rows(run),
                         .heads = heads,
                         .dim = dim,
-                        .eps = eps},
+                        .eps = eps,
+                        .silu = silu},
+                       thread, run.team.size());
+}
+
+void KeyDecaysNode::run(Run& run, int thread) const {
+  run.table.key_decays({.b = run.at<float>(b),
+                        .ldb = b.ld,
+                        .x = run.at<float>(x),
+                        .ldx = x.ld,
+                        .decay = decay,
+                        .bias = bias,
+                        .out = run.at<float>(out),
+                        .ldo = out.ld,
+                        .rows = run.step.num_tokens(),
+                        .heads = heads,
+                        .key_dim = key_dim},
                        thread, run.team.size());
 }
 

@@ -1,4 +1,5 @@
-// The nodes of gates: norms of heads times silu(gate), and products with sigmoid(gate).
+// The nodes of gates: norms of heads times silu(gate) or sigmoid(gate), decays of dimensions of keys, and products with
+// sigmoid(gate).
 #pragma once
 
 #include "kernels/runtime/program/nodes.h"
@@ -21,6 +22,24 @@ struct GatedNormNode : Node {
   const float* weight;
   int64_t heads, dim;
   float eps;
+  bool silu = true;  // of the gate; otherwise sigmoid
+};
+
+struct KeyDecaysNode : Node {
+  KeyDecaysNode(Place b_in, Place x_in, Place out_in, const float* decay_in, const float* bias_in, int64_t heads_in,
+                int64_t key_dim_in)
+      : Node("key_decays"),
+        b(b_in),
+        x(x_in),
+        out(out_in),
+        decay(decay_in),
+        bias(bias_in),
+        heads(heads_in),
+        key_dim(key_dim_in) {}
+  void run(Run& run, int thread) const override;
+  Place b, x, out;
+  const float *decay, *bias;
+  int64_t heads, key_dim;
 };
 
 struct SigmoidGateNode : Node {

@@ -11,16 +11,14 @@ namespace {
 
 // Makes the node of a rule whose tokens have `gates` gates for each value head.
 template <class Rule>
-std::unique_ptr<DeltaNode> delta_node(const Program& p, const Rule& f, int32_t gates, DeltaFunction apply) {
+std::unique_ptr<DeltaNode> delta_node(const Program& p, const Rule& f, int64_t gates, DeltaFunction apply) {
   const DeltaHeads& heads = f.heads;
   require(heads.keys >= 0 && heads.values >= 0 && heads.key_dim >= 1 && heads.value_dim >= 1 && heads.gates == gates &&
               (heads.keys == 0 ? heads.values == 0 : heads.values % heads.keys == 0),
           f.kKind, "the value heads must be a multiple of the key heads, and heads must have dimensions and gates");
-  require(f.x.ld >= heads.convolved() && f.gates.ld >= int64_t{gates} * heads.values &&
+  require(f.x.ld >= heads.convolved() && f.gates.ld >= gates * heads.values &&
               f.out.ld >= int64_t{heads.values} * heads.value_dim,
           f.kKind, "the input, the gates or the output has too few columns");
-  require_size(f.decay, heads.values, f.kKind);
-  require_size(f.decay_bias, heads.values, f.kKind);
   require(f.offset >= 0 && f.offset % kLineBytes == 0 &&
               p.states().kind(f.state).slot_bytes >= f.offset + heads.state_bytes(),
           f.kKind, "the state is too small for the matrices of the heads, or they begin within a cache line");
@@ -29,7 +27,15 @@ std::unique_ptr<DeltaNode> delta_node(const Program& p, const Rule& f, int32_t g
       p.states().max_drafts() == 0 || p.states().kind(f.state).draft_bytes >=
                                           draft_offset(heads) + heads.replayed() * static_cast<int64_t>(sizeof(float)),
       f.kKind, "the memory of a draft token is too small for its keys, values and gates");
-  auto node = std::make_unique<DeltaNode>(f.x, f.gates, f.out, heads, f.state, f.offset, f.kKind, apply);
+  return std::make_unique<DeltaNode>(f.x, f.gates, f.out, heads, f.state, f.offset, f.kKind, apply);
+}
+
+// The same with a decay and a bias of each value head.
+template <class Rule>
+std::unique_ptr<DeltaNode> decaying_node(const Program& p, const Rule& f, int64_t gates, DeltaFunction apply) {
+  require_size(f.decay, f.heads.values, f.kKind);
+  require_size(f.decay_bias, f.heads.values, f.kKind);
+  auto node = delta_node(p, f, gates, apply);
   node->decay = f.decay->padded.data();
   node->decay_bias = f.decay_bias->padded.data();
   return node;
@@ -64,12 +70,12 @@ void add(Program& p, const CausalConv& f) {
   p.add(std::move(node));
 }
 
-void add(Program& p, const GatedDelta& f) { add_delta(p, delta_node(p, f, 2, &KernelTable::gated_delta)); }
+void add(Program& p, const GatedDelta& f) { add_delta(p, decaying_node(p, f, 2, &KernelTable::gated_delta)); }
 
 void add(Program& p, const StateSpace& f) {
   require_size(f.skip, f.heads.values, f.kKind);
   require(f.least_step <= f.most_step, f.kKind, "the least step must not be above the most one");
-  auto node = delta_node(p, f, 1, &KernelTable::state_space);
+  auto node = decaying_node(p, f, 1, &KernelTable::state_space);
   node->skip = f.skip->padded.data();
   node->least_step = f.least_step;
   node->most_step = f.most_step;
@@ -77,11 +83,28 @@ void add(Program& p, const StateSpace& f) {
   add_delta(p, std::move(node));
 }
 
+void add(Program& p, const KeyDecays& f) {
+  const int64_t heads = f.decay->size, cols = f.bias->size;
+  require(heads == 0 ? cols == 0 : cols % heads == 0, f.kKind, "each value head must have a bias of each dimension");
+  require(f.b.ld >= heads && f.x.ld >= cols && f.out.ld >= heads + cols, f.kKind,
+          "an input or the output has too few columns");
+  p.add(std::make_unique<KeyDecaysNode>(f.b, f.x, f.out, f.decay->padded.data(), f.bias->padded.data(), heads,
+                                        heads == 0 ? 0 : cols / heads));
+}
+
+void add(Program& p, const KeyDelta& f) {
+  auto node = delta_node(p, f, int64_t{1} + f.heads.key_dim, &KernelTable::key_delta);
+  node->element_flops = 7;
+  add_delta(p, std::move(node));
+}
+
 void add(Program& p, const GatedHeadNorm& f) {
   const int64_t dim = f.weight->size, cols = f.heads * dim;
   require(f.heads >= 0 && f.x.ld >= cols && f.gate.ld >= cols && f.out.ld >= round_up(cols, kPad), f.kKind,
           "the input, the gate or the output has too few columns");
-  p.add(std::make_unique<GatedNormNode>(f.x, f.gate, f.out, f.weight->padded.data(), f.heads, dim, f.eps));
+  auto node = std::make_unique<GatedNormNode>(f.x, f.gate, f.out, f.weight->padded.data(), f.heads, dim, f.eps);
+  node->silu = f.silu;
+  p.add(std::move(node));
 }
 
 void add(Program& p, const SigmoidGate& f) {

@@ -48,15 +48,37 @@ struct StateSpace {
   }
 };
 
+struct KeyDecays {
+  static constexpr const char* kKind = "key_decays";
+  Place b, x, out;
+  const PaddedVector *decay, *bias;
+  void visit(auto&& field) {
+    field("b", b), field("x", x), field("out", out), field("decay", decay), field("bias", bias);
+  }
+};
+
+struct KeyDelta {
+  static constexpr const char* kKind = "key_delta";
+  Place x, gates, out;
+  DeltaHeads heads;
+  CacheIndex state;
+  int64_t offset;
+  void visit(auto&& field) {
+    field("x", x), field("gates", gates), field("out", out), field("heads", heads), field("state", state);
+    field("offset", offset);
+  }
+};
+
 struct GatedHeadNorm {
   static constexpr const char* kKind = "gated_head_norm";
   Place x, gate, out;
   const PaddedVector* weight;
   float eps;
   int64_t heads;
+  bool silu;
   void visit(auto&& field) {
     field("x", x), field("gate", gate), field("out", out), field("weight", weight), field("eps", eps);
-    field("heads", heads);
+    field("heads", heads), field("silu", silu);
   }
 };
 
@@ -70,6 +92,8 @@ struct SigmoidGate {
 void add(Program& p, const CausalConv& f);
 void add(Program& p, const GatedDelta& f);
 void add(Program& p, const StateSpace& f);
+void add(Program& p, const KeyDecays& f);
+void add(Program& p, const KeyDelta& f);
 void add(Program& p, const GatedHeadNorm& f);
 void add(Program& p, const SigmoidGate& f);
 

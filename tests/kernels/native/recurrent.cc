@@ -45,15 +45,19 @@ void causal_conv(const std::string& isa, Array<const float, 2> x, Array<const fl
 }
 
 // `segments`: rows of (row, count, load, store) of one sequence, in order; an item has `strips` of `columns`. With
-// `skip` and `steps`, the least and the most one, it is a state space.
+// `skip` and `steps`, the least and the most one, it is a state space; without `decay_bias`, which is empty then, each
+// dimension of keys decays by itself.
 void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const float, 2> gates,
                  Array<const float, 1> decay, Array<const float, 1> decay_bias, int32_t key_heads, int32_t key_dim,
                  int32_t value_dim, Array<const int32_t, 2> segments, Array<float, 2> states, Array<float, 2> out,
                  int32_t columns, int32_t strips, Maybe<const float, 1> skip, Maybe<const float, 1> steps) {
   const KernelTable& table = *table_by_name(isa);
   const auto heads = static_cast<int32_t>(size(decay, 0));
-  require(key_heads > 0 && heads % key_heads == 0 && size(decay_bias, 0) == heads, "the heads do not fit each other");
-  require(size(x, 1) >= 2 * key_heads * key_dim + heads * value_dim && size(gates, 1) >= (skip ? 1 : 2) * heads,
+  const bool by_key = size(decay_bias, 0) == 0;
+  require(key_heads > 0 && heads % key_heads == 0 && (by_key || size(decay_bias, 0) == heads),
+          "the heads do not fit each other");
+  const int32_t gates_each = by_key ? 1 + key_dim : skip ? 1 : 2;
+  require(size(x, 1) >= 2 * key_heads * key_dim + heads * value_dim && size(gates, 1) >= gates_each * heads,
           "the input has too few columns");
   require(size(gates, 0) == size(x, 0) && size(out, 0) == size(x, 0) && size(out, 1) >= heads * value_dim,
           "the input or the output has another shape");
@@ -90,7 +94,7 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
                        .skip = data_or_null(skip),
                        .least_step = steps ? (*steps)(0) : 0.0f,
                        .most_step = steps ? (*steps)(1) : 0.0f};
-  const auto apply = skip ? table.state_space : table.gated_delta;
+  const auto apply = by_key ? table.key_delta : skip ? table.state_space : table.gated_delta;
   const LargeBuffer scratch(static_cast<size_t>(kDeltaScratch));
   for (int32_t head = 0; head < heads; ++head)
     for (int32_t column = 0; column < value_dim; column += columns * strips)
@@ -106,7 +110,8 @@ void gated_delta(const std::string& isa, Array<const float, 2> x, Array<const fl
 }
 
 void gated_head_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 2> gate,
-                     Array<const float, 1> weight, float eps, int64_t heads, Array<bf16, 2> out, int threads) {
+                     Array<const float, 1> weight, float eps, int64_t heads, Array<bf16, 2> out, int threads,
+                     bool silu) {
   const KernelTable& table = *table_by_name(isa);
   const int64_t cols = heads * size(weight, 0);
   require(size(x, 1) >= cols && size(gate, 1) >= cols && size(out, 1) >= round_up(cols, kPad), "too few columns");
@@ -121,8 +126,30 @@ void gated_head_norm(const std::string& isa, Array<const float, 2> x, Array<cons
                            .rows = size(x, 0),
                            .heads = heads,
                            .dim = size(weight, 0),
-                           .eps = eps};
+                           .eps = eps,
+                           .silu = silu};
   play_threads(threads, [&](int thread) { table.gated_norm(args, thread, threads); });
+}
+
+void key_decays(const std::string& isa, Array<const float, 2> b, Array<const float, 2> x, Array<const float, 1> decay,
+                Array<const float, 1> bias, int64_t key_dim, Array<float, 2> out, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  const int64_t rows = size(b, 0), heads = size(decay, 0), cols = heads * key_dim;
+  require(size(x, 0) == rows && size(out, 0) == rows, "the numbers of rows differ");
+  require(size(b, 1) >= heads && size(x, 1) >= cols && size(bias, 0) == cols && size(out, 1) >= heads + cols,
+          "too few columns");
+  const KeyDecaysArgs args{.b = b.data(),
+                           .ldb = size(b, 1),
+                           .x = x.data(),
+                           .ldx = size(x, 1),
+                           .decay = decay.data(),
+                           .bias = bias.data(),
+                           .out = out.data(),
+                           .ldo = size(out, 1),
+                           .rows = rows,
+                           .heads = heads,
+                           .key_dim = key_dim};
+  play_threads(threads, [&](int thread) { table.key_decays(args, thread, threads); });
 }
 
 void sigmoid_gate(const std::string& isa, Array<bf16, 2> x, Array<const float, 2> gate, int64_t cols, int threads) {
@@ -143,7 +170,8 @@ void bind_recurrent(nb::module_& ops) {
           "value_dim"_a, "segments"_a, "states"_a, "out"_a, "columns"_a, "strips"_a, "skip"_a = nb::none(),
           "steps"_a = nb::none());
   ops.def("gated_head_norm", &gated_head_norm, "isa"_a, "x"_a, "gate"_a, "weight"_a, "eps"_a, "heads"_a, "out"_a,
-          "threads"_a);
+          "threads"_a, "silu"_a = true);
+  ops.def("key_decays", &key_decays, "isa"_a, "b"_a, "x"_a, "decay"_a, "bias"_a, "key_dim"_a, "out"_a, "threads"_a);
   ops.def("sigmoid_gate", &sigmoid_gate, "isa"_a, "x"_a, "gate"_a, "cols"_a, "threads"_a);
 }
 

@@ -1,10 +1,10 @@
-"""Gated delta networks with heads of Qwen3.5's sizes, and state spaces with heads of Nemotron's: the convolution, the
-rule, and the gate."""
+"""Gated delta networks with heads of Qwen3.5's sizes, state spaces with heads of Nemotron's, and Kimi Delta Attention:
+the convolution, the rule, and the gate."""
 
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numaserve.kernels import Program, Team, Vector
@@ -37,26 +37,27 @@ _HIDDEN = 32  # of the program; operations before the convolution do not matter
 
 @dataclass(frozen=True)
 class DeltaCase:
-    """`new` tokens of each of some sequences in a layer with `values` value heads, which may be a state space."""
+    """`new` tokens of each of some sequences in a layer with `values` value heads that follow a `rule`."""
 
     values: int
     new: int = 1
     sequences: int = 1
-    space: bool = False
+    rule: Literal["gated_delta", "state_space", "key_delta"] = "gated_delta"
 
     @property
     def heads(self) -> DeltaHeads:
         """The heads of the layer."""
-        if self.space:
+        if self.rule == "state_space":
             return DeltaHeads(_GROUPS, self.values, _DIM, _SPACE_DIM, gates=1)
+        if self.rule == "key_delta":
+            return DeltaHeads(self.values, self.values, _DIM, _DIM, gates=1 + _DIM)
         return DeltaHeads(_KEYS, self.values, _DIM, _DIM)
 
     @property
-    def nodes(self) -> tuple[str, str, str]:
-        """The convolution, the rule, and the gate."""
-        if self.space:
-            return "causal_conv", "state_space", "multiply"
-        return "causal_conv", "gated_delta", "gated_head_norm"
+    def nodes(self) -> tuple[str, ...]:
+        """The convolution, what makes decays where an operation does, the rule, and the gate."""
+        decays = ("key_decays",) if self.rule == "key_delta" else ()
+        return "causal_conv", *decays, self.rule, "multiply" if self.rule == "state_space" else "gated_head_norm"
 
 
 def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
@@ -70,6 +71,7 @@ def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
         "causal_conv": conv_bytes(heads.convolved, _TAPS).of((1, case.sequences, tokens, 0, 0, 0)),
         "gated_head_norm": outputs * (2 * FP32 + BF16) * tokens,
         "multiply": 3 * outputs * FP32 * tokens,
+        "key_decays": 2 * heads.gates * heads.values * FP32 * tokens,
     }
     for node in case.nodes:
         with Ceiling(partial(rank_ceilings, team, ("bf16", "fp32"))) as ceiling:
@@ -127,6 +129,7 @@ def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Pro
     )
     outputs, taps = heads.values * heads.value_dim, ones(_TAPS * heads.convolved)
     decay, bias = Vector(np.full(heads.values, -0.05, np.float32)), ones(heads.values)
+    key_bias = ones(heads.values * heads.key_dim)
     qkvz, gates = (
         random_matrix(team, heads.convolved + outputs, _HIDDEN),
         random_matrix(team, heads.gates * heads.values, _HIDDEN),
@@ -138,9 +141,13 @@ def _program(team: Team, heads: DeltaHeads, case: DeltaCase, layers: int) -> Pro
         index = CacheIndex(0, layer)
         convolved = b.causal_conv(made, taps, taps=_TAPS, state=index, activation="silu")
         at: dict[str, Any] = {"decay": decay, "heads": heads, "state": index, "offset": offset}
-        if case.space:
+        if case.rule == "state_space":
             b.multiply(b.state_space(convolved, gate, step_bias=bias, skip=bias, steps=(0.0, inf), **at), z, "silu")
+            continue
+        if case.rule == "key_delta":
+            beta, decays = b.split(gate, heads.values)
+            out = b.key_delta(convolved, beta, decays, decay_bias=key_bias, **at)
         else:
             out = b.gated_delta(convolved, gate, decay_bias=bias, **at)
-            b.gated_head_norm(out, z, ones(heads.value_dim), eps=1e-6, heads=heads.values)
+        b.gated_head_norm(out, z, ones(heads.value_dim), eps=1e-6, heads=heads.values)
     return built(b, team)

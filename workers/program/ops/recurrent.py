@@ -21,6 +21,7 @@ from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector
 from numaserve.workers.program.setup import ProgramSetup
 
 ConvActivation = Literal["none", "silu"]
+NormGate = Literal["silu", "sigmoid"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +112,44 @@ class StateSpace(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyDecays(Operation):
+    """The gates of `KeyDelta`: out, fp32 [tokens, value heads * (1 + key_dim)] = `b`, then exp(decay * softplus(x +
+    bias)) of each dimension of the keys of each value head. `decay` is [value heads], `bias` like `x`."""
+
+    b: Reads[Tensor]
+    x: Reads[Tensor]
+    out: Writes[Tensor]
+    decay: Vector
+    bias: Vector
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read, and as much written."""
+        return [of_columns("key_decays", self.out.cols, self.out.cols * 2 * FP32)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyDelta(Operation):
+    """Kimi Delta Attention (Kimi Team, 2025) of each value head: out, fp32 [tokens, value heads * value_dim].
+
+    It is `GatedDelta` but for the decay, which each dimension of keys has by itself. `gates` are from `KeyDecays`.
+    """
+
+    x: Reads[Tensor]
+    gates: Reads[Tensor]
+    out: Writes[Tensor]
+    heads: DeltaHeads
+    state: CacheIndex
+    offset: int
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Each token multiplies with the states three times, and once with the decays."""
+        return [_cost_of_states("key_delta", self.heads, 7)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class GatedHeadNorm(Operation):
-    """out, bf16 = the norm of each head of `x`, fp32 [tokens, heads * dim], times silu(gate); `weight` is [dim]."""
+    """out, bf16 = the norm of each head of `x`, fp32 [tokens, heads * dim], times silu or sigmoid of `gate`; `weight`
+    is [dim]."""
 
     x: Reads[Tensor]
     gate: Reads[Tensor]
@@ -120,6 +157,7 @@ class GatedHeadNorm(Operation):
     weight: Vector
     eps: float
     heads: int
+    by: NormGate
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read twice, bf16 written."""

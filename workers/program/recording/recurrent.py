@@ -8,6 +8,9 @@ from numaserve.workers.program.ops.recurrent import (
     ConvActivation,
     GatedDelta,
     GatedHeadNorm,
+    KeyDecays,
+    KeyDelta,
+    NormGate,
     SigmoidGate,
     StateSpace,
 )
@@ -98,10 +101,31 @@ class RecurrentRecorder(Recorder):
         )
         return out
 
-    def gated_head_norm(self, x: Tensor, gate: Tensor, weight: Vector, *, eps: float, heads: int) -> Operand:
-        """The norm of each head of `x` times silu(gate): bf16 [tokens, columns of x]."""
+    def key_delta(
+        self,
+        x: Tensor,
+        b: Tensor,
+        decays: Tensor,
+        *,
+        decay: Vector,
+        decay_bias: Vector,
+        heads: DeltaHeads,
+        state: CacheIndex,
+        offset: int,
+    ) -> Tensor:
+        """The delta rule with decays by dimension of the keys, from `decays`, fp32 [tokens, value heads * key_dim]; see
+        `KeyDelta`: fp32 [tokens, value heads * value_dim]."""
+        gates, out = (Tensor(x.rows, heads.values * each, 4) for each in (1 + heads.key_dim, heads.value_dim))
+        self.operations.append(KeyDecays(b=b, x=decays, out=gates, decay=decay, bias=decay_bias))
+        self.operations.append(KeyDelta(x=x, gates=gates, out=out, heads=heads, state=state, offset=offset))
+        return out
+
+    def gated_head_norm(
+        self, x: Tensor, gate: Tensor, weight: Vector, *, eps: float, heads: int, by: NormGate = "silu"
+    ) -> Operand:
+        """The norm of each head of `x` times silu or sigmoid of `gate`: bf16 [tokens, columns of x]."""
         out = Operand(x.rows, x.cols, 2)
-        self.operations.append(GatedHeadNorm(x=x, gate=gate, out=out, weight=weight, eps=eps, heads=heads))
+        self.operations.append(GatedHeadNorm(x=x, gate=gate, out=out, weight=weight, eps=eps, heads=heads, by=by))
         return out
 
     def sigmoid_gate(self, x: Operand, gate: Tensor) -> None:

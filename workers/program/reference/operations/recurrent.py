@@ -5,7 +5,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numaserve.workers.program.caches import DeltaHeads
-from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate, StateSpace
+from numaserve.workers.program.ops.recurrent import (
+    CausalConv,
+    GatedDelta,
+    GatedHeadNorm,
+    KeyDecays,
+    KeyDelta,
+    SigmoidGate,
+    StateSpace,
+)
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 
@@ -62,11 +70,36 @@ def state_space(run: Run, op: StateSpace) -> None:
     run.put(op.out, _applied(run, op, c, token) + skipped.flatten(1))
 
 
+def key_decays(run: Run, op: KeyDecays) -> None:
+    """b, then the decays."""
+    steps = torch.nn.functional.softplus(run.get(op.x) + run.weights.values(op.bias))
+    decay = run.weights.values(op.decay)
+    decays = torch.exp(decay.repeat_interleave(steps.shape[1] // max(len(decay), 1)) * steps)
+    run.put(op.out, torch.cat([run.get(op.b), decays], dim=1))
+
+
+def key_delta(run: Run, op: KeyDelta) -> None:
+    """The rule token by token; between segments states are fp32."""
+    heads, gates = op.heads, run.get(op.gates)
+    q, k, v = _heads_of(run.get(op.x), heads)
+    q, k = _unit(q) * heads.key_dim**-0.5, _unit(k)
+    rates = torch.sigmoid(gates[:, : heads.values])
+    decays = gates[:, heads.values :].reshape(len(gates), heads.values, heads.key_dim)
+
+    def token(state: torch.Tensor, row: int) -> torch.Tensor:
+        state = state * decays[row, :, :, None]
+        learned = rates[row, :, None] * (v[row] - _recalled(state, k[row]))
+        return state + k[row, :, :, None] * learned[:, None]
+
+    run.put(op.out, _applied(run, op, q, token))
+
+
 def gated_head_norm(run: Run, op: GatedHeadNorm) -> None:
-    """The norm of each head, times silu of the gate."""
+    """The norm of each head, times silu or sigmoid of the gate."""
     x, weight = run.get(op.x), run.weights.values(op.weight)
     gated = normed(x.reshape(len(x), op.heads, len(weight)), weight, op.eps).reshape(x.shape)
-    run.put(op.out, run.numbers.bf16(gated * torch.nn.functional.silu(run.get(op.gate))))
+    gate = torch.nn.functional.silu if op.by == "silu" else torch.sigmoid
+    run.put(op.out, run.numbers.bf16(gated * gate(run.get(op.gate))))
 
 
 def sigmoid_gate(run: Run, op: SigmoidGate) -> None:
@@ -76,7 +109,7 @@ def sigmoid_gate(run: Run, op: SigmoidGate) -> None:
 
 def _applied(
     run: Run,
-    op: GatedDelta | StateSpace,
+    op: GatedDelta | StateSpace | KeyDelta,
     queries: torch.Tensor,
     token: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> torch.Tensor:

@@ -9,7 +9,15 @@ from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.recurrent import CausalConv, GatedDelta, GatedHeadNorm, SigmoidGate, StateSpace
+from numaserve.workers.program.ops.recurrent import (
+    CausalConv,
+    GatedDelta,
+    GatedHeadNorm,
+    KeyDecays,
+    KeyDelta,
+    SigmoidGate,
+    StateSpace,
+)
 from numaserve.workers.program.ops.rows import (
     Embed,
     Gather,
@@ -58,6 +66,8 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     CausalConv: recurrent.causal_conv,
     GatedDelta: recurrent.gated_delta,
     StateSpace: recurrent.state_space,
+    KeyDecays: recurrent.key_decays,
+    KeyDelta: recurrent.key_delta,
     GatedHeadNorm: recurrent.gated_head_norm,
     SigmoidGate: recurrent.sigmoid_gate,
     Narrow: streams.narrow,

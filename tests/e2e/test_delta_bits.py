@@ -21,7 +21,7 @@ from tests.support.same_bits import (
 )
 from tests.support.traffic import Traffic, one_by_one
 
-FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "nemotron_h")
+FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "granite_hybrid", "nemotron_h", "kimi_linear")
 SNAPSHOTS = 6
 PROMPT = np.random.default_rng(1).integers(3, VOCAB, 65).tolist()  # as many scores as a step has rows of logits
 PAGES = list(range(-(-len(PROMPT) // PAGE_SIZE)))

@@ -28,8 +28,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model("deepseek_v3", tmp_path_factory.mktemp("deepseek_v3"))
 
 
+@pytest.mark.parametrize("name", ["deepseek_v3", "kimi_linear"])
 @pytest.mark.parametrize("tp", [2, 3])
-def test_dividing_long_sequences_changes_no_bit(model: Path, isa: str, tp: int) -> None:
+def test_dividing_long_sequences_changes_no_bit(name: str, isa: str, tp: int, tmp_path: Path) -> None:
+    model = save_tiny_model(name, tmp_path)
     requests = [each for each in random_requests() if len(each.prompt) + each.max_new_tokens >= FROM]
     with make_group(model, tp, isa=isa, context_parallel_from=NEVER) as group:
         whole = Traffic(group, scheduler_config()).serve(requests)

@@ -18,6 +18,7 @@ from numaserve.workers.program.handles import INTEGER_GROUPS
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs
 from tests.support.gguf_delta import save_gguf_delta, small_hybrid
+from tests.support.kimi import linear_name
 from tests.support.parity import Distance, served_scores, transformers_scores
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import (
@@ -29,6 +30,7 @@ from tests.support.published_checkpoints import (
     small_deepseek,
     small_granite_hybrid,
     small_kimi,
+    small_kimi_linear,
     small_lfm2,
     small_lfm2_moe,
     small_llama,
@@ -120,6 +122,23 @@ def test_values_narrower_than_keys_are_served_as_published(tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 def test_values_narrower_than_keys_of_a_gguf_file_are_served(kind: str, tmp_path: Path) -> None:
     assert_gguf_is_served(small_mimo().config, kind, tmp_path, "bf16")
+
+
+_NARROW = (".b_proj", ".f_a_proj", ".f_b_proj", ".g_a_proj", ".g_b_proj")
+
+
+@pytest.mark.parametrize("skipped", [(), _NARROW], ids=["all", "but narrow projections"])
+@pytest.mark.parametrize("layout", ["w4a16", "w8a8", "fp8 blocks"])
+def test_kimi_linear_is_served_as_published(layout: str, skipped: tuple[str, ...], tmp_path: Path) -> None:
+    model = small_kimi_linear()
+    path = save_published(model, tmp_path, layout, skip=lambda name: name.endswith(skipped), named=linear_name)
+    if skipped:
+        exceptions = {
+            "modules_to_not_convert": [f"model.layers.0.self_attn{each}" for each in skipped],
+            "ignore": ["lm_head", r"re:.*self_attn\.([fg]_[ab]|b)_proj$"],
+        }
+        edit_config(path, quantization_config=LAYOUTS[layout].config | exceptions)
+    assert_as_close_as_the_arithmetic(path, model, "bf16")
 
 
 @pytest.mark.parametrize("make", [small_qwen3_5, small_qwen3_5_moe])

@@ -6,8 +6,8 @@ import pytest
 from numaserve.kernels import Team, peak_flops
 from numaserve.workers.bench.gemma4_shapes import Gemma4Shape
 from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
-from numaserve.workers.bench.lfm2_shapes import Lfm2Shape
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
+from numaserve.workers.bench.lfm2_shapes import Lfm2Shape
 from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.latent import LatentCase
 from numaserve.workers.bench.operations.recurrent import DeltaCase

@@ -60,6 +60,16 @@ OF_ARCHITECTURE = {
     "mistral4": LATENT,
     "granitehybrid": SPACE | EXPERTS | {"expert_shared_feed_forward_length": 48},
     "nemotron_h": SPACE | {"feed_forward_length": [0, 96], "attention.head_count_kv": [1, 0]},
+    "kimi-linear": LATENT
+    | EXPERTS
+    | {
+        "expert_gating_func": 2,
+        "leading_dense_block_count": 1,
+        "expert_shared_count": 1,
+        "kda.head_dim": 16,
+        "ssm.conv_kernel": 4,
+        "attention.head_count_kv": [0, 1],
+    },
     "lfm2": SHORT,
     "lfm2moe": SHORT | EXPERTS | {"expert_gating_func": 2, "leading_dense_block_count": 1},
     "mimo2": {

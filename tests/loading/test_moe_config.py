@@ -37,7 +37,7 @@ _MLPS = {
     "llama4_text": "feed_forward",
     "nemotron_h": "mixer",
 }
-_SHARED = {"glm4_moe": 72, "granite4-h-moe": 88, "llama4": 72, "nemotron_h": 88}
+_SHARED = {"glm4_moe": 72, "granite4-h-moe": 88, "kimi_linear": 72, "llama4": 72, "nemotron_h": 88}
 
 
 def expected_layers(config: hf.PreTrainedConfig) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def test_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     assert routing.weighs_input == is_llama4
     assert experts.shared == _SHARED.get(case, getattr(expected, "shared_expert_intermediate_size", 0))
     assert routing.shared_gate == hasattr(expected, "shared_expert_intermediate_size")
-    has_correction = case in {"glm4_moe", "lfm2_moe", "mimo_v2_flash", "minimax_m2", "nemotron_h"}
+    has_correction = case in {"glm4_moe", "kimi_linear", "lfm2_moe", "mimo_v2_flash", "minimax_m2", "nemotron_h"}
     assert experts.correction_bias == has_correction
     assert routing.scoring == ("sigmoid" if has_correction or is_llama4 else "softmax")
     assert routing.scale == getattr(expected, "routed_scaling_factor", 1.0)

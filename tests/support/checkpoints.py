@@ -259,6 +259,17 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         topk_group=1,
         routed_scaling_factor=1.5,
     ),
+    "kimi_linear": lambda: hf.KimiLinearConfig(
+        **sizes(96, 3, 3, 160, layers=3, kv_lora_rank=64, num_local_experts=8, num_experts_per_tok=3),
+        **LATENT_HEADS,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        linear_num_heads=5,
+        linear_head_dim=20,
+        moe_intermediate_size=72,
+        n_group=2,
+        topk_group=1,
+    ),
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
         **sizes(96, 6, 3, 104, head_dim=32, num_local_experts=5, num_experts_per_tok=2, sliding_window=16),
@@ -391,8 +402,9 @@ def _recurrent(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
     """Let models with gated delta networks compute token by token, as is done here, not by solving a system of
     equations for each chunk."""
     code = sys.modules[type(model).__module__]
-    if hasattr(code, "torch_chunk_gated_delta_rule"):
-        code.torch_chunk_gated_delta_rule = code.torch_recurrent_gated_delta_rule
+    for rule in ("torch_{}_gated_delta_rule", "{}_kimi_delta_attention"):
+        if hasattr(code, rule.format("chunk")):
+            setattr(code, rule.format("chunk"), getattr(code, rule.format("recurrent")))
     return model
 
 
@@ -437,7 +449,9 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     rounded = copy.deepcopy(model).to(torch.bfloat16)
     rounded.save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
     if model.config.model_type == "kimi_k25":
-        kimi.rename_as_published(folder)
+        kimi.publish_k25(folder)
+    if model.config.model_type == "kimi_linear":
+        kimi.publish_linear(folder)
     if model.config.model_type.startswith("gemma4") and not sharded:
         gemma4.save_as_published(folder)
     return folder

@@ -132,7 +132,8 @@ def _is_linear(name: str, layer: torch.nn.Module) -> bool:
     """Routers are modules of another kind, but for the shared expert's gate. What expands latents is absorbed. The
     gates of delta networks stay bf16."""
     others = ("shared_expert_gate", "kv_b_proj", ".router", "router.proj", ".in_proj_a", ".in_proj_b", ".in_proj_ba")
-    return isinstance(layer, torch.nn.Linear) and not name.endswith(others)
+    kimi = (".b_proj", ".f_a_proj", ".f_b_proj", ".g_a_proj")
+    return isinstance(layer, torch.nn.Linear) and not name.endswith((*others, *kimi))
 
 
 def _round_absorbed(layer: torch.nn.Linear, nope: int, value: int) -> None:

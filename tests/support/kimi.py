@@ -1,6 +1,8 @@
-"""Tiny checkpoints with the names and the nesting of Kimi K2.5."""
+"""Tiny checkpoints as Kimi Linear and Kimi K2.5 are published."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import transformers as hf
@@ -13,6 +15,8 @@ _NAMES = (
     ("model.mm_projector.", "mm_projector."),
     ("vision_tower.encoder.patch_embed.", "vision_tower.patch_embed."),
 )
+# transformers 5.24 names a dense MLP of Kimi Linear as experts are named, and does not find it there.
+_DENSE = re.compile(r"\.block_sparse_moe\.(gate|up|down)_proj\b")
 _VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
@@ -27,18 +31,49 @@ def kimi_around(text: hf.PreTrainedConfig) -> hf.PreTrainedConfig:
 
 
 def published_name(name: str) -> str:
-    """The name of a module or tensor in a published checkpoint."""
+    """The name of a module or tensor in a published checkpoint of Kimi K2.5."""
     for ours, theirs in _NAMES:
         if name.startswith(ours):
             name = theirs + name.removeprefix(ours)
     return name
 
 
-def rename_as_published(folder: Path) -> None:
-    """Give a saved checkpoint the names that published ones have."""
-    (file,) = folder.glob("*.safetensors")
-    save_file({published_name(name): each for name, each in load_file(file).items()}, file, {"format": "pt"})
+def linear_name(name: str) -> str:
+    """The same of Kimi Linear."""
+    return _DENSE.sub(r".mlp.\1_proj", name.replace(".forget_gate.", ".").replace(".mlp.", ".block_sparse_moe."))
+
+
+def rename_tensors(folder: Path, named: Callable[[str], str]) -> None:
+    """Give the tensors of a saved checkpoint the names that `named` makes of theirs."""
+    for file in folder.glob("*.safetensors"):
+        save_file({named(name): each for name, each in load_file(file).items()}, file, {"format": "pt"})
+    for index in folder.glob("*.index.json"):
+        fields = json.loads(index.read_text())
+        fields["weight_map"] = {named(name): file for name, file in fields["weight_map"].items()}
+        index.write_text(json.dumps(fields))
+
+
+def publish_k25(folder: Path) -> None:
+    """Give a saved Kimi K2.5 the names that published ones have."""
+    rename_tensors(folder, published_name)
     config = folder / "config.json"
     fields = json.loads(config.read_text()) | {"architectures": ["KimiK25ForConditionalGeneration"]}
     fields["text_config"] |= {"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
     config.write_text(json.dumps(fields))
+
+
+def publish_linear(folder: Path) -> None:
+    """Give a saved Kimi Linear the names that published ones have, and the fields that list its layers."""
+    rename_tensors(folder, linear_name)
+    config = folder / "config.json"
+    fields = json.loads(config.read_text())
+    kinds, mlps = fields.pop("layer_types"), fields.pop("mlp_layer_types")
+    listed = {
+        key: [number for number, each in enumerate(kinds, start=1) if each == kind]
+        for key, kind in (("full_attn_layers", "full_attention"), ("kda_layers", "linear_attention"))
+    }
+    sizes = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads"}
+    sizes["short_conv_kernel_size"] = "linear_conv_kernel_dim"
+    fields["linear_attn_config"] = listed | {key: fields.pop(name) for key, name in sizes.items()}
+    fields |= {"first_k_dense_replace": mlps.count("dense"), "mla_use_nope": True}
+    config.write_text(json.dumps(fields | {"moe_router_activation_func": "sigmoid"}))

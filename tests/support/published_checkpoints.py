@@ -101,11 +101,19 @@ def small_mimo() -> hf.PreTrainedModel:
     )
 
 
+def small_kimi_linear() -> hf.PreTrainedModel:
+    """The same with Kimi Delta Attention in the first layer."""
+    sizes = checkpoints.sizes(384, 3, 3, 256, kv_lora_rank=128, num_local_experts=8, num_experts_per_tok=2)
+    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "moe_intermediate_size": 128}
+    kinds = {"layer_types": ["linear_attention", "full_attention"], "mlp_layer_types": ["dense", "sparse"]}
+    return checkpoints.build(hf.KimiLinearConfig(**sizes | dims | kinds, linear_num_heads=3, linear_head_dim=128))
+
+
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be quantized: names of modules as checkpoints have them, and weights [out features, in features] that
-    are the model's own. Experts are Qwen's, MiniMax's, LFM2's or Llama 4's."""
+    are the model's own. Experts are Qwen's, MiniMax's, LFM2's, Kimi Linear's or Llama 4's."""
     is_minimax, is_turned = model.config.model_type == "minimax_m2", model.config.model_type in checkpoints.TURNED
-    has_numbers = model.config.model_type in ("minimax_m2", "lfm2_moe")
+    has_numbers = model.config.model_type in ("minimax_m2", "lfm2_moe", "kimi_linear")
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "shared_expert_gate")):
             yield name, module.weight.data

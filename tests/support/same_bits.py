@@ -188,6 +188,15 @@ _SIZES = {
         moe_intermediate_size=64,
         moe_shared_expert_intermediate_size=72,
     ),
+    "kimi_linear": lambda more: hf.KimiLinearConfig(
+        **checkpoints.sizes(96, 3, 3, 96, kv_lora_rank=64, num_local_experts=6, num_experts_per_tok=2, **more),
+        **checkpoints.LATENT_HEADS,
+        layer_types=["linear_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse"],
+        linear_num_heads=4,
+        linear_head_dim=24,
+        moe_intermediate_size=64,
+    ),
     "lfm2": lambda more: hf.Lfm2Config(
         **checkpoints.sizes(96, 6, 3, 96, **more), layer_types=["conv", "full_attention"], conv_L_cache=4
     ),

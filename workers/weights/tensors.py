@@ -74,7 +74,7 @@ def expected_tensors(config: ModelConfig, names: TensorNames) -> tuple[dict[str,
 
 
 def _check_plain(tensor: RawTensor, shape: Shape) -> None:
-    if tensor.shape != shape:
+    if tensor.shape != shape and (len(shape) == 2 or _without_ones(tensor.shape) != _without_ones(shape)):
         raise OperatorError(
             f"{tensor.label} has shape {list(tensor.shape)}, but the configuration asks for {list(shape)}; "
             "fetch the checkpoint again"
@@ -84,6 +84,11 @@ def _check_plain(tensor: RawTensor, shape: Shape) -> None:
             f"{tensor.label} is {tensor.dtype}, but norms and biases must be {' or '.join(FLOAT_DTYPES)}; "
             "fetch the checkpoint again"
         )
+
+
+def _without_ones(shape: Shape) -> Shape:
+    """Return the dimensions that state how values lie. Vectors of Kimi Linear are published as [1, 1, n, 1]."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from numaserve.workers.layers.block import Block
@@ -14,11 +15,12 @@ from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, Common
 from numaserve.workers.models.config.rope import read_rope
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.experts import Routing
-from numaserve.workers.program.rope import RopeConfig
+from numaserve.workers.program.rope import UNROTATED, RopeConfig
 
 _TILE = 32
 _MAX_LATENT, _MAX_CACHED = 512, 576  # the maxima that the kernels support
-_MAX_DIM = 2**12
+MAX_DIM = 2**12
+_DENSE, _SPARSE = "dense", "sparse"
 
 # transformers' defaults of fields missing in config.json, in both generations.
 LATENT_DEFAULTS: dict[str, Any] = {
@@ -43,8 +45,8 @@ def read_deepseek(
     **routing: Any,
 ) -> ModelConfig:
     """Return the configuration of a model of either generation; `routing` are fields of `Routing`."""
-    attention_of = _read_attention(fields, pairs=pairs)
-    common = read_common(fields, kv_heads=1, head_dim=fields.integer("v_head_dim", 1, _MAX_DIM))
+    attention_of = read_latent_attention(fields, pairs=pairs)
+    common = read_common(fields, kv_heads=1, head_dim=fields.integer("v_head_dim", 1, MAX_DIM))
     mlp_of = read_deepseek_experts(common, correction_bias=correction_bias, names=names, **routing)
 
     def block(layer: int) -> Block:
@@ -93,22 +95,24 @@ def read_skipped(fields: Fields) -> int:
     return fields.integer("num_nextn_predict_layers", 0, 2**8, 0)
 
 
-def _read_attention(fields: Fields, *, pairs: bool) -> Callable[[int, Common], LatentAttention]:
-    """Return the function that makes the attention of a layer.
+def read_latent_attention(
+    fields: Fields, *, pairs: bool, rotated: bool = True
+) -> Callable[[int, Common], LatentAttention]:
+    """Return the function that makes the attention of a layer. Unless `rotated` it has no positions.
 
     Raises `OperatorError` for sizes that the kernels do not support.
     """
     fields.refuse("attention_bias", False)
-    heads = fields.integer("num_attention_heads", 1, _MAX_DIM)
+    heads = fields.integer("num_attention_heads", 1, MAX_DIM)
     fields.refuse("num_key_value_heads", heads)  # the number of heads that the latent is expanded to
     q_rank = fields.optional_integer("q_lora_rank", 1, MAX_INTERMEDIATE)
     kv_rank = _tiles(fields, "kv_lora_rank", _MAX_LATENT)
-    nope_dim = _tiles(fields, "qk_nope_head_dim", _MAX_DIM)
-    rope_dim = _tiles(fields, "qk_rope_head_dim", _MAX_DIM)
+    nope_dim = _tiles(fields, "qk_nope_head_dim", MAX_DIM)
+    rope_dim = _tiles(fields, "qk_rope_head_dim", MAX_DIM)
     if kv_rank + rope_dim > _MAX_CACHED:
         raise fields.error(f"kv_lora_rank + qk_rope_head_dim is {kv_rank + rope_dim}; it must be at most {_MAX_CACHED}")
-    rope = read_rope(fields, rope_dim)
-    value_dim = _tiles(fields, "v_head_dim", _MAX_DIM)
+    rope = read_rope(fields, rope_dim) if rotated else replace(UNROTATED, rotary_dim=rope_dim)
+    value_dim = _tiles(fields, "v_head_dim", MAX_DIM)
     scale = (nope_dim + rope_dim) ** -0.5 * _magnitude(rope) ** 2
 
     def attention(layer: int, common: Common) -> LatentAttention:

@@ -23,8 +23,11 @@ from driven_programs import (
 from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
+from numaserve.workers.program.buffers import Tensor
 from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.native import make_program
+from numaserve.workers.program.ops.exchange import DividedNorm
+from numaserve.workers.program.ops.rows import GroupNorm, RmsNorm
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.caches import KvCache
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
@@ -42,6 +45,7 @@ from tests.support.recorded_programs import (
     latent,
     mixture,
     pooled,
+    spaces,
 )
 
 NAMES = [name for name in all_programs() if not name.startswith("pooled")]  # those that sample
@@ -59,6 +63,20 @@ def test_fused_operations_give_the_same_bits_natively(name: str, part: Part, tea
     assert len(b.fused()) < len(b.operations)
     fused, unfused = (make_program(b.setup, each, team) for each in (b.fused(), b.operations))
     assert answers(fused) == answers(unfused)
+
+
+def test_a_norm_of_groups_has_the_bits_of_a_norm_that_ranks_divide(part: Part, team: Team) -> None:
+    b = spaces(part, is_local=True)
+    (norm,) = (each for each in b.operations if isinstance(each, GroupNorm))
+    sizes = tuple(weight.size for weight in norm.weights)
+    message = Tensor(norm.x.rows, len(sizes), 4)
+    divided = (
+        DividedNorm(x=norm.x, message=message, weights=norm.weights, counted=sizes, columns=sizes, eps=norm.eps),
+        RmsNorm(x=norm.x, out=norm.out, weight=None, eps=0.0),
+    )
+    at = b.operations.index(norm)
+    others = [*b.operations[:at], *divided, *b.operations[at + 1 :]]
+    assert answers(make_program(b.setup, b.operations, team)) == answers(make_program(b.setup, others, team))
 
 
 @pytest.mark.parametrize("numbers", [DECLARED, EXACT], ids=["declared", "exact"])

@@ -270,10 +270,11 @@ def sliding(
     return b
 
 
-def spaces(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
-    """A state space, whose results are gated, and normed over the heads of all ranks, and an MLP without a gate."""
+def spaces(part: Part = ALONE, *, format: str = "bf16", is_local: bool = False) -> ProgramBuilder:
+    """A state space, whose results are gated, and normed over the heads of all ranks, and an MLP without a gate. If
+    `is_local` each head is normed by itself."""
     world = part.world
-    heads = DeltaHeads(keys=2 // world, values=4 // world, key_dim=16, value_dim=24, gates=1)
+    heads = DeltaHeads(keys=2 // world, values=4 // world, key_dim=16, value_dim=32 if is_local else 24, gates=1)
     offset, values = 3 * heads.convolved * 4, heads.values * heads.value_dim
     drafts = round_up(4 * heads.convolved, 64) + round_up(4 * heads.replayed, 64)
     states = (StateKind(offset + round_up(4 * heads.kept, 64), draft_bytes=drafts),)
@@ -302,8 +303,12 @@ def spaces(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
         offset=offset,
     )
     gated = b.multiply(out, z, activation="silu")
-    b.divided_norm(gated, [w.vector(values)], counted=(values,), columns=(values * world,), eps=EPS)
-    b.add_all_reduce(residual, b.linear_partial(b.rounded(gated), w.matrix(HIDDEN, values, format)))
+    if is_local:
+        normed = b.group_norm(gated, [w.vector(heads.value_dim) for _ in range(heads.values)], EPS)
+    else:
+        b.divided_norm(gated, [w.vector(values)], counted=(values,), columns=(values * world,), eps=EPS)
+        normed = b.rounded(gated)
+    b.add_all_reduce(residual, b.linear_partial(normed, w.matrix(HIDDEN, values, format)))
     x = b.rms_norm(residual, w.vector(), EPS)
     b.add_all_reduce(residual, b.plain_mlp(x, w.matrix(40, HIDDEN, format), w.matrix(HIDDEN, 40, format), "relu2"))
     b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN, format)))
@@ -399,6 +404,7 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture, gated, sliding, spaces, shared, keyed):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
+    found[f"norms of groups, {part.world}"] = spaces(part, is_local=True)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
     found[f"norms over heads, {part.world}"] = dense(part, divided_norm=True)
     found[f"no norms before, {part.world}"] = dense(part, post_norm=True, pre_norm=False, format="int8")

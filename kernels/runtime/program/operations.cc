@@ -255,6 +255,19 @@ void add(Program& p, const DividedNorm& f) {
   p.add(std::make_unique<DividedNormNode>(f.x, f.message, std::move(vectors), f.eps));
 }
 
+void add(Program& p, const GroupNorm& f) {
+  require(!f.weights.empty(), f.kKind, "every group must have a weight");
+  const int64_t count = static_cast<int64_t>(f.weights.size()), cols = f.weights.front()->size;
+  std::vector<const float*> weights;
+  for (const PaddedVector* weight : f.weights) {
+    require_size(weight, cols, f.kKind);
+    weights.push_back(weight->padded.data());
+  }
+  require(cols % kPad == 0, f.kKind, "groups must fill whole cache lines of the output");
+  require(f.x.ld >= count * cols && f.out.ld >= count * cols, f.kKind, "the input or the output has too few columns");
+  p.add(std::make_unique<GroupNormNode>(f.x, std::move(weights), cols, f.out, f.eps));
+}
+
 void add(Program& p, const GatherColumns& f) {
   const std::vector<int32_t>& bounds = f.bounds;
   require(p.world() > 1 && static_cast<int>(bounds.size()) == p.world() + 1 && bounds.front() == 0 &&

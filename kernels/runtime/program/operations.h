@@ -202,6 +202,15 @@ struct DividedNorm {
   }
 };
 
+struct GroupNorm {
+  static constexpr const char* kKind = "group_norm";
+  Place x;
+  std::vector<const PaddedVector*> weights;  // of each group, all of the same size
+  Place out;
+  float eps;
+  void visit(auto&& field) { field("x", x), field("weights", weights), field("out", out), field("eps", eps); }
+};
+
 struct GatherColumns {
   static constexpr const char* kKind = "gather_columns";
   Place message, out;
@@ -233,6 +242,7 @@ void add(Program& p, const Attention& f);
 void add(Program& p, const Gather& f);
 void add(Program& p, const Pool& f);
 void add(Program& p, const DividedNorm& f);
+void add(Program& p, const GroupNorm& f);
 void add(Program& p, const GatherColumns& f);
 void add(Program& p, const Sample& f);
 

@@ -51,6 +51,22 @@ void LayerInputsNode::run(Run& run, int thread) const {
                          thread, run.team.size());
 }
 
+void GroupNormNode::run(Run& run, int thread) const {
+  for (size_t group = 0; group < weights.size(); ++group) {
+    const int64_t first = static_cast<int64_t>(group) * cols;
+    run.table.rms_norm({.x = run.at<float>(x) + first,
+                        .ldx = x.ld,
+                        .weight = weights[group],
+                        .out = run.at<bf16>(out) + first,
+                        .ldo = out.ld,
+                        .written = cols,
+                        .rows = rows(run),
+                        .cols = cols,
+                        .eps = eps},
+                       thread, run.team.size());
+  }
+}
+
 void MultiplyNode::run(Run& run, int thread) const {
   run.table.multiply({.x = run.at<float>(x),
                       .ldx = x.ld,

@@ -37,6 +37,18 @@ struct LayerInputsNode : Node {
   float scale;
 };
 
+// The norm of each group of `cols` columns, without a barrier between them.
+struct GroupNormNode : Node {
+  GroupNormNode(Place x_in, std::vector<const float*> weights_in, int64_t cols_in, Place out_in, float eps_in)
+      : Node("group_norm"), x(x_in), weights(std::move(weights_in)), cols(cols_in), out(out_in), eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  Place x;
+  std::vector<const float*> weights;
+  int64_t cols;
+  Place out;
+  float eps;
+};
+
 // out = x * activation(y), in bf16 if `rounded`.
 struct MultiplyNode : Node {
   MultiplyNode(Place x_in, Place y_in, Place out_in, Activation activation_in, int64_t cols_in, bool rounded_in)

@@ -20,10 +20,11 @@ from numaserve.workers.layers.parameters import (
     VectorParameter,
     whole,
 )
+from numaserve.workers.program.handles import MATRIX_PAD
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
-    from numaserve.workers.program.buffers import Operand, Partial
+    from numaserve.workers.program.buffers import Operand, Partial, Tensor
     from numaserve.workers.program.caches import CacheIndex
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
@@ -167,10 +168,19 @@ class Mamba2(Mixer):
             state=place,
             offset=self.cache.matrices_at(part),
         )
-        gated, weights = b.multiply(out, z, activation="silu"), [part.whole(each) for each in self.norms]
-        columns = [self._inner // self.groups] * self.groups
-        b.divided_norm(gated, weights, counted=[each.size for each in weights], columns=columns, eps=self.eps)
-        return b.linear_partial(b.rounded(gated), part.matrix(self.o))
+        normed = self._normed(b, part, b.multiply(out, z, activation="silu"))
+        return b.linear_partial(normed, part.matrix(self.o))
+
+    def _normed(self, b: ProgramBuilder, part: RankPart, x: Tensor) -> Operand:
+        """Norm groups that are whole on a rank there, in a single pass, and let ranks exchange sums of others. Either
+        way the bits are the same: the sums of ranks without a part of a group are zeros."""
+        weights, each = [part.whole(norm) for norm in self.norms], self.heads // self.groups
+        columns = each * self.head_dim
+        if columns % MATRIX_PAD == 0 and all(bound % each == 0 for bound in part.partition.bounds(self.own)):
+            return b.group_norm(x, [weight for weight in weights if weight.size], self.eps)
+        counted, of_all = [weight.size for weight in weights], [columns] * self.groups
+        b.divided_norm(x, weights, counted=counted, columns=of_all, eps=self.eps)
+        return b.rounded(x)
 
     @property
     def _inside(self) -> str:

@@ -81,6 +81,22 @@ class RmsNorm(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupNorm(Operation):
+    """out, bf16 [tokens, columns] = the norm of each group of columns of `x`, fp32, by the weight of the group. Groups
+    are of the same size, and fill whole cache lines."""
+
+    x: Reads[Tensor]
+    out: Writes[Operand]
+    weights: tuple[Vector, ...]
+    eps: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read, bf16 written."""
+        columns = self.x.cols
+        return [of_columns("group_norm", columns, columns * (FP32 + BF16), repeated=columns * FP32)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantize(Operation):
     """out = x in int8 with scales, `rows_per_token` rows of each token. `logits`: of each row of logits instead."""
 

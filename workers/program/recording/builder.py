@@ -29,7 +29,7 @@ from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSourc
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Multiply, Pool, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Given, GroupNorm, Keep, Multiply, Pool, RmsNorm
 from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
@@ -50,6 +50,19 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         """The norm of `x`, which is fp32: bf16 [tokens, as many columns as the weight has]."""
         out = Operand(x.rows, x.cols, 2)
         self.operations.append(RmsNorm(x=x, out=out, weight=weight, eps=eps))
+        return out
+
+    def group_norm(self, x: Tensor, weights: Sequence[Vector], eps: float) -> Operand:
+        """The norms of groups of columns of `x`, fp32, by the weight of each: bf16 of the same shape.
+
+        Raises `ValueError` for groups of several sizes, or such that do not fill whole cache lines.
+        """
+        if len(weights) < 2:
+            return self.rms_norm(x, weights[0], eps) if weights else self.rounded(x)
+        if len({weight.size for weight in weights}) > 1 or weights[0].size % PAD:
+            raise ValueError(f"groups of columns must have the same multiple of {PAD} columns")
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(GroupNorm(x=x, out=out, weights=tuple(weights), eps=eps))
         return out
 
     def rounded(self, x: Residual | Tensor) -> Operand:

@@ -6,6 +6,7 @@ from numaserve.workers.program.ops.rows import (
     Embed,
     Gather,
     Given,
+    GroupNorm,
     Keep,
     Multiply,
     Pool,
@@ -44,6 +45,13 @@ def rms_norm(run: Run, op: RmsNorm) -> None:
     run.put(op.out, out)
     if op.quantized is not None:
         run.put(op.quantized, run.numbers.int8(out, op.quantized.group))
+
+
+def group_norm(run: Run, op: GroupNorm) -> None:
+    """The norm of each group of columns."""
+    groups = run.get(op.x).split([weight.size for weight in op.weights], dim=1)
+    norms = [normed(x, run.weights.values(each), op.eps) for x, each in zip(groups, op.weights, strict=True)]
+    run.put(op.out, run.numbers.bf16(torch.cat(norms, dim=1)))
 
 
 def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

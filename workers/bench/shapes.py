@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from numaserve.workers.bench.gemma4_shapes import GEMMA4_SHAPES
 from numaserve.workers.bench.hybrid_shapes import HYBRID_SHAPES
 from numaserve.workers.bench.lfm2_shapes import LFM2_SHAPES
@@ -90,6 +91,7 @@ SHAPES = {
     "llama-3b": Shape(3072, 28, 24, 8, 128, 8192, 128256, tied=True),
     "llama-8b": Shape(4096, 32, 32, 8, 128, 14336, 128256, tied=False),
 }
+_BLOCK_ROWS = 4096  # of random numbers that are made at once
 MODEL_SHAPES: dict[str, ModelShape] = {**SHAPES, **HYBRID_SHAPES, **GEMMA4_SHAPES, **LFM2_SHAPES}
 
 
@@ -147,6 +149,13 @@ def random_bf16(shape: tuple[int, ...]) -> bytes:
     """Return small normal numbers, the same for a shape; ones for a vector."""
     if len(shape) == 1:
         return np.full(shape, 0x3F80, np.uint16).tobytes()
-    numbers = np.random.default_rng(0).standard_normal(shape, np.float32)
-    numbers *= shape[-1] ** -0.5
+    rng, (rows, *columns) = np.random.default_rng(0), shape
+    # In blocks: in fp32 the table of a model with per-layer embeddings would take more memory than the model.
+    blocks = (min(_BLOCK_ROWS, rows - row) for row in range(0, rows, _BLOCK_ROWS))
+    return b"".join(_rounded(rng.standard_normal((count, *columns), np.float32)) for count in blocks)
+
+
+def _rounded(numbers: npt.NDArray[np.float32]) -> bytes:
+    """Return them in bf16, divided by the root of their last dimension."""
+    numbers *= numbers.shape[-1] ** -0.5
     return (numbers.view(np.uint32) >> 16).astype(np.uint16).tobytes()

@@ -64,6 +64,7 @@ void DeltaNode::run(Run& run, int thread) const {
 
 void KeepDraftsNode::run(Run& run, int thread) const {
   const DeltaHeads& heads = rule.heads;
+  if (heads.values == 0) return;  // such a rank has no memory for draft tokens
   const int64_t keys = int64_t{heads.keys} * heads.key_dim, gates = int64_t{heads.gates} * heads.values;
   const int64_t row_bytes = run.states.kind(rule.state).draft_bytes;
   const auto size = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };

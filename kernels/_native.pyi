@@ -193,17 +193,17 @@ class RopeTable:
 class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
-    def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any]) -> None:
+    def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any], lender: Program | None = None) -> None:
         """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, window_pages (of each window
         table), num_snapshots, max_drafts, vocabulary, extra_tokens, context_parallel (None, or a tuple: boundaries of
         the ranks' heads, from how many tokens on, of at most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and
         arena_bytes. `caches` has a tuple for each kind of KV cache: query heads, KV heads, dimensions, dimensions of a
         latent's values or 0, window or 0, whether the window begins at its multiples, layers, page table (0, or the
         number of a window table plus 1). `states` has one for each kind of state: bytes of a slot, of a page, and of a
-        draft token of a slot, layers.
+        draft token of a slot, layers. `lender` is a Program whose KV cache this one reads in place of its own.
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
-        cannot do.
+        cannot do, and for caches that differ from those of `lender` in more than query heads and windows.
         """
     def add(self, kind: str, fields: dict[str, Any]) -> None:
         """Add an operation. Its fields are the members, by their names, of the struct of this kind in

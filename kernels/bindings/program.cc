@@ -86,7 +86,7 @@ struct FromPython<StateKind> {
 
 namespace {
 
-std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, const nb::dict& given) {
+std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, const nb::dict& given, const Program* lender) {
   Kept none;
   auto settings = arguments<Settings>("Program", given, none);
   ContextParallel& parallel = settings.shape.parallel;
@@ -96,7 +96,7 @@ std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, const nb::di
                 .rank = ring->rank(),
                 .from = settings.context_parallel->from,
                 .max_rows = settings.context_parallel->max_rows};
-  return std::make_unique<Program>(*default_table(), team, ring, settings.shape);
+  return std::make_unique<Program>(*default_table(), team, ring, settings.shape, lender);
 }
 
 void init_slot(Program& program, int64_t slot, const nb::dict& settings) {
@@ -268,7 +268,7 @@ void bind_program(nb::module_& m) {
   nb::class_<Program> program(m, "Program", "A forward pass as one list of nodes, run by one call per step.");
   program
       .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("settings"),
-           nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
+           nb::arg("lender") = nb::none(), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>(), nb::keep_alive<0, 5>())
       .def("set_collectives", &Program::set_collectives)
       .def("init_slot", &init_slot, nb::arg("slot"), nb::arg("settings"))
       .def("append_pages", [](Program& self, int64_t slot,

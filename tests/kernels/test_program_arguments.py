@@ -154,6 +154,18 @@ def test_a_kv_cache_of_an_unknown_type_is_refused() -> None:
         Program(Team([-1]), None, operation_fields.SETTINGS | {"kv_dtype": "fp4"})
 
 
+def test_a_kv_cache_is_lent_to_layers_with_the_same_keys_and_values_alone() -> None:
+    settings, lender = operation_fields.SETTINGS, operation_fields.program()
+    ((q_heads, kv_heads, *rest),) = settings["caches"]
+    reader = Program(Team([-1]), None, settings | {"caches": [(3 * q_heads, kv_heads, *rest)]}, lender)
+    assert lender.kv_memory
+    assert reader.kv_memory == []
+    others = ({"caches": [(2, 2, *rest)]}, {"num_pages": 5}, {"kv_dtype": "int8"}, {"caches": settings["caches"] * 2})
+    for changes in others:
+        with pytest.raises(ValueError, match="can only be read by layers with the same keys, values and pages"):
+            Program(Team([-1]), None, settings | changes, lender)
+
+
 @pytest.mark.parametrize("name", operation_fields.GREEDY)
 def test_settings_of_a_slot_are_named(name: str) -> None:
     program, settings = operation_fields.program(), dict(operation_fields.GREEDY)

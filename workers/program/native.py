@@ -50,8 +50,11 @@ def make_program(
     team: Team,
     ring: Ring | None = None,
     weights: Callable[[Handle], object] | None = None,
+    *,
+    lender: Program | None = None,
 ) -> Program:
-    """A Program that runs `operations` on `team`; `ring` is None with one rank.
+    """A Program that runs `operations` on `team`; `ring` is None with one rank. With a `lender` it reads the KV cache
+    of that Program, and has none of its own.
 
     `weights` gives the native object of a handle; operations may have native objects in place of handles too.
 
@@ -64,7 +67,7 @@ def make_program(
                 f"a message of {buffer.nbytes} bytes to other ranks does not fit in a ring slot of "
                 f"{ring.slot_bytes} bytes"
             )
-    program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes})
+    program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes}, lender)
     nodes = _Nodes(places, weights)
     for operation in operations:
         if not isinstance(operation, Given | Keep):

@@ -60,16 +60,20 @@ KvDtype kv_dtype(std::string_view name) {
   return static_cast<KvDtype>(found - std::begin(kNames));
 }
 
-KvCache::KvCache(std::vector<CacheKind> kinds, std::span<const int64_t> table_pages, KvDtype dtype)
+KvCache::KvCache(std::vector<CacheKind> kinds, std::span<const int64_t> table_pages, KvDtype dtype,
+                 const KvCache* lender)
     : dtype_(dtype), kinds_(checked(std::move(kinds), table_pages, dtype)) {
   int64_t offset = 0;
   for (const auto& [heads, window, layers, table] : kinds_) {
     const int64_t head_stride = heads.page_bytes(dtype), page_stride = heads.kv_heads * head_stride;
     const int64_t values = kv_half_bytes(dtype, heads.head_tiles());
-    layouts_.push_back({offset, values, head_stride, page_stride, table_pages[table] * page_stride});
+    layouts_.push_back({offset, values, head_stride, page_stride, table_pages[table] * page_stride, layers});
     offset += layers * layouts_.back().layer_stride;
   }
-  buffer_ = LargeBuffer(static_cast<size_t>(offset));
+  if (lender != nullptr && (lender->dtype_ != dtype || lender->layouts_ != layouts_))
+    throw std::invalid_argument("a KV cache can only be read by layers with the same keys, values and pages");
+  if (lender == nullptr) buffer_ = LargeBuffer(static_cast<size_t>(offset));
+  memory_ = lender == nullptr ? buffer_.data() : lender->memory_;
 }
 
 const CacheKind& KvCache::kind(const CacheIndex& index) const {
@@ -84,7 +88,7 @@ const CacheKind& KvCache::kind(const CacheIndex& index) const {
 KvLayer KvCache::layer(const CacheIndex& index) const {
   kind(index);
   const Layout& layout = layouts_[static_cast<size_t>(index.kind)];
-  std::byte* base = buffer_.data() + layout.offset + index.layer * layout.layer_stride;
+  std::byte* base = memory_ + layout.offset + index.layer * layout.layer_stride;
   return {.dtype = dtype_,
           .k = base,
           .v = base + layout.values,
@@ -94,9 +98,10 @@ KvLayer KvCache::layer(const CacheIndex& index) const {
 
 std::vector<std::span<std::byte>> KvCache::layers() const {
   std::vector<std::span<std::byte>> found;
+  if (memory_ != buffer_.data()) return found;
   for (size_t i = 0; i < kinds_.size(); ++i) {
     const auto bytes = static_cast<size_t>(layouts_[i].layer_stride);
-    std::byte* const base = buffer_.data() + layouts_[i].offset;
+    std::byte* const base = memory_ + layouts_[i].offset;
     for (int64_t layer = 0; layer < kinds_[i].layers; ++layer)
       found.emplace_back(base + layer * layouts_[i].layer_stride, bytes);
   }

@@ -33,19 +33,25 @@ class KvCache {
  public:
   // `table_pages` are the pages of each page table. Throws std::invalid_argument for heads that attention does not
   // support, such as latents with a quantized dtype, and for kinds that cannot share a page table.
-  KvCache(std::vector<CacheKind> kinds, std::span<const int64_t> table_pages, KvDtype dtype);
+  //
+  // With a `lender`, which outlives it, the cache has no memory of its own: its layers are those of the lender, for
+  // other query heads and windows. Throws std::invalid_argument for layers that differ in anything else.
+  KvCache(std::vector<CacheKind> kinds, std::span<const int64_t> table_pages, KvDtype dtype,
+          const KvCache* lender = nullptr);
   const std::vector<CacheKind>& kinds() const { return kinds_; }
   // These throw std::invalid_argument for an index out of range.
   const HeadGeometry& heads(const CacheIndex& index) const { return kind(index).heads; }
   size_t table(const CacheIndex& index) const { return kind(index).table; }
   KvLayer layer(const CacheIndex& index) const;
-  // Returns the memory of each layer.
+  // Returns the memory of each layer, none if it is a lender's.
   std::vector<std::span<std::byte>> layers() const;
   const LargeBuffer& buffer() const { return buffer_; }
 
  private:
   struct Layout {
     int64_t offset, values, head_stride, page_stride, layer_stride;  // `values`: of V, after the K of its head
+    int64_t layers;
+    bool operator==(const Layout&) const = default;
   };
   const CacheKind& kind(const CacheIndex& index) const;
 
@@ -53,6 +59,7 @@ class KvCache {
   std::vector<CacheKind> kinds_;
   std::vector<Layout> layouts_;  // of each kind
   LargeBuffer buffer_;
+  std::byte* memory_;  // of the buffer, or of the lender
 };
 
 }  // namespace numaserve

@@ -47,13 +47,14 @@ const ContextParallel& checked(const ProgramShape& shape, const ring::Ring* ring
 
 }  // namespace
 
-Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape)
+Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape,
+                 const Program* lender)
     : table_(table),
       team_(team),
       ring_(ring),
       parallel_(checked(shape, ring)),
       slots_(shape.limits.max_slots, shape.limits.pages_per_slot, table_pages(shape), shape.limits.vocabulary),
-      kv_(shape.caches, table_pages(shape), shape.kv_dtype),
+      kv_(shape.caches, table_pages(shape), shape.kv_dtype, lender == nullptr ? nullptr : &lender->kv_),
       states_(shape.states, shape.limits),
       step_(shape.limits, kv_.kinds(), parallel_, team.size()),
       arena_(static_cast<size_t>(shape.arena_bytes)),

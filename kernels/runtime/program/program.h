@@ -43,8 +43,10 @@ struct StepOutcome {
 class Program {
  public:
   // `ring` is null with one rank. Ring and team outlive the Program. Throws std::invalid_argument for heads that
-  // attention does not support, such as a latent cache with a quantized dtype.
-  Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape);
+  // attention does not support, such as a latent cache with a quantized dtype. `lender` is null, or the Program whose
+  // KV cache this one reads in place of its own; see KvCache. It outlives this Program, and the two never run at once.
+  Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape,
+          const Program* lender = nullptr);
 
   void add(std::unique_ptr<Node> node);
   // Lets the nodes that are added after this work on the rows of logits alone.

@@ -1,5 +1,7 @@
 """A program as the worker drives it, run by the reference."""
 
+from __future__ import annotations
+
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,11 +48,15 @@ class ReferenceProgram:
         weights: Callable[[Handle], Any] | None = None,
         numbers: Numbers = DECLARED,
         ranks: Member | None = None,
+        *,
+        lender: ReferenceProgram | None = None,
     ) -> None:
-        """`weights` as for `native.make_program`. `ranks`: where the ranks meet; None: this is the only one."""
+        """`weights` and `lender` as for `native.make_program`. `ranks`: where the ranks meet; None: this is the only
+        one."""
         self._setup, self._operations, self._numbers = setup, list(operations), numbers
         self._weights = Weights(numbers, weights)
-        self._caches = KvCache(setup, numbers), States(setup)
+        self._caches = KvCache(setup, numbers) if lender is None else lender.kv, States(setup)
+        self._lent = lender is not None
         self._ranks = ranks or alone()
         self.outside = outside_rows(self._operations, lambda buffer, dtype: np.zeros((buffer.rows, buffer.cols), dtype))
         self._slots = SlotTable(setup.limits, setup.shape.vocab_bounds[-1])
@@ -144,9 +150,14 @@ class ReferenceProgram:
         ]
 
     @property
+    def kv(self) -> KvCache:
+        """Its own KV cache, or the lender's."""
+        return self._caches[0]
+
+    @property
     def kv_memory(self) -> list[tuple[int, int]]:
-        """Address and bytes of each layer's keys and values."""
-        return self._caches[0].layers
+        """Address and bytes of each layer's keys and values, if these are its own."""
+        return [] if self._lent else self.kv.layers
 
     def state_memory(self, index: CacheIndex) -> tuple[Bytes, Bytes]:
         """The states of a layer: [slots and snapshots, bytes] and [pages, bytes]."""

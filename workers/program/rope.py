@@ -52,6 +52,7 @@ class RopeConfig:
     short_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
     long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
     query_scale: QueryScale | None = None
+    shift: int = 0  # the position of the first row of the tables
 
     def table_bytes(self, positions: int) -> int:
         """Return the memory of its tables: cosines, sines and the factors of queries."""
@@ -72,7 +73,7 @@ def rope_tables(rope: RopeConfig, positions: int) -> tuple[npt.NDArray[np.float3
     cached keys were computed.
     """
     inverse, factor = frequencies(rope, positions)
-    angles = np.arange(positions, dtype=np.float64)[:, None] * inverse
+    angles = (np.arange(positions, dtype=np.float64) + rope.shift)[:, None] * inverse
     return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
 
 

@@ -41,8 +41,9 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
     """Records a forward pass; see the module's documentation."""
 
     def embed(self, table: Matrix, *, first_row: int, scale: float = 1.0) -> Residual:
-        """Token embeddings times `scale`: [tokens, hidden]. `table` holds rows first_row... of the embedding."""
-        part = self._partial()
+        """Token embeddings times `scale`: [tokens, columns of `table`], which holds rows first_row... of the
+        embedding."""
+        part = self._partial(table.k)
         self.operations.append(Embed(table=table, first_row=first_row, scale=scale, out=part))
         return self.summed(part)
 
@@ -106,8 +107,9 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         """Let `x` be read from outside after each step, as long as nothing is recorded after that."""
         self.operations.append(Keep(x=x))
 
-    def norms_beside(self, parts: Sequence[tuple[Residual | Tensor, Vector, float]]) -> Operand:
-        """The norms of fp32 [tokens, columns] each, by weight and eps, concatenated: bf16 [tokens, all columns].
+    def norms_beside(self, parts: Sequence[tuple[Residual | Tensor, Vector | None, float]]) -> Operand:
+        """The norms of fp32 [tokens, columns] each, by weight and eps, concatenated: bf16 [tokens, all columns]. Parts
+        without a weight are only rounded.
 
         Raises `ValueError` for columns that do not fill whole cache lines.
         """
@@ -126,8 +128,8 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=chosen.start)
 
     def summed(self, partial: Partial, post_norm: Vector | None = None, eps: float = 0.0) -> Residual:
-        """post_norm?(the sum over ranks) as a new residual stream: fp32 [tokens, hidden]; `eps` is of the norm."""
-        residual = Residual(self.limits.max_step_tokens, self.shape.hidden_size, 4)
+        """post_norm?(the sum over ranks) as a new residual stream: fp32 [tokens, columns]; `eps` is of the norm."""
+        residual = Residual(self.limits.max_step_tokens, partial.cols, 4)
         self._reduce(residual, partial, assign=True, post_norm=post_norm, eps=eps)
         return residual
 
@@ -242,14 +244,17 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         total = None if post_norm is None else Tensor(residual.rows, residual.cols, 4)
         self.operations.append(Reduce(partial=partial, residual=residual, sum=total, post_norm=post_norm, **more))
 
+    def logit_rows(self, x: Operand) -> Operand:
+        """The rows of `x` that want logits, gathered once."""
+        if not self.is_narrow and x not in self._gathered:
+            self._gathered[x] = Operand(self.limits.max_logit_rows, x.cols, 2)
+            self.operations.append(Gather(x=x, out=self._gathered[x]))
+        return self._gathered.get(x, x)
+
     def lm_head(self, x: Operand, weight: Matrix) -> Logits:
         """Logits of the rows that want a sample. `weight` holds this rank's rows of the vocabulary."""
-        rows, gathered = self.limits.max_logit_rows, x
-        if not self.is_narrow:
-            gathered = Operand(rows, x.cols, 2)
-            self.operations.append(Gather(x=x, out=gathered))
-        logits = Logits(rows, weight.n, 4, self._in_ring)
-        self._linear("lm_head", gathered, weight, logits, logits=True)
+        logits = Logits(self.limits.max_logit_rows, weight.n, 4, self._in_ring)
+        self._linear("lm_head", self.logit_rows(x), weight, logits, logits=True)
         return logits
 
     def sample(self, logits: Logits, *, softcap: float | None = None) -> None:

@@ -30,6 +30,7 @@ class Recorder:
     operations: list[Operation] = field(default_factory=list, init=False)
     is_narrow: bool = field(default=False, init=False)  # whether operations work on the rows of logits alone
     _quantized: dict[tuple[Operand, int], Quantized] = field(default_factory=dict, init=False)
+    _gathered: dict[Operand, Operand] = field(default_factory=dict, init=False)  # rows of logits
 
     @property
     def shape(self) -> RankShape:
@@ -93,8 +94,8 @@ class Recorder:
                 f"the gate_up weight of {down.k} columns must have {2 * padded(down.k)} padded rows, not {gate_up.n}"
             )
 
-    def _partial(self) -> Partial:
-        return Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4, self._in_ring)
+    def _partial(self, columns: int | None = None) -> Partial:
+        return Partial(self.limits.max_step_tokens, columns or self.shape.hidden_size, 4, self._in_ring)
 
     @property
     def _in_ring(self) -> bool:

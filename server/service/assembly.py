@@ -75,8 +75,9 @@ class Checked:
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
         """The drafters in use; `auto` stands for the front end's drafters and one of the workers."""
-        in_workers = self.deployment.launches[0].drafter
-        return tuple(each for each in self.config.drafters if each not in WORKER_DRAFTERS or each == in_workers)
+        in_workers = WORKER_DRAFTERS.get(self.deployment.launches[0].drafter)
+        name = None if in_workers is None else in_workers.name
+        return tuple(each for each in self.config.drafters if each not in WORKER_DRAFTERS or each == name)
 
     @cached_property
     def metrics(self) -> Metrics:

@@ -102,7 +102,7 @@ def _check(started: Started) -> Checked:
     importlib.import_module("fastapi")  # needed later; imported while the tokenizer check runs
     tokenizer_check.wait_until_loaded(model.vocab_size)
     tokenizer = load_tokenizer_with(path, config.chat_template)
-    if options.draft is not None:
+    if options.draft is not None and not options.draft.config.decoder.borrows:
         check_tokenizer(Path(options.draft.model), options.draft.config.vocab_size)
         check_vocabulary(tokenizer, Path(options.draft.model))
     parser = config.tool_call_parser

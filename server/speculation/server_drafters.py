@@ -18,7 +18,7 @@ def _front_end() -> dict[str, FrontEndDrafter]:
 
 
 _FRONT_END = _front_end()
-DRAFTERS: tuple[str, ...] = (*_FRONT_END, *WORKER_DRAFTERS)
+DRAFTERS: tuple[str, ...] = (*_FRONT_END, *dict.fromkeys(each.name for each in WORKER_DRAFTERS.values()))
 
 
 class ServerDrafters:

@@ -57,6 +57,7 @@ class WorkerDrafts:
             its_turn=step_id % self._page_size == 0,
             shares_pages=self._shares_pages,
             most_unread=self._drafter.most_unread,
+            reads_prompts=self._drafter.reads_prompts,
         )
 
     def rate(self, seq: Decode) -> float:

@@ -50,14 +50,23 @@ class WorkerReading:
     """
 
     def __init__(
-        self, costs: CostModel, page_size: int, *, its_turn: bool, shares_pages: bool, most_unread: int | None
+        self,
+        costs: CostModel,
+        page_size: int,
+        *,
+        its_turn: bool,
+        shares_pages: bool,
+        most_unread: int | None,
+        reads_prompts: bool = True,
     ) -> None:
         """Begin a step. The drafter reads page by page if it `shares_pages`, in any case where it is `its_turn`. It
-        leaves at most `most_unread` tokens of a sequence unread."""
+        leaves at most `most_unread` tokens of a sequence unread. Without `reads_prompts`, it reads only where it
+        drafts."""
         self._costs = costs
         self._page_size = page_size
         self._shares_pages = shares_pages
         self._most_unread = most_unread
+        self._reads_prompts = reads_prompts
         self._its_turn = its_turn
         self._lagging: list[tuple[int, Decode, int, int]] = []
         self._readings: list[Reading] = []
@@ -72,6 +81,8 @@ class WorkerReading:
         start, read = seq.position.next, seq.position.drafter_read
         if known <= read:
             return read
+        if not (self._reads_prompts or drafts):
+            return known
         is_late = self._most_unread is not None and known - read > self._most_unread
         if drafts or known - start > 1 or is_late:
             self._read(index, seq, start, known, drafts)

@@ -9,9 +9,10 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
 
+from tests.support import gemma4
 from tests.support.machines import machine
 from tests.support.predicting import save_predicting
-from tests.support.same_bits import save_tiny_model
+from tests.support.same_bits import save_tiny_model, tiny_model
 
 
 @pytest.mark.parametrize(("name", "kept"), [("llama", "int8"), ("deepseek_v3", "bf16")])
@@ -30,6 +31,14 @@ def test_one_that_is_not_there_is_told_and_one_that_does_not_draft_is_not_looked
     with pytest.raises(OperatorError, match="none: no such file or folder"):
         deployment_options(load_config(missing), Path("model"))
     assert deployment_options(load_config(missing | {"speculative": "suffix"}), Path("model")).draft is None
+
+
+def test_an_assistant_is_a_drafter_of_its_own(tmp_path: Path) -> None:
+    plain = save_tiny_model("llama", tmp_path / "plain")
+    assistant = gemma4.save_assistant(tiny_model("gemma4").config, tmp_path / "assistant")
+    for path, drafter in ((plain, "draft_model"), (assistant, "assistant")):
+        config = load_config({"model": "demo", "draft_model": str(path)})
+        assert deployment_options(config, Path("model")).drafter == drafter
 
 
 def test_a_layer_that_predicts_is_loaded_where_it_is_named_or_meant_and_there(tmp_path: Path) -> None:

@@ -42,6 +42,47 @@ def unified_config(sizes: dict[str, Any]) -> hf.PreTrainedConfig:
     return hf.Gemma4UnifiedTextConfig(**sizes | KEYS_ONLY, final_logit_softcapping=30.0)
 
 
+def assistant_config(target: hf.PreTrainedConfig, **sizes: Any) -> hf.PreTrainedConfig:
+    """An assistant of the text model `target`, with layers of both kinds and other `sizes`."""
+    common = {name: getattr(target, name) for name in ("vocab_size", "max_position_embeddings", "sliding_window")}
+    sliding, full = (target.per_layer_config[target.layer_types.index(kind)] for kind in (_SLIDING, _FULL))
+    text = hf.Gemma4TextConfig(
+        **common | sizes,
+        **_NO_INPUTS,
+        head_dim=sliding.head_dim,
+        global_head_dim=full.head_dim,
+        num_global_key_value_heads=full.num_key_value_heads,
+        attention_k_eq_v=target.attention_k_eq_v,
+        layer_types=[_SLIDING, _SLIDING, _FULL],
+        num_hidden_layers=3,
+        num_kv_shared_layers=3,
+        vocab_size_per_layer_input=0,
+        rope_parameters=target.rope_parameters,
+    )
+    return hf.Gemma4AssistantConfig(text_config=text, backbone_hidden_size=target.hidden_size)
+
+
+def random_assistant(target: hf.PreTrainedConfig) -> hf.PreTrainedModel:
+    """A random assistant, in fp32, of the text model `target`, which has six query heads and three KV heads."""
+    config = assistant_config(
+        target, hidden_size=64, intermediate_size=160, num_attention_heads=6, num_key_value_heads=3
+    )
+    model = hf.Gemma4AssistantForCausalLM._from_config(config, dtype=torch.float32, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            value = 1.0 + 0.2 * noise if parameter.ndim == 1 else 1.5 * noise * parameter.shape[-1] ** -0.5
+            parameter.copy_((0.2 * noise if "embed_tokens" in name else value).to(torch.bfloat16).float())
+    return model.eval()
+
+
+def save_assistant(target: hf.PreTrainedConfig, folder: Path) -> Path:
+    """Write a random assistant of the text model `target`."""
+    random_assistant(target).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
 def around(text: hf.PreTrainedConfig) -> hf.PreTrainedConfig:
     """A multimodal configuration around the text model's."""
     if isinstance(text, hf.Gemma4UnifiedTextConfig):

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -59,6 +59,12 @@ class WorkerFailed(Exception):
 
 def _padded(count: int, unit: int = 32) -> int:
     return -(-count // unit) * unit
+
+
+def _drafter(draft_model: Path | None, settings: Mapping[str, Any]) -> str:
+    if draft_model is None:
+        return "mtp" if settings.get("mtp") else ""
+    return "assistant" if load_model_config(draft_model).decoder.borrows else "draft_model"
 
 
 def _sizes(config: ModelConfig, tp: int) -> tuple[int, int]:
@@ -153,7 +159,7 @@ class RankGroup:
                 mask_nonce=self.board.nonce if self.board else 0,
                 mask_grace_s=1.0 if mask_grace_s is None else mask_grace_s,
                 draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
-                drafter="draft_model" if draft_model is not None else "mtp" if settings.get("mtp") else "",
+                drafter=_drafter(draft_model, settings),
             )
             for rank in range(tp)
         ]

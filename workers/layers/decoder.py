@@ -17,7 +17,7 @@ from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
     from numaserve.workers.interface.settings import KvCacheDtype
-    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.layers.partition import Partition, RankPart
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
@@ -31,6 +31,16 @@ class Decoder(Layer):
     head: Head | None
     predictor: Predictor | None = None  # makes draft tokens for the decoder, with a program of its own
     inputs: LayerInputs | None = None  # that the layers have besides the residual stream
+    shows_rows: bool = False  # whether the hidden states of rows of logits are read from outside
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it reads the KV cache of another decoder, for which it drafts."""
+        return False
+
+    def drafting_for(self, served: Decoder) -> Decoder:
+        """Return the decoder as it drafts for another one. Raises `OperatorError` if it cannot."""
+        return self
 
     def shape(self, part: RankPart) -> RankShape:
         """The sizes that a program is made for."""
@@ -52,6 +62,11 @@ class Decoder(Layer):
             self.head.forward(b, part, x)
             if self.predictor is not None:
                 b.keep(x)
+            elif self.shows_rows:
+                b.keep(b.logit_rows(x))
+
+    def check_ranks(self, partition: Partition) -> None:
+        """Raise `OperatorError` for ranks that cannot run it."""
 
     @property
     def narrows_in(self) -> int | None:

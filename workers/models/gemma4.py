@@ -53,7 +53,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     common = read_common(fields.with_values(use_bidirectional_attention=None))
     geometry = read_geometry(common)
     inputs = _read_inputs(common)
-    block = _blocks(common, geometry, inputs, apart=apart)
+    block = blocks_of(common, geometry, inputs, apart=apart)
     model = common.model(
         "gemma4",
         architecture,
@@ -83,7 +83,7 @@ def _read_inputs(common: Common) -> LayerInputs | None:
     return LayerInputs(vocabulary, common.hidden, common.layers, width, norm, (width / 2) ** 0.5)
 
 
-def _blocks(common: Common, geometry: Geometry, inputs: LayerInputs | None, *, apart: bool) -> Callable[[int], Block]:
+def blocks_of(common: Common, geometry: Geometry, inputs: LayerInputs | None, *, apart: bool) -> Callable[[int], Block]:
     """Return the function that makes each layer; `apart` is of its experts."""
     activation = read_activation(common.fields, "hidden_activation", "gelu_pytorch_tanh")
     beside_of = read_experts_beside(common, activation, apart=apart)

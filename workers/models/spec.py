@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.caches import Latent
 from numaserve.workers.layers.decoder import Decoder
@@ -74,6 +75,15 @@ class ModelConfig:
         if predictor is not None and head is not None:
             predictor = replace(predictor, head=head)
         return replace(self, decoder=replace(decoder, head=head, predictor=predictor), untied=True)
+
+    def check_served(self) -> None:
+        """Raise `OperatorError` for a model that only drafts for another one."""
+        if self.decoder.borrows:
+            raise OperatorError("an assistant only drafts for another model: serve that one, with --draft-model")
+
+    def drafting_for(self, served: ModelConfig) -> ModelConfig:
+        """Return the same draft model as it drafts for another model. Raises `OperatorError` if it cannot."""
+        return replace(self, decoder=self.decoder.drafting_for(served.decoder))
 
     def unpredicted(self) -> ModelConfig:
         """Return the same model without the layer that predicts."""

@@ -14,7 +14,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.fitting import fit
 from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, step_tokens
-from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
 from numaserve.workers.planning.states import check_state_cache, max_drafts
 from numaserve.workers.planning.topology import Topology
@@ -74,9 +74,10 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     placement = place(options, topology)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
+    model.check_served()
     if options.settings.expert_parallel:
         check_experts(model, len(ranks))
-    check_draft_model(options)
+    options = replace(options, draft=draft_options(options, model, shares))
     check_state_cache(options, model)
     memory = fit(options, model, topology, ranks)
     options = replace(options, max_running_requests=memory.max_running_requests)
@@ -151,16 +152,22 @@ def place(options: DeploymentOptions, topology: Topology) -> Placement:
     return replace(placement, notes=(*placement.notes, reference.NOTE))
 
 
-def check_draft_model(options: DeploymentOptions) -> None:
-    """Raises `OperatorError` for a draft model with recurrent layers.
+def draft_options(options: DeploymentOptions, model: ModelConfig, shares: Sequence[int]) -> DraftOptions | None:
+    """Return the options of the draft model as it drafts for `model`. Raises `OperatorError` for one that cannot.
 
     A draft model reads its own draft tokens, and goes back to any position when they are rejected.
     """
-    if options.draft is not None and options.draft.config.has_states:
+    draft = options.draft
+    if draft is None:
+        return None
+    if draft.config.has_states:
         raise OperatorError(
             "--draft-model needs a model without recurrent layers, because it goes back when draft tokens are rejected,"
             " and this draft model has some: choose another one"
         )
+    draft = replace(draft, config=draft.config.drafting_for(model))
+    draft.config.decoder.check_ranks(draft.config.partition(shares, draft.settings))
+    return draft
 
 
 def check_experts(model: ModelConfig, ranks: int) -> None:

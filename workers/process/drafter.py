@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from numaserve.workers.interface.protocol import Launch, SeqPlan, StepPlan
+from numaserve.workers.interface.protocol import Launch, StepPlan
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
 
@@ -17,7 +17,7 @@ class Drafter(Protocol):
     def programs(self) -> Sequence[RankProgram]:
         """The Programs of its own."""
 
-    def prepare(self, seqs: Sequence[SeqPlan]) -> None:
+    def prepare(self, plan: StepPlan) -> None:
         """Note the changes that a plan makes to slots."""
 
     def revert(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -67,7 +67,7 @@ class RankModel:
             of_draft = msgspec.structs.replace(
                 launch, model=launch.draft.model, settings=launch.draft.settings, window_pages=[]
             )
-            self._loaded.append(RankWeights(of_draft))
+            self._loaded.append(RankWeights(of_draft, held.config))
         self.weight_bytes = sum(each.weight_bytes for each in self._loaded)
         self.kv_bytes = sum(each.kv_bytes for each in self._loaded)
         self.state_bytes = sum(each.state_bytes for each in self._loaded)
@@ -77,7 +77,9 @@ class RankModel:
         for each in self._loaded:
             each.load(node, partial(_report_behind, report, before, self.weight_bytes))
             before += each.weight_bytes
-        served = RankProgram(held, held.config.decoder, node, launch.window_pages)
+        shows_rows = any(each.config.decoder.borrows for each in self._loaded)
+        decoder = replace(held.config.decoder, shows_rows=shows_rows)
+        served = RankProgram(held, decoder, node, launch.window_pages)
         self._program = served.program
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
         self._programs = [served]
@@ -183,7 +185,7 @@ class RankModel:
             draft_ns = 0
             if self._drafter is not None:
                 plan = self._continuations.completed(plan)
-                self._drafter.prepare(plan.seqs)
+                self._drafter.prepare(plan)
                 if plan.draft_work:
                     plan, draft_ns = self._drafter.run(plan)
             sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)

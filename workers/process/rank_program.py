@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 from numaserve.kernels import Program
@@ -24,6 +24,7 @@ from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, 
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 
 if TYPE_CHECKING:
+    from numaserve.workers.models.spec import ModelConfig
     from numaserve.workers.program.reference.program import ReferenceProgram
 
 # Name, format, nanoseconds, nanoseconds of waiting for other ranks, bytes of weights, bytes read, operations.
@@ -45,11 +46,13 @@ class RankWeights:
 
     loaded: LoadedWeights
 
-    def __init__(self, launch: Launch) -> None:
-        """Read the configuration. Raises `OperatorError` for a checkpoint that cannot be served."""
+    def __init__(self, launch: Launch, served: ModelConfig | None = None) -> None:
+        """Read the configuration, of a draft model if there is a `served` one. Raises `OperatorError` for a checkpoint
+        that cannot be served."""
         self.launch = launch
         self._files = open_model(Path(launch.model))
-        self.config = read_config(self._files, launch.settings)
+        config = read_config(self._files, launch.settings)
+        self.config = config if served is None else config.drafting_for(served)
         self.part = self.config.partition(launch.weights, launch.settings).ranks[launch.rank]
         self.weight_bytes = self.part.weight_bytes()
         kept = launch.backend, launch.settings.kv_cache_dtype
@@ -73,9 +76,19 @@ class RankWeights:
 class RankProgram:
     """A Program with its KV cache, for loaded weights."""
 
-    def __init__(self, held: RankWeights, model: Forward, node: NodeContext, window_pages: Sequence[int] = ()) -> None:
+    program: Program | ReferenceProgram
+    outside: OutsideRows
+
+    def __init__(
+        self,
+        held: RankWeights,
+        model: Forward,
+        node: NodeContext,
+        window_pages: Sequence[int] = (),
+        lender: RankProgram | None = None,
+    ) -> None:
         """Build the Program of `model`, which is the model of `held` or a part of it, with the pages of each window
-        table."""
+        table. With a `lender` it reads the KV cache of that Program."""
         launch = held.launch
         limits = ProgramLimits(
             max_step_tokens=launch.max_step_tokens,
@@ -93,7 +106,8 @@ class RankProgram:
         model.forward(builder, held.part)
         costs = builder.costs()
         self.terms, self._moves = merged_terms(costs), [(cost.name, cost.computes, cost.moves) for cost in costs]
-        self.program, self.outside = _build(builder, held, node)
+        self._lent = lender is not None
+        self.program, self.outside = _build(builder, held, node, None if lender is None else lender.program)
 
     def operations(self) -> list[OperationProfile]:
         """Return the cost of the Program's operations since load."""
@@ -106,6 +120,8 @@ class RankProgram:
 
     def kv_populations(self) -> list[Population]:
         """Return the tasks that touch the KV cache's memory ahead of its use, one for each page table."""
+        if self._lent:
+            return []
         setup = self._setup
         tables = [
             table for kind, table in zip(setup.shape.caches, setup.page_tables, strict=True) for _ in range(kind.layers)
@@ -121,16 +137,17 @@ class RankProgram:
 
 
 def _build(
-    builder: ProgramBuilder, held: RankWeights, node: NodeContext
+    builder: ProgramBuilder, held: RankWeights, node: NodeContext, lender: Any
 ) -> tuple[Program | ReferenceProgram, OutsideRows]:
+    """`lender` is a Program of the same backend, or None."""
     operations, weights = builder.fused(), held.loaded.weights
     if held.launch.backend == "native":
-        program = make_program(builder.setup, operations, node.team, node.ring, weights.native)
+        program = make_program(builder.setup, operations, node.team, node.ring, weights.native, lender=lender)
         return program, native_rows(program, operations)
     # The reference imports torch, which takes a second and is not installed everywhere.
     from numaserve.workers.process.reference import make_reference  # noqa: PLC0415
 
-    reference = make_reference(builder.setup, operations, held.launch, held.part, weights)
+    reference = make_reference(builder.setup, operations, held.launch, held.part, weights, lender=lender)
     return reference, reference.outside
 
 

@@ -14,7 +14,13 @@ from numaserve.workers.weights.weights import Weights
 
 
 def make_reference(
-    setup: ProgramSetup, operations: Sequence[Operation], launch: Launch, part: RankPart, weights: Weights
+    setup: ProgramSetup,
+    operations: Sequence[Operation],
+    launch: Launch,
+    part: RankPart,
+    weights: Weights,
+    *,
+    lender: ReferenceProgram | None = None,
 ) -> ReferenceProgram:
     """Return a Program that torch runs on the rank's cores. It rounds wherever the kernels' operations round."""
     cpus = launch.cpus[launch.rank]
@@ -23,6 +29,6 @@ def make_reference(
     if min(cpus) >= 0:
         os.sched_setaffinity(0, cpus)
     torch.set_num_threads(len(cpus))
-    program = ReferenceProgram(setup, operations, weights.native)
+    program = ReferenceProgram(setup, operations, weights.native, lender=lender)
     program.expand(matrices_of(part))
     return program

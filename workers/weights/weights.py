@@ -1,5 +1,7 @@
 """One rank's weights, packed for its kernels."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +34,10 @@ class Weights:
     def add_vector(self, handle: Vector, vector: NativeVector) -> None:
         """Assign a vector to `handle`."""
         self._native[handle] = vector
+
+    def borrow(self, handle: Matrix, lender: Weights) -> None:
+        """Refer to a matrix of another model, which is not one of `matrices`."""
+        self._native[handle] = lender.native(handle)
 
     def native(self, handle: Matrix | Vector | Rope) -> Native:
         """Return the native object of a handle. Tables of rotary embeddings are made on first use."""

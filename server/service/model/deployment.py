@@ -23,6 +23,7 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
     Raises `OperatorError` for a draft model that cannot be found.
     """
     mtp = _predicts(config, model, weights=weights)
+    draft = _draft(config, weights=weights)
     return DeploymentOptions(
         model=str(model),
         max_running_requests=config.running_limit,
@@ -40,11 +41,18 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         settings=structs.replace(config.settings, pooled=config.task == "embed", mtp=mtp),
         weights_cache=_weights_cache(config),
         backend=config.backend,
-        draft=_draft(config, weights=weights),
-        drafter=next((each for each in config.drafters if each in WORKER_DRAFTERS and (mtp or each != "mtp")), ""),
+        draft=draft,
+        drafter=_drafter(config, draft, mtp=mtp),
         drafts=bool(config.drafters),
         prefix_cache=config.prefix_cache,
     )
+
+
+def _drafter(config: ServeConfig, draft: DraftOptions | None, *, mtp: bool) -> str:
+    """Return the workers' drafter, empty if there is none."""
+    if draft is not None and draft.config.decoder.borrows:
+        return "assistant"
+    return next((each for each in config.drafters if each in WORKER_DRAFTERS and (mtp or each != "mtp")), "")
 
 
 def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:

@@ -57,6 +57,18 @@ def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> 
     assert drafts.rate(unlucky) > 0.45
 
 
+@pytest.mark.parametrize(("name", "reads"), [("draft_model", True), ("assistant", False)])
+def test_an_assistant_reads_nothing_but_where_it_drafts(name: str, reads: bool) -> None:
+    drafts = WorkerDrafts(WORKER_DRAFTERS[name], CostModel(), page_size=4, shares_pages=True)
+    reading = drafts.reading(4)
+    prompt, output = (Sequence(each, [1, 2, 3, 4, 5], SamplingParams(), 5) for each in "ab")
+    assert reading.add(0, prompt, 5, 0) == 5
+    output.position.computed = output.position.drafter_read = 4
+    assert reading.add(1, output, 5, 2) == 5
+    reading.finish()
+    assert [each.index for each in reading.plans] == ([0, 1] if reads else [1])
+
+
 def when_tried(subject: Speculation, seq: Sequence, steps: int, most: int = 20) -> list[int]:
     """The ones of `steps` steps in which the draft model is to draft."""
     drafts = [choose(subject, [seq], most).get(seq) for _ in range(steps)]

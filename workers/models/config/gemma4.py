@@ -76,6 +76,13 @@ def read_geometry(common: Common) -> Geometry:
     return Geometry(full, read_sliding_window(fields), slides, sources, width)
 
 
+def read_readers(common: Common) -> Geometry:
+    """Return the differences between layers that all read the keys and values of another model."""
+    slides = _read_slides(common.fields)
+    full = _read_full(common, slides, values_are_keys=False)
+    return Geometry(full, read_sliding_window(common.fields), slides, ["cached"] * common.layers, common.intermediate)
+
+
 def read_unused(geometry: Geometry, prefixes: Sequence[str]) -> Iterator[str]:
     """Return the beginnings of names of keys and values of layers that do without: published checkpoints have them."""
     for layer in (layer for layer, source in enumerate(geometry.sources) if source == "cached"):

@@ -1,13 +1,13 @@
 """The whole estimate of a model on a host: the memory of its nodes, and the time of its steps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.deployment import check_experts, place
+from numaserve.workers.planning.deployment import check_experts, draft_options, place
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
@@ -102,8 +102,10 @@ def make_estimate(
     placement = place(options, topology)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
+    config.check_served()
     if options.settings.expert_parallel:
         check_experts(config, len(ranks))
+    options = replace(options, draft=draft_options(options, config, shares))
     check_state_cache(options, config)
     partition = config.partition(shares, options.settings)
     memory = node_memory(options, config, topology, ranks, partition=partition, context=context)

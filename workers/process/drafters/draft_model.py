@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.protocol import TO_BE_DRAFTED, SamplingParams, SlotInit, StepPlan
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.rank_program import RankProgram
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
@@ -51,13 +51,13 @@ class DraftModelDrafter:
         self._max_step_tokens = max_step_tokens
         self._changes: dict[int, _Change] = {}  # by slot
 
-    def prepare(self, seqs: Sequence[SeqPlan]) -> None:
+    def prepare(self, plan: StepPlan) -> None:
         """Store the changes that a plan makes to slots, for the next step of the draft model.
 
         A Program keeps the former state of its slots until its next step, which may be far away here. A refused plan
         needs no undo, because all sequences then start again.
         """
-        for seq in seqs:
+        for seq in plan.seqs:
             if seq.init is not None:
                 self._changes[seq.slot] = _Change(seq.init.sampling, list(seq.pages))
             elif seq.pages:

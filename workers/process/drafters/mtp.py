@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.protocol import Launch, SeqPlan, StepPlan
+from numaserve.workers.interface.protocol import Launch, StepPlan
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters.draft_model import DraftModelDrafter, Reading, readings_of
 from numaserve.workers.process.hidden_states import Bits, HiddenStates
@@ -35,11 +35,11 @@ class MtpDrafter(DraftModelDrafter):
         self._computed: dict[int, tuple[int, int]] = {}  # by index: the first position, and its row
         self._after: list[Reading] = []
 
-    def prepare(self, seqs: Sequence[SeqPlan]) -> None:
+    def prepare(self, plan: StepPlan) -> None:
         """Prepare the slots for a plan; see `DraftModelDrafter`."""
-        super().prepare(seqs)
+        super().prepare(plan)
         self._after = []  # readings of a refused plan
-        for seq in seqs:
+        for seq in plan.seqs:
             if seq.init is not None:
                 self._states.begin(seq.slot)
             self._states.append_pages(seq.slot, seq.pages)

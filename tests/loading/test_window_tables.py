@@ -10,7 +10,7 @@ from numaserve.workers.program.native import make_program
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.numbers import DECLARED
 
-from tests.loading.driven_programs import AnyProgram, RandomWeights, Told, reference, run, start
+from tests.loading.driven_programs import AnyProgram, RandomWeights, Told, logprobs, reference, run, start
 from tests.support.recorded_programs import SLIDING, VOCAB, Part, sliding
 
 PAGE, CHUNK, SPOILED = 32, 64, 7
@@ -101,7 +101,10 @@ def test_rows_of_logits_read_borrowed_caches_as_all_rows_do(make: Make, team: Te
             part = Part(weights=RandomWeights(team))
             b = sliding(part, window_pages=window_pages, borrowed=True, narrowed=narrowed)
             found.append(scored(make(b, team), Pages(SLIDING) if window_pages else None))
-    assert all(each == found[0] for each in found)
+    if make is native:
+        assert all(each == found[0] for each in found)
+    for each in found:  # torch adds the elements of products in an order that depends on the number of rows
+        np.testing.assert_allclose(logprobs(each), logprobs(found[0]), atol=0.01)
     assert len({row[2][1] for row in found[0] if row[2] is not None}) > 60
 
 

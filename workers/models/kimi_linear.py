@@ -22,9 +22,9 @@ from numaserve.workers.models.config.latent import (
 )
 from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.caches import MAX_CONV_TAPS, MAX_KEY_DIM
 
 _MAX_HEADS = 2**10
-_MAX_HEAD_DIM, _MAX_TAPS = 512, 8  # the maxima that the kernels support
 _LINEAR = "linear_attention"
 
 _DEFAULTS = LATENT_DEFAULTS | {
@@ -115,8 +115,8 @@ def _read_delta(common: Common) -> Callable[[int], KimiDelta]:
     """Return the function that makes the delta rule of a layer."""
     fields = common.fields
     heads = fields.integer("linear_num_heads", 1, _MAX_HEADS)
-    dim = fields.integer("linear_head_dim", 1, _MAX_HEAD_DIM)
-    taps = fields.integer("linear_conv_kernel_dim", 2, _MAX_TAPS)
+    dim = fields.integer("linear_head_dim", 1, MAX_KEY_DIM)
+    taps = fields.integer("linear_conv_kernel_dim", 2, MAX_CONV_TAPS)
 
     def delta(layer: int) -> KimiDelta:
         return KimiDelta(f"layers.{layer}.", common.hidden, heads, dim, taps, common.eps)

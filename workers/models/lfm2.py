@@ -20,8 +20,8 @@ from numaserve.workers.models.config.huggingface import (
 )
 from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.caches import MAX_CONV_TAPS
 
-_MAX_TAPS = 8  # of the convolution, as kernels have it
 _DEFAULTS = {
     "num_key_value_heads": 8,
     "norm_eps": 1e-5,
@@ -53,7 +53,7 @@ def read_lfm(fields: Fields) -> Common:
 def lfm(common: Common, family: str, architecture: str, mlp_of: Callable[[int], FeedForward]) -> ModelConfig:
     """Return a model of convolutions and of attention. Raises `OperatorError` if no layer has attention."""
     fields = common.fields
-    are_short, taps = _read_short(fields), fields.integer("conv_L_cache", 2, _MAX_TAPS)
+    are_short, taps = _read_short(fields), fields.integer("conv_L_cache", 2, MAX_CONV_TAPS)
     biases = fields.flag("conv_bias", False)
 
     def block(layer: int) -> Block:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from numaserve.workers.interface.windows import ALL, Window
 
 SCALE_COLUMNS = 16  # of a native matrix of a value head that share a scale
+MAX_KEY_DIM, MAX_CONV_TAPS = 512, 8  # the maxima that the kernels of recurrent layers support
 
 
 @dataclass(frozen=True)

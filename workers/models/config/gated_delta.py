@@ -19,9 +19,9 @@ from numaserve.workers.models.config.huggingface import (
     read_text,
 )
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.caches import MAX_CONV_TAPS, MAX_KEY_DIM
 
 _MAX_HEADS = 2**10
-_MAX_HEAD_DIM, _MAX_TAPS = 512, 8  # the maxima that the kernels support
 _DEFAULTS = {
     "head_dim": 256,
     "partial_rotary_factor": 0.25,
@@ -111,7 +111,7 @@ def hybrid_values(metadata: Fields) -> dict[str, object]:
     layers = metadata.integer(f"{name}.block_count", 1, MAX_LAYERS)
     skipped = metadata.integer(f"{name}.nextn_predict_layers", 0, layers - 1, 0)
     heads = metadata.integer(f"{name}.ssm.time_step_rank", 1, _MAX_HEADS)
-    inner = metadata.integer(f"{name}.ssm.inner_size", 1, _MAX_HEADS * _MAX_HEAD_DIM)
+    inner = metadata.integer(f"{name}.ssm.inner_size", 1, _MAX_HEADS * MAX_KEY_DIM)
     if inner % heads:
         raise metadata.error(f"{name}.ssm.inner_size={inner} must be a multiple of {name}.ssm.time_step_rank={heads}")
     found: dict[str, object] = {
@@ -154,9 +154,9 @@ def _read_delta(common: Common, names: GatedDeltaNames) -> Callable[[str], Gated
         raise fields.error(
             f"linear_num_value_heads={value_heads} must be a multiple of linear_num_key_heads={key_heads}"
         )
-    key_dim = fields.integer("linear_key_head_dim", 1, _MAX_HEAD_DIM)
-    value_dim = fields.integer("linear_value_head_dim", 1, _MAX_HEAD_DIM)
-    taps = fields.integer("linear_conv_kernel_dim", 2, _MAX_TAPS)
+    key_dim = fields.integer("linear_key_head_dim", 1, MAX_KEY_DIM)
+    value_dim = fields.integer("linear_value_head_dim", 1, MAX_KEY_DIM)
+    taps = fields.integer("linear_conv_kernel_dim", 2, MAX_CONV_TAPS)
 
     def delta(at: str) -> GatedDelta:
         return GatedDelta(at, common.hidden, key_heads, value_heads, key_dim, value_dim, taps, common.eps, names)

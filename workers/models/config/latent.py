@@ -30,7 +30,6 @@ LATENT_DEFAULTS: dict[str, Any] = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
 }
-_DENSE, _SPARSE = "dense", "sparse"
 EXPERT_NAMES = ExpertNames(shared="mlp.shared_experts")
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from numaserve.workers.layers.mixers.mamba2 import Mamba2
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import Common
+from numaserve.workers.program.caches import MAX_CONV_TAPS, MAX_KEY_DIM
 
 _MAX_HEADS = 2**10
-_MAX_DIM, _MAX_TAPS = 512, 8  # the maxima that the kernels support
 _INFINITY = {"__float__": "Infinity"}  # as transformers saves it
 
 
@@ -35,8 +35,8 @@ def read_mamba2(common: Common, keys: SpaceKeys) -> Callable[[int], Mamba2]:
     heads, groups = (fields.integer(key, 1, _MAX_HEADS) for key in (keys.heads, keys.groups))
     if heads % groups:
         raise fields.error(f"{keys.heads}={heads} must be a multiple of {keys.groups}={groups}")
-    state_dim, head_dim = (fields.integer(key, 1, _MAX_DIM) for key in (keys.state_dim, keys.head_dim))
-    taps, has_bias = fields.integer(keys.taps, 2, _MAX_TAPS), fields.flag(keys.bias, True)
+    state_dim, head_dim = (fields.integer(key, 1, MAX_KEY_DIM) for key in (keys.state_dim, keys.head_dim))
+    taps, has_bias = fields.integer(keys.taps, 2, MAX_CONV_TAPS), fields.flag(keys.bias, True)
     least, most = _read_steps(fields)
 
     def space(layer: int) -> Mamba2:
@@ -62,7 +62,7 @@ def mamba2_values(metadata: Fields, keys: SpaceKeys) -> dict[str, object]:
     """Return the fields of config.json for a GGUF file. Raises `OperatorError` for sizes that do not fit each other."""
     name = metadata.text("general.architecture")
     heads = metadata.integer(f"{name}.ssm.time_step_rank", 1, _MAX_HEADS)
-    inner = metadata.integer(f"{name}.ssm.inner_size", 1, _MAX_HEADS * _MAX_DIM)
+    inner = metadata.integer(f"{name}.ssm.inner_size", 1, _MAX_HEADS * MAX_KEY_DIM)
     if inner % heads:
         raise metadata.error(f"{name}.ssm.inner_size={inner} must be a multiple of {name}.ssm.time_step_rank={heads}")
     return {

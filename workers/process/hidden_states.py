@@ -10,6 +10,11 @@ Bits = npt.NDArray[np.uint16]  # of bf16
 Memory = npt.NDArray[np.uint8]
 
 
+def widen(states: Bits, out: npt.NDArray[np.uint32]) -> None:
+    """Write hidden states to `out` as the bits of fp32, of which bf16 is the upper half."""
+    np.left_shift(states, 16, out=out, dtype=np.uint32)
+
+
 class HiddenStates:
     """The hidden states of each slot's last `KEPT_HIDDEN_STATES` tokens, and of each page's last token.
 

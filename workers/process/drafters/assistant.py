@@ -8,7 +8,7 @@ from numaserve.workers.interface.protocol import SamplingParams, SlotInit, StepP
 from numaserve.workers.layers.assistant import Assistant, Drafting
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters.draft_model import DraftModelDrafter, Reading
-from numaserve.workers.process.hidden_states import Bits
+from numaserve.workers.process.hidden_states import Bits, widen
 from numaserve.workers.process.rank_program import RankProgram
 
 
@@ -68,9 +68,7 @@ class AssistantDrafter(DraftModelDrafter):
     def _tokens(self, readings: Sequence[Reading]) -> list[int]:
         """Return the tokens that a step of the Program reads, and fill in the hidden states."""
         for row, each in enumerate(readings):
-            state = self._state_of(each) if each.tokens else self._own[each.place]
-            # bf16 is the upper half of fp32.
-            np.left_shift(state, 16, out=self._given[row], dtype=np.uint32)
+            widen(self._state_of(each) if each.tokens else self._own[each.place], self._given[row])
         return super()._tokens(readings)
 
     def _state_of(self, reading: Reading) -> Bits:

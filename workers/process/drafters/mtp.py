@@ -10,7 +10,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch, StepPlan
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters.draft_model import DraftModelDrafter, Reading, readings_of
-from numaserve.workers.process.hidden_states import Bits, HiddenStates
+from numaserve.workers.process.hidden_states import Bits, HiddenStates, widen
 from numaserve.workers.process.rank_program import RankProgram
 from numaserve.workers.program.caches import CacheIndex
 
@@ -77,8 +77,7 @@ class MtpDrafter(DraftModelDrafter):
         row = 0
         for each in readings:
             states = self._states_of(each)
-            # bf16 is the upper half of fp32.
-            np.left_shift(states, 16, out=self._given[row : row + len(states)], dtype=np.uint32)
+            widen(states, self._given[row : row + len(states)])
             row += len(states)
             first = [self._no_token] if each.start == 0 and each.tokens else []
             tokens += first + each.tokens[len(first) :]

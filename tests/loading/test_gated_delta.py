@@ -235,8 +235,8 @@ def folder(tmp_path: Path) -> Path:
         ),
         (lambda t: t | {"model.layers.0.linear_attn.conv1d.bias": torch.ones(384)}, "conv1d.bias"),
         (
-            lambda t: t | {"model.layers.0.linear_attn.conv1d.weight": torch.ones(384, 5)},
-            "shape [384, 5], but the configuration asks for [384, 1, 4]",
+            lambda t: t | {"model.layers.0.linear_attn.conv1d.weight": torch.ones(384, 4)},
+            "shape [384, 4], but the configuration asks for [384, 1, 4]",
         ),
         (
             lambda t: t | {"model.layers.0.linear_attn.in_proj_z.weight": torch.ones(384, 96)},

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import torch
 from numaserve.kernels import Team
 from numaserve.workers.interface.windows import BLOCK_PAGES, Window
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.recording.builder import ProgramBuilder
-from numaserve.workers.program.reference.numbers import DECLARED
+from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 
 from tests.loading.driven_programs import AnyProgram, RandomWeights, Told, logprobs, reference, run, start
 from tests.support.recorded_programs import SLIDING, VOCAB, Part, sliding
@@ -24,6 +25,10 @@ def native(b: ProgramBuilder, team: Team) -> AnyProgram:
 
 def referred(b: ProgramBuilder, team: Team) -> AnyProgram:
     return reference(b, b.fused(), DECLARED)
+
+
+def exact(b: ProgramBuilder, team: Team) -> AnyProgram:
+    return reference(b, b.fused(), Numbers(torch.float64, rounded=False))
 
 
 Make = Callable[[ProgramBuilder, Team], AnyProgram]
@@ -93,7 +98,7 @@ def scored(program: AnyProgram, pages: Pages | None) -> list[Told]:
     return found
 
 
-@pytest.mark.parametrize("make", [native, referred])
+@pytest.mark.parametrize("make", [native, exact])
 def test_rows_of_logits_read_borrowed_caches_as_all_rows_do(make: Make, team: Team) -> None:
     found = []
     for narrowed in (False, True):
@@ -104,7 +109,8 @@ def test_rows_of_logits_read_borrowed_caches_as_all_rows_do(make: Make, team: Te
     if make is native:
         assert all(each == found[0] for each in found)
     for each in found:  # torch adds the elements of products in an order that depends on the number of rows
-        np.testing.assert_allclose(logprobs(each), logprobs(found[0]), atol=0.01)
+        assert [row[1] and row[1][0] for row in each] == [row[1] and row[1][0] for row in found[0]]
+        np.testing.assert_allclose(logprobs(each), logprobs(found[0]), atol=1e-9)
     assert len({row[2][1] for row in found[0] if row[2] is not None}) > 60
 
 

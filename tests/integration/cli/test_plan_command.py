@@ -115,6 +115,8 @@ def test_what_embeds_has_no_head_and_generates_nothing(
     assert operations["pool"] == 2  # chunks of the prompt
     assert not operations.keys() & {"lm_head", "gather", "sample"}
     assert (embeds["decode"], embeds["tpot_s"], embeds["output_tokens_s"]) == (None, None, None)
+    read = [sum(cost["nbytes"] for cost in made["prefill"]["costs"]) for made in (generates, embeds)]
+    assert read[1] < read[0]
     shape = SHAPES["llama-8b"]
     weights = [sum(node["weights"] for node in made["memory"]) for made in (generates, embeds)]
     assert weights[0] - weights[1] >= 2 * shape.vocab * shape.hidden

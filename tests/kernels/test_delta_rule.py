@@ -19,27 +19,32 @@ class Rule(Strips):
         A state's columns, multiplied by g (I - beta k k^T) of a k of length 1, become no longer: errors add up. Each
         token adds some units of rounding of the longest column so far and of its value, and the product with a key.
         """
-        s = self.sizes
-        x, gates = self.x.astype(np.float64), self.gates.astype(np.float64)
-        keys = s.key_heads * s.key_dim
-        q, k = (normalised(part.reshape(-1, s.key_heads, s.key_dim)) for part in (x[:, :keys], x[:, keys : 2 * keys]))
-        v = x[:, 2 * keys :].reshape(-1, s.heads, s.value_dim)
-        q = q / np.sqrt(s.key_dim)
-        beta = 1 / (1 + np.exp(-gates[:, : s.heads]))
-        g = np.exp(self.decay * np.logaddexp(0, gates[:, s.heads :] + self.decay_bias))
-        state, longest = np.zeros((s.heads, s.key_dim, s.value_dim)), np.zeros((s.heads, s.value_dim))
-        results, bounds = np.zeros_like(v), np.zeros_like(v)
-        unit = 2 * reference.accumulation(s.key_dim) + 24 * reference.FP32
-        for t, (head_q, head_k) in enumerate(
-            zip(*(each.repeat(s.heads // s.key_heads, 1) for each in (q, k)), strict=True)
-        ):
-            state *= g[t][:, None, None]
-            u = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, head_k))
-            state += np.einsum("hk,hv->hkv", head_k, u)
-            longest = np.maximum(longest, np.linalg.norm(state, axis=1)) + np.abs(v[t]) / (t + 1)
-            results[t] = np.einsum("hkv,hk->hv", state, head_q)
-            bounds[t] = (t + 2) * unit * longest / np.sqrt(s.key_dim)
-        return results.reshape(len(x), -1), bounds.reshape(len(x), -1)
+        s, gates = self.sizes, self.gates.astype(np.float64)
+        decays = np.exp(self.decay * np.logaddexp(0, gates[:, s.heads :] + self.decay_bias))
+        return delta_rule(s, self.x, gates[:, : s.heads], decays[:, :, None])
+
+
+def delta_rule(s: Sizes, inputs: np.ndarray, rates: F64, decays: F64) -> tuple[F64, F64]:
+    """The results in float64, and the bound of their rounding errors. `rates` are before their sigmoid, and `decays`
+    are [tokens, heads, dimensions of keys, or 1 for all of them]."""
+    x, keys = inputs.astype(np.float64), s.key_heads * s.key_dim
+    q, k = (
+        normalised(part.reshape(-1, s.key_heads, s.key_dim)).repeat(s.heads // s.key_heads, 1)
+        for part in (x[:, :keys], x[:, keys : 2 * keys])
+    )
+    q, beta = q / np.sqrt(s.key_dim), 1 / (1 + np.exp(-rates))
+    v = x[:, 2 * keys :].reshape(-1, s.heads, s.value_dim)
+    state, longest = np.zeros((s.heads, s.key_dim, s.value_dim)), np.zeros((s.heads, s.value_dim))
+    results, bounds = np.zeros_like(v), np.zeros_like(v)
+    unit = 2 * reference.accumulation(s.key_dim) + 24 * reference.FP32
+    for t in range(len(x)):
+        state *= decays[t][:, :, None]
+        u = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+        state += np.einsum("hk,hv->hkv", k[t], u)
+        longest = np.maximum(longest, np.linalg.norm(state, axis=1)) + np.abs(v[t]) / (t + 1)
+        results[t] = np.einsum("hkv,hk->hv", state, q[t])
+        bounds[t] = (t + 2) * unit * longest / np.sqrt(s.key_dim)
+    return results.reshape(len(x), -1), bounds.reshape(len(x), -1)
 
 
 def normalised(x: F64) -> F64:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from delta_strips import ALL, F64, MODEL, OTHER, SLOT, SNAPSHOT, TOKENS, Sizes, Strips
 from numaserve_kernel_tests import key_decays
-from test_delta_rule import normalised
+from test_delta_rule import delta_rule
 
 
 class KeyRule(Strips):
@@ -26,25 +26,8 @@ class KeyRule(Strips):
         """The results in float64, and the bound of their rounding errors, which is that of the gated delta rule: a
         state's columns become no longer."""
         s = self.sizes
-        x, keys = self.x.astype(np.float64), s.key_heads * s.key_dim
-        q, k = (
-            normalised(part.reshape(-1, s.key_heads, s.key_dim)).repeat(s.heads // s.key_heads, 1)
-            for part in (x[:, :keys], x[:, keys : 2 * keys])
-        )
-        v = x[:, 2 * keys :].reshape(-1, s.heads, s.value_dim)
-        beta = 1 / (1 + np.exp(-self.gates[:, : s.heads].astype(np.float64)))
-        decays = self.decays.astype(np.float64).reshape(-1, s.heads, s.key_dim)
-        state, longest = np.zeros((s.heads, s.key_dim, s.value_dim)), np.zeros((s.heads, s.value_dim))
-        results, bounds = np.zeros_like(v), np.zeros_like(v)
-        unit = 2 * reference.accumulation(s.key_dim) + 24 * reference.FP32
-        for t in range(len(x)):
-            state *= decays[t][:, :, None]
-            u = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
-            state += np.einsum("hk,hv->hkv", k[t], u)
-            longest = np.maximum(longest, np.linalg.norm(state, axis=1)) + np.abs(v[t]) / (t + 1)
-            results[t] = np.einsum("hkv,hk->hv", state, q[t]) / np.sqrt(s.key_dim)
-            bounds[t] = (t + 2) * unit * longest / np.sqrt(s.key_dim)
-        return results.reshape(len(x), -1), bounds.reshape(len(x), -1)
+        rates, decays = self.gates[:, : s.heads].astype(np.float64), self.decays.astype(np.float64)
+        return delta_rule(s, self.x, rates, decays.reshape(-1, s.heads, s.key_dim))
 
 
 @pytest.mark.parametrize("sizes", ALL, ids=str)

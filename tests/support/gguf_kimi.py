@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
-import numpy as np
 import torch
 import transformers as hf
 
-from tests.support.k_quants import fitting, quantize
+from tests.support.gguf_converted import write_converted
 
 _PLAIN = ("ssm_a", "ssm_norm.weight", "ffn_gate_inp.weight")  # tensors that stay fp32, as convolutions do
 _WHOLE = {
@@ -42,18 +41,7 @@ def save_gguf_kimi(model: hf.PreTrainedModel, path: Path, kind: str) -> Path:
     layers, and no groups of experts."""
     writer = gguf.GGUFWriter(path, "kimi-linear")
     _add_metadata(writer, model.config)
-    for name, values, kept in _converted(model):
-        array = np.ascontiguousarray(values.numpy())
-        is_plain = array.ndim == 1 or "conv1d" in name or name.endswith(_PLAIN)
-        qtype = fitting(gguf.GGMLQuantizationType["F32" if is_plain else kind], array.shape[-1])
-        data = quantize(array.reshape(-1, array.shape[-1]), qtype)
-        writer.add_tensor(name, data.reshape(*array.shape[:-1], -1) if array.ndim > 1 else data[0], raw_dtype=qtype)
-        if kept is not None:
-            kept.copy_(torch.from_numpy(gguf.quants.dequantize(data, qtype).reshape(array.shape).copy()))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_converted(writer, _converted(model), kind, lambda name: "conv1d" in name or name.endswith(_PLAIN))
     return path
 
 

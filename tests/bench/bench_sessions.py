@@ -59,7 +59,7 @@ class Session:
     def next_turn(self, number: int) -> Sequence:
         """The sequence of the next turn."""
         user = self.load.turn_tokens * 2 // 5
-        self.history += [*self._tokens(user), *END_OF_TURN]
+        self.history += [*random_tokens(self.rng, user), *END_OF_TURN]
         self.turns += 1
         output = self.load.turn_tokens - user - len(GENERATION_PROMPT) - 2 * len(END_OF_TURN)
         return Sequence(str(number), self.history + GENERATION_PROMPT, SamplingParams(), output)
@@ -71,9 +71,6 @@ class Session:
             self.history += NO_REASONING + output[int(THINKING * len(output)) :] + END_OF_TURN
         else:
             self.history += GENERATION_PROMPT + output + END_OF_TURN
-
-    def _tokens(self, count: int) -> list[int]:
-        return [self.rng.randrange(100, VOCABULARY) for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def run(load: Load, snapshots: int = 0, windows: tuple[WindowTable, ...] = ()) -
             windows=windows,
         )
     )
-    system = [rng.randrange(100, VOCABULARY) for _ in range(SYSTEM_TOKENS)]
+    system = random_tokens(rng, SYSTEM_TOKENS)
     sessions = [Session(load, random.Random(seed), list(system)) for seed in range(load.sessions)]
     arrivals = [(at, number, each) for number, (at, each) in enumerate(zip(_times(load, rng), sessions, strict=False))]
     running: dict[str, Session] = {}
@@ -124,6 +121,10 @@ def run(load: Load, snapshots: int = 0, windows: tuple[WindowTable, ...] = ()) -
                     pause = rng.expovariate(1 / 20.0) if load.poisson else 0.0
                     heapq.heappush(arrivals, (now + pause, number, session))
     return Found(asked, cached)
+
+
+def random_tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(100, VOCABULARY) for _ in range(count)]
 
 
 def _times(load: Load, rng: random.Random) -> Iterator[float]:

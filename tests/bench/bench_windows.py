@@ -24,11 +24,11 @@ from tests.bench.bench_sessions import (
     STEP_TOKENS,
     SYSTEM_TOKENS,
     TOKEN_S,
-    VOCABULARY,
     Load,
     Session,
     answer,
     planned,
+    random_tokens,
 )
 
 POSITION_S = 2e-8  # a cached token of a layer that attends to all, as a part of the model's layers
@@ -74,7 +74,9 @@ def run(model: Model, pages: int, context: int, *, tables: bool) -> Served:
     scheduler = make_scheduler(model, pages, context, tables=tables)
     rng = random.Random(7)
     for number in range(SEQUENCES):
-        scheduler.add(Sequence(str(number), _tokens(rng, context - OUTPUT_TOKENS), SamplingParams(), OUTPUT_TOKENS))
+        scheduler.add(
+            Sequence(str(number), random_tokens(rng, context - OUTPUT_TOKENS), SamplingParams(), OUTPUT_TOKENS)
+        )
     seconds, steps, running = 0.0, 0, 0
     while (plan := scheduler.schedule()) is not None:
         seconds += _seconds(model, plan)
@@ -88,7 +90,7 @@ def converse(model: Model, pages: int, context: int, sessions: int, *, tables: b
     """Return the output tokens a second of conversations that end at `context` tokens, after all their first turns."""
     scheduler = make_scheduler(model, pages, context, tables=tables)
     rng, numbers = random.Random(7), count()
-    system = _tokens(rng, SYSTEM_TOKENS)
+    system = random_tokens(rng, SYSTEM_TOKENS)
     load = Load(TURN_TOKENS, strips=False, poisson=False, sessions=sessions)
     own = context - SYSTEM_TOKENS - (TURNS + 1) * TURN_TOKENS
     running: dict[str, Session] = {}
@@ -99,7 +101,7 @@ def converse(model: Model, pages: int, context: int, sessions: int, *, tables: b
         scheduler.add(seq)
 
     for each in map(random.Random, range(sessions)):
-        begin(Session(load, each, system + _tokens(each, own)))
+        begin(Session(load, each, system + random_tokens(each, own)))
     tokens, seconds = 0, 0.0
     while (plan := scheduler.schedule()) is not None:
         if all(session.turns > 1 for session in running.values()):
@@ -112,10 +114,6 @@ def converse(model: Model, pages: int, context: int, sessions: int, *, tables: b
                 if session.turns <= TURNS:
                     begin(session)
     return tokens / seconds
-
-
-def _tokens(rng: random.Random, length: int) -> list[int]:
-    return [rng.randrange(100, VOCABULARY) for _ in range(length)]
 
 
 def _seconds(model: Model, plan: StepPlan) -> float:

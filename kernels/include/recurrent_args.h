@@ -115,8 +115,8 @@ struct DeltaItem {
   return reinterpret_cast<const float*>(a.states + load * a.state_bytes) + strip_offset(a, item.head, item.column);
 }
 
-// The norm of each head of x times silu(gate) or sigmoid(gate): out = x * weight / sqrt(mean of squares + eps) *
-// silu(gate).
+// The norm of each head of x times the gate: out = x * weight / sqrt(mean of squares + eps) * silu(gate), or *
+// sigmoid(gate).
 struct GatedNormArgs {
   const float* x;  // [rows, ldx]: `heads` heads of `dim` columns
   int64_t ldx;

@@ -6,6 +6,7 @@
 #include "kernels/ops/norm.inl"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
+#include "kernels/simd/unrolled.h"
 
 namespace numaserve {
 namespace {

@@ -136,7 +136,7 @@ def main() -> None:
             f" {own.tokens_s:.0f} tokens/s of output instead of {one.tokens_s:.0f}"
             f" ({own.tokens_s / one.tokens_s:.2f} x)"
         )
-        for sessions in range(2, min(SLOTS, 2 * arguments.pages * PAGE_SIZE // arguments.context) + 1, 2):
+        for sessions in range(2, min(SLOTS, 3 * arguments.pages * PAGE_SIZE // arguments.context) + 1, 2):
             alone, own_s = (
                 converse(model, arguments.pages, arguments.context, sessions, tables=tables) for tables in (False, True)
             )

@@ -190,8 +190,10 @@ std::vector<Model> models(const KernelTable& table) {
        .samples = false,
        .pools = true},
       {2, 2}, 48, 20);
-  // Recurrent layers: a rank without heads, more threads than strips.
-  for (const StateRule rule : {StateRule::kGatedDelta, StateRule::kStateSpace, StateRule::kKeyDelta})
+  // Recurrent layers: a rank without heads, more threads than strips, norms of two groups and of one on a rank.
+  using Heads = std::pair<StateRule, int32_t>;
+  for (const auto& [rule, keys] : {Heads{StateRule::kGatedDelta, 2}, Heads{StateRule::kStateSpace, 2},
+                                   Heads{StateRule::kStateSpace, 4}, Heads{StateRule::kKeyDelta, 2}})
     add({.q_heads = 4,
          .kv_heads = 2,
          .head_dim = 24,
@@ -199,8 +201,8 @@ std::vector<Model> models(const KernelTable& table) {
          .intermediate = 100,
          .vocabulary = 131,
          .layers = 3,
-         .delta_keys = 2,
-         .delta_values = 4,
+         .delta_keys = keys,
+         .delta_values = keys * keys,
          .rule = rule},
         {2, 1, 3}, 48, 20);
   add({.q_heads = 2,

@@ -95,11 +95,20 @@ class RecurrentNodes : public RandomNodes {
     return out;
   }
 
-  // The norm is over the columns of all ranks.
+  // The value heads of a key head are a group with a norm, where groups fill cache lines; else the norm is over the
+  // columns of all ranks.
   Place gated_and_normed(Place made, Place gate, Range columns) {
     const int64_t cols = columns.end - columns.begin, all = int64_t{shape_.delta_values} * delta_heads().value_dim;
     const Place gated = rows(cols, sizeof(float)), out = rows(cols, sizeof(bf16));
     program_.add(std::make_unique<MultiplyNode>(made, gate, gated, Activation::kSilu, cols, /*rounded=*/false));
+    const int64_t group = all / shape_.delta_keys;
+    if (group % kPad == 0) {
+      const float* const weight = padded_vector(chosen(all, 1, 1.0f, {columns}));
+      std::vector<const float*> weights;
+      for (int64_t at = 0; at < cols; at += group) weights.push_back(weight + at);
+      program_.add(std::make_unique<GroupNormNode>(gated, std::move(weights), group, out, 1e-5f));
+      return out;
+    }
     std::vector<DividedVector> vectors{{padded_vector(chosen(all, 1, 1.0f, {columns})), cols, cols, all}};
     const Place sums = collective(model_.limits.max_tokens, 1);
     program_.add(std::make_unique<DividedNormNode>(gated, sums, std::move(vectors), 1e-5f));

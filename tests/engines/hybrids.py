@@ -18,7 +18,7 @@ import transformers as hf
 from numaserve.workers.interface.settings import AS_PUBLISHED
 
 from tests.engines.comparison import cells, further, llama_scores, print_heads
-from tests.support import checkpoints
+from tests.support import checkpoints, kimi
 from tests.support.llama_cpp import llama_cpp_files
 from tests.support.parity import POSITIONS, RANDOM_TEXTS, served_scores, transformers_scores
 
@@ -38,15 +38,58 @@ _EXPERTS = {
     "num_experts_per_tok": 3,
 }
 _SIZES = checkpoints.sizes(128, 4, 2, 160, layers=4, head_dim=64) | _DELTA
-# The embedding, and what decides how fast states decay.
-_EXPANDED = ("embed_tokens.weight", "in_proj_a.weight", "in_proj_b.weight", "in_proj_ba.weight")
+_ROUTED = {"num_local_experts": 7, "num_experts_per_tok": 3}
+# llama.cpp has as many heads in Kimi's recurrent layers as in its other layers, and one group of experts.
+_KIMI = checkpoints.sizes(128, 4, 4, 160, layers=4, linear_num_heads=4, linear_head_dim=32, kv_lora_rank=64) | _ROUTED
+_GRANITE = checkpoints.sizes(128, 4, 2, 64, layers=4, shared_intermediate_size=96) | checkpoints.GRANITE | _ROUTED
+_NEMOTRON = checkpoints.sizes(128, 4, 2, 96, layers=6, head_dim=32, mamba_num_heads=8, mamba_head_dim=32)
+# The embedding, what decides how fast states decay, and other narrow projections of Kimi.
+_EXPANDED = (
+    "embed_tokens.weight",
+    "embeddings.weight",
+    "in_proj_a.weight",
+    "in_proj_b.weight",
+    "in_proj_ba.weight",
+    "self_attn.b_proj.weight",
+    "f_a_proj.weight",
+    "f_b_proj.weight",
+    "g_a_proj.weight",
+    "kv_b_proj.weight",
+)
+_MAMBA = ("mamba.in_proj.weight", "mixer.in_proj.weight")  # the last rows make steps, one for each head
 # A part of a difference. What is not simulated, such as roundings within attention, makes one percent. That can be more
 # than two standard errors, as most roundings are the same.
 _ALIKE = 0.05
+_BLOCK = 32  # columns
+_GATES = ("gate.weight", "router.weight")
 MODELS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "Qwen3-Next": lambda: hf.Qwen3NextConfig(**_SIZES, **_EXPERTS),
     "Qwen3.5": lambda: hf.Qwen3_5TextConfig(**_SIZES),
     "Qwen3.5 MoE": lambda: hf.Qwen3_5MoeTextConfig(**_SIZES, **_EXPERTS),
+    "Kimi Linear": lambda: hf.KimiLinearConfig(
+        **_KIMI | checkpoints.LATENT_HEADS,
+        layer_types=["linear_attention"] * 3 + ["full_attention"],
+        mlp_layer_types=["dense"] + ["sparse"] * 3,
+        moe_intermediate_size=64,
+    ),
+    "LFM2": lambda: hf.Lfm2Config(
+        **checkpoints.sizes(128, 4, 2, 192, layers=4),
+        layer_types=["conv", "conv", "full_attention", "conv"],
+        block_auto_adjust_ff_dim=False,
+    ),
+    "Granite 4 H": lambda: hf.GraniteMoeHybridConfig(
+        **_GRANITE, layer_types=["mamba", "mamba", "attention", "mamba"], mamba_n_heads=8, mamba_d_state=32
+    ),
+    "Nemotron-H": lambda: hf.NemotronHConfig(
+        **_NEMOTRON,
+        layers_block_type=["mamba", "moe", "mamba", "attention", "mamba", "moe"],
+        ssm_state_size=32,
+        n_groups=2,
+        n_routed_experts=7,
+        num_experts_per_tok=3,
+        moe_intermediate_size=64,
+        moe_shared_expert_intermediate_size=96,
+    ),
 }
 
 
@@ -92,6 +135,9 @@ def _roundings(model: hf.PreTrainedModel) -> Iterator[None]:
     for name, parameter in model.named_parameters():
         if name.endswith(_EXPANDED):
             parameter.data = parameter.data.bfloat16().float()
+        elif name.endswith(_MAMBA):
+            steps = parameter.data[-model.get_parameter(name.replace("in_proj.weight", "dt_bias")).shape[0] :]
+            steps.copy_(steps.bfloat16())
     linear = torch.nn.functional.linear
     model.set_experts_implementation("eager")  # others have products of their own
 
@@ -105,15 +151,36 @@ def _roundings(model: hf.PreTrainedModel) -> Iterator[None]:
 def _round_matrices(model: hf.PreTrainedModel, kind: gguf.GGMLQuantizationType) -> None:
     """Round what files of this kind hold in its blocks: not short convolutions, nor gates of experts."""
     for name, parameter in model.named_parameters():
-        columns = parameter.shape[-1]
-        if parameter.ndim > 1 and not name.endswith(("gate.weight", "conv1d.weight")):
-            blocks = gguf.quants.quantize(parameter.data.numpy().reshape(-1, columns), kind)
-            parameter.data = torch.from_numpy(gguf.quants.dequantize(blocks, kind)).reshape(parameter.shape)
+        if parameter.ndim > 1 and parameter.shape[-1] % _BLOCK == 0 and not name.endswith(_GATES):
+            for values in _in_file(model.config, name, parameter.data):
+                blocks = gguf.quants.quantize(values.numpy().reshape(-1, values.shape[-1]), kind)
+                values.copy_(torch.from_numpy(gguf.quants.dequantize(blocks, kind)).reshape(values.shape))
+
+
+def _in_file(config: hf.PreTrainedConfig, name: str, values: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield views of a parameter whose rows are rows of the file, which has the keys of latents transposed."""
+    if not name.endswith("kv_b_proj.weight"):
+        yield values
+        return
+    of_heads = values.unflatten(0, (config.num_attention_heads, -1))
+    yield of_heads[:, : config.qk_nope_head_dim].mT
+    yield of_heads[:, config.qk_nope_head_dim :]
 
 
 def _converted(model: hf.PreTrainedModel, folder: Path, converter: Path, kind: str) -> Path:
-    model.save_pretrained(folder / "checkpoint")  # in fp32: bf16 does not represent what Q8_0 does
-    path = folder / "model.gguf"
-    command = [sys.executable, CONVERTER, converter, folder / "checkpoint", kind, path]
+    checkpoint, path = folder / "checkpoint", folder / "model.gguf"
+    model.save_pretrained(checkpoint)  # in fp32: bf16 does not represent what Q8_0 does
+    _publish(checkpoint, model.config.model_type)
+    command = [sys.executable, CONVERTER, converter, checkpoint, kind, path]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     return path
+
+
+def _publish(checkpoint: Path, model_type: str) -> None:
+    """Give a saved checkpoint the names that published checkpoints have, where the converter knows these alone."""
+    if model_type == "kimi_linear":
+        kimi.publish_linear(checkpoint)
+    elif model_type == "granitemoehybrid":
+        config = checkpoint / "config.json"
+        kinds = config.read_text().replace('"linear_attention"', '"mamba"').replace('"full_attention"', '"attention"')
+        config.write_text(kinds)

@@ -31,7 +31,7 @@ from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
 from numaserve.server.service.model.deployment import deployment_options
-from numaserve.server.service.model.pooling import check_pooling
+from numaserve.server.service.model.pooling import served_modules
 from numaserve.server.service.model.reranker import find_judge
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.process.ending import end_process
@@ -83,7 +83,7 @@ def _check(started: Started) -> Checked:
     embeds = options.settings.pooled
     model = read_config(files, options.settings)
     if embeds:
-        check_pooling(path)
+        served_modules(path)
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
     machine = read_topology()

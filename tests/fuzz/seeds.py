@@ -127,8 +127,11 @@ def _folders() -> Iterator[bytes]:
         "special_tokens_map.json": {"eos_token": "<s>"},
     }).encode()  # fmt: skip
     yield json.dumps({
-        "modules.json": [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}],
+        "modules.json": [{"type": f"sentence_transformers.models.{kind}", "path": path}
+                         for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2"))],
         "1_Pooling/config.json": {"pooling_mode_lasttoken": True},
+        "sentence_bert_config.json": {"max_seq_length": 512, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "q: "}, "default_prompt_name": "query"},
         "model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00002.safetensors"}},
     }).encode()  # fmt: skip
 

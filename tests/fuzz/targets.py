@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.model.pooling import check_pooling
+from numaserve.server.service.model.pooling import served_modules
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
@@ -31,6 +31,7 @@ Target = Callable[[bytes], None]
 KINDS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "choice", "lark", "structural_tag")
 FOLDER_FILES = (
     *("config.json", "generation_config.json", "model.safetensors.index.json", "modules.json", "1_Pooling/config.json"),
+    *("sentence_bert_config.json", "config_sentence_transformers.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
 )
 _SPECIAL = {"<s>": 256, "</s>": 257, "<fn": 258}
@@ -96,7 +97,7 @@ def _folder(path: Path) -> None:
     for read in (
         load_model_config,
         partial(read_sampling_defaults, "m"),
-        check_pooling,
+        served_modules,
         lambda folder: SafetensorsSource(SafetensorsFiles(folder)),
         load_tokenizer,
     ):

@@ -1,0 +1,34 @@
+"""Folders with the files of sentence-transformers."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+KINDS = ("Transformer", "Pooling", "Normalize")
+
+
+def write_modules(
+    folder: Path,
+    *kinds: str,
+    pooling: Mapping[str, object] | None = None,
+    package: str = "sentence_transformers.models",
+    **files: object,
+) -> Path:
+    """Write modules.json with `kinds` (default: `KINDS`), the Pooling module's config.json, and other `files` by their
+    names without .json. Return `folder`."""
+    modules = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": f"{index}_{kind}" if index else "",
+            "type": f"{package}.{kind}",
+        }
+        for index, kind in enumerate(kinds or KINDS)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    if pooling is not None:
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder

@@ -188,6 +188,12 @@ class KVCache:
         seq.pages = []
         seq.position.suspended()
 
+    def free_planned(self, seq: Sequence) -> None:
+        """Free the pages of a whole prompt. No later plan reads them, so they may be given out at once, like those of
+        a sequence that ends."""
+        self.allocator.free(seq.pages)
+        seq.pages = []
+
     def trust(self, seq: Sequence, end: int) -> None:
         """Mark pages as sound: position `end` - 1 of `seq` gave numbers as logits, and so did all that it sees."""
         node = _locked_node(seq)

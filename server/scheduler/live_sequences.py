@@ -21,7 +21,12 @@ class LiveSequences:
         self._arrivals = 0
 
     def add(self, seq: Sequence) -> None:
-        """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use."""
+        """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use.
+
+        Raises `ValueError` also for one that samples where prompts are computed whole.
+        """
+        if self._config.whole_prompts and (seq.max_new_tokens > 0 or seq.prompt_logprobs):
+            raise ValueError(f"request {seq.request_id!r} samples tokens from a model that only reads prompts")
         if seq.request_id in self.by_id:
             raise ValueError(f"request id {seq.request_id!r} is already in use")
         config, limit = self._config, self._config.max_sequence_tokens

@@ -91,7 +91,7 @@ class Planner:
                 self._compute(step, seq, [])
                 continue
             is_new = not seq.has_begun
-            if not self._running_set.admit(seq):
+            if not (step.budget.has_room(seq) and self._running_set.admit(seq)):
                 newcomer = None  # no other sequence overtakes it
                 continue
             if is_new:

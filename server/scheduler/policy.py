@@ -42,7 +42,8 @@ class StepBudget:
     ) -> None:
         """Begin a step. `work` is the work that was planned so far, and grows with the step. `draft_costs` are those of
         the workers' drafter, if there is one, which reads prompts too."""
-        self._tokens = config.max_step_tokens
+        self._whole_prompts = config.whole_prompts
+        self._most_tokens = self._tokens = config.max_step_tokens
         self._rows = config.max_logit_rows
         self._page_size = config.page_size
         self._target_s = config.target_itl_s
@@ -58,6 +59,11 @@ class StepBudget:
         """True if one more sequence could have at least one token of any kind."""
         return self._tokens > 0 and self._rows > 0 and not self._out_of_time
 
+    def has_room(self, seq: Sequence) -> bool:
+        """Return whether the sequence finds a place in a step that `is_open`. A whole prompt that exceeds the limit
+        needs an empty step."""
+        return not self._whole_prompts or seq.num_remaining <= self._tokens or self._tokens == self._most_tokens
+
     def beyond(self, sequences: int) -> int:
         """Return the tokens with logits that are left if `sequences` sequences have one each."""
         return max(0, min(self._tokens, self._rows) - sequences)
@@ -69,8 +75,12 @@ class StepBudget:
         return chunk._replace(draft=draft)
 
     def take(self, seq: Sequence) -> Chunk:
-        """Return a chunk of the sequence's remaining positions that fit: at least one while the budget `is_open`."""
+        """Return a chunk of the sequence's remaining positions that fit: at least one while the budget `is_open`, and
+        all of a whole prompt that `has_room`."""
         remaining = seq.num_remaining
+        if self._whole_prompts:
+            self._tokens -= remaining
+            return Chunk(remaining, sample=False, logprob_rows=0)
         length = min(remaining, self._tokens)
         if remaining > 1:
             length = self._in_time(seq, length)

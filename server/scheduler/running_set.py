@@ -48,8 +48,10 @@ class RunningSet:
 
     def admit(self, seq: Sequence) -> bool:
         """Give a sequence that waits a slot and pages; False, and nothing done, when it has to wait on."""
-        # One page per running sequence is left over: else it would be retracted as soon as the others grow.
-        if seq.position.pending or not self._kv.admit(seq, headroom=len(self.running)):
+        # One page per running sequence is left over: else it would be retracted as soon as the others grow. Whole
+        # prompts never grow.
+        headroom = 0 if self._config.whole_prompts else len(self.running)
+        if seq.position.pending or not self._kv.admit(seq, headroom):
             return False
         self._waiting.take_out(seq)
         if not seq.has_begun:
@@ -65,8 +67,12 @@ class RunningSet:
     def make_room(self) -> None:
         """Retract sequences of clients that hold more than that of the first in the queue, if it then can run.
 
-        To be called before anything is planned: pages that a plan in the making names must not change hands.
+        To be called before anything is planned: pages that a plan in the making names must not change hands. Whole
+        prompts are not retracted, since each running one ends with the answer to a plan in flight.
         """
+        if self._config.whole_prompts:
+            self._free_planned()
+            return
         if self._prefix_waits is not None:
             self._prefix_waits.settle()
             self._first_waiting()  # even if it finds no slot, a mark is made where its prefix ends
@@ -114,6 +120,12 @@ class RunningSet:
         self._kv.release(seq)
         self.free_slots.append(seq.slot)
         seq.slot = -1
+
+    def _free_planned(self) -> None:
+        """Free the pages of all running sequences, each of which an earlier plan computes whole."""
+        for seq in self.running:
+            self._levels.grown(seq, -len(seq.pages))
+            self._kv.free_planned(seq)
 
     def _first_waiting(self) -> Sequence | None:
         """Return the first sequence in the queue whose prefix no other is computing."""

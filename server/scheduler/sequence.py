@@ -31,6 +31,9 @@ class SchedulerConfig:
     max_step_tokens: int = 512
     max_logit_rows: int = 512  # positions of one step whose logits are computed: samples and prompt logprobs
     enable_prefix_cache: bool = True
+    # Each prompt is in one step, whole, because tokens see later ones; several are packed into `max_step_tokens`, and a
+    # longer one has a step of its own. Its pages are used in that step alone, and nothing is ever sampled.
+    whole_prompts: bool = False
     # Seconds that a step with output tokens may take for the sake of prompts. None: the longest of
     # `DEFAULT_TARGET_ITL_S`, the time of `DEFAULT_TARGET_STEPS` steps of the output tokens alone, and that of a chunk
     # whose tokens cost `DEFAULT_SPLIT_COST` times as much as in the longest chunk.
@@ -56,6 +59,10 @@ class SchedulerConfig:
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.whole_prompts and (
+            self.enable_prefix_cache or self.num_snapshots or self.windows or self.worker_drafter is not None
+        ):
+            raise ValueError("whole prompts share no prefixes and have neither windows nor drafters")
         for window, num_pages in self.windows:
             least = window.least_pages(self.max_running, self.max_step_tokens, self.max_drafts, self.page_layout)
             if num_pages < least:

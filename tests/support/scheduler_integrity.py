@@ -7,13 +7,13 @@ from numaserve.server.scheduler.cache.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import Sequence, SequenceState
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 
 
 def check_integrity(scheduler: Scheduler) -> None:
     """Raise `SchedulerIntegrityError` unless every page and slot is in one place and every lock has a holder."""
     check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler.running)))
-    _check_pages(scheduler.kv, scheduler.running, scheduler.config.page_size)
+    _check_pages(scheduler.kv, scheduler.running, scheduler.config)
     _check_anchors(scheduler)
     _check_slots(scheduler)
     _check_queues(scheduler)
@@ -51,15 +51,15 @@ def _locked_paths(running: list[Sequence]) -> list[Node]:
     return path
 
 
-def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
+def _check_pages(kv: KVCache, running: list[Sequence], config: SchedulerConfig) -> None:
     places = Counter(kv.allocator._free)
     places.update(node.page for node in kv.tree.nodes() if node.parent is not None)
     for seq in running:
         shared = [] if seq.node is None else kv.tree.path_pages(seq.node)
         _require(seq.pages[: len(shared)] == shared, f"{seq.request_id!r} has other pages than it has locked")
-        _require(
-            seq.position.computed <= len(seq.pages) * page_size, f"{seq.request_id!r} is computed beyond its pages"
-        )
+        whole = config.whole_prompts and not seq.pages and seq.num_remaining == 0  # its pages were that step's
+        enough = seq.position.computed <= len(seq.pages) * config.page_size
+        _require(whole or enough, f"{seq.request_id!r} is computed beyond its pages")
         places.update(seq.pages[len(shared) :])
     wrong = {page: places[page] for page in {*places, *range(kv.allocator.num_pages)} if places[page] != 1}
     _require(places.keys() == set(range(kv.allocator.num_pages)) and not wrong, f"pages not in one place: {wrong}")

@@ -63,6 +63,11 @@ class ModelConfig:
         """True if layers keep states: the pages of a prefix are then not enough to continue from it."""
         return not all(cache.is_paged for cache in self.decoder.keeps)
 
+    @property
+    def bidirectional(self) -> bool:
+        """Whether tokens see later ones: a prompt is then computed in one step, and no prefix of it is reused."""
+        return any(block.attention.bidirectional for block in self.decoder.blocks)
+
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
         """Return the division of the model among ranks with these shares, their cores."""
         return Partition(self.decoder, tuple(shares), settings, self.stored)

@@ -86,7 +86,11 @@ class ServeConfig(BaseModel):
         "is the timeout of OpenAI's clients.",
     )
     chunked_prefill_size: int = Field(
-        512, ge=16, le=8192, description="Maximum tokens in one step, prompt and output together."
+        512,
+        ge=16,
+        le=8192,
+        description="Maximum tokens in one step, prompt and output together. A longer prompt of a bidirectional model "
+        "has a step of its own.",
     )
     target_itl_ms: float | None = Field(
         None,
@@ -100,7 +104,8 @@ class ServeConfig(BaseModel):
         None,
         gt=0,
         le=1 << 14,
-        description="Size of the KV cache of all ranks together, in GiB. Default: all that fits in memory.",
+        description="Size of the KV cache of all ranks together, in GiB. Default: all that fits in memory, and no more "
+        "than one step needs for a bidirectional model.",
     )
     state_cache_gib: float | None = Field(
         None,

@@ -15,7 +15,7 @@ from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.workers.planning.deployment import make_deployment
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
-from tests.support.configured import configured, recurrent
+from tests.support.configured import bidirectional, configured, recurrent
 from tests.support.machines import machine
 
 
@@ -79,3 +79,14 @@ def test_a_tokenizer_that_no_grammar_takes_ends_no_server(
     HttpServer(context, []).prepare()
     assert caplog.messages == ["this server cannot serve requests with constraints: no tokens"]
     context.close()
+
+
+def test_a_bidirectional_model_has_its_prompts_packed_into_chunks_and_caches_none() -> None:
+    config = load_config({"model": "demo", "task": "embed", "chunked_prefill_size": 256})
+    model = bidirectional(max_position_embeddings=8192)
+    deployment = make_deployment(deployment_options(config, Path("model")), model, machine(4))
+    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
+    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
+    assert (info["chunked_prefill_size"], info["context_length"]) == (256, 8192)
+    assert info["enable_prefix_cache"] is False

@@ -1,11 +1,12 @@
 """Models that are only described."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from numaserve.workers.layers.axes import KvHeads, QueryHeads
 from numaserve.workers.layers.caches import DeltaState
 from numaserve.workers.layers.layer import Mixer
+from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
@@ -78,3 +79,23 @@ def recurrent(layers: int = 32, *, keys: int = 16, values: int = 32, **changes: 
         for layer, block in enumerate(model.decoder.blocks)
     )
     return replace(model, decoder=replace(model.decoder, blocks=blocks))
+
+
+@dataclass(frozen=True)
+class _SeesAll(Attention):
+    """Attention whose tokens see later ones."""
+
+    @property
+    def bidirectional(self) -> bool:
+        return True
+
+
+def bidirectional(architecture: str = "LlamaForCausalLM", **changes: object) -> ModelConfig:
+    """The model of `configured`, with attention in both directions and a context of 512 tokens unless changed."""
+    model = configured(architecture, **{"max_position_embeddings": 512, **changes})
+    blocks = tuple(replace(block, attention=_seeing_all(block.attention)) for block in model.decoder.blocks)
+    return replace(model, decoder=replace(model.decoder, blocks=blocks))
+
+
+def _seeing_all(attention: Mixer) -> _SeesAll:
+    return _SeesAll(**{each.name: getattr(attention, each.name) for each in fields(attention)})

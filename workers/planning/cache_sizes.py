@@ -8,7 +8,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, pages_of, rank_needs
+from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, full_pages, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.pools import Pool, TooLittleMemory
 from numaserve.workers.planning.states import SNAPSHOT_SHARE, least_snapshots, most_snapshots, slot_counts
@@ -45,7 +45,7 @@ def divide_memory(
     def of(slots: int) -> _Division:
         given = replace(options, max_running_requests=slots)
         needs = rank_needs(given, model, partition)
-        full = slots * pages_of(options.context_length or model.max_position) + 1
+        full = full_pages(given, model, options.context_length or model.max_position)
         return _Division(given, needs, _rests(given, needs, pools), full, table_windows(given, model))
 
     *more, fewest = slot_counts(options, model)

@@ -13,7 +13,7 @@ from numaserve.workers.interface.windows import WindowTable
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
 from numaserve.workers.planning.fitting import fit
-from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, step_tokens
+from numaserve.workers.planning.needs import max_logit_rows, ring_slot_bytes, shared_step_tokens, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
 from numaserve.workers.planning.states import check_state_cache, max_drafts
@@ -51,7 +51,8 @@ class Deployment:
     window_tables: tuple[WindowTable, ...]  # empty: all layers use the same pages
     max_running_requests: int
     context_length: int
-    max_step_tokens: int
+    shared_step_tokens: int  # the most of a step with several sequences
+    whole_prompts: bool  # a bidirectional model: each prompt is in one step, which may exceed `shared_step_tokens`
     max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
     weight_formats: Sequence[str]  # the one with the most bytes first
     reuses_prefixes: bool  # whether a sequence can continue from cached pages of another one
@@ -80,9 +81,9 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     options = replace(options, draft=draft_options(options, model, shares))
     check_state_cache(options, model)
     memory = fit(options, model, topology, ranks)
-    options = replace(options, max_running_requests=memory.max_running_requests)
     partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
-    tokens, drafts = step_tokens(options), max_drafts(options, model, partition)
+    options = replace(options, max_running_requests=memory.max_running_requests, context_length=context)
+    drafts = max_drafts(options, model, partition)
     window_pages = [table.num_pages for table in memory.window_tables]
     launches = [
         Launch(
@@ -95,7 +96,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             num_pages=num_pages,
             context_length=context,
             max_running_requests=options.max_running_requests,
-            max_step_tokens=tokens,
+            max_step_tokens=step_tokens(options, model),
             max_logit_rows=max_logit_rows(options),
             ring_fd=-1,
             ring_nonce=0,
@@ -133,10 +134,11 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         window_tables=memory.window_tables,
         max_running_requests=options.max_running_requests,
         context_length=context,
-        max_step_tokens=tokens,
+        shared_step_tokens=shared_step_tokens(options),
+        whole_prompts=model.bidirectional,
         max_logit_rows=max_logit_rows(options),
         weight_formats=partition.weight_formats(),
-        reuses_prefixes=not model.has_states or memory.num_snapshots > 0,
+        reuses_prefixes=not model.bidirectional and (not model.has_states or memory.num_snapshots > 0),
         multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *memory.notes),

@@ -2,6 +2,7 @@
 they do not fit."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
@@ -11,7 +12,7 @@ from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.cache_sizes import divide_memory
 from numaserve.workers.planning.narrower import narrower_settings
-from numaserve.workers.planning.needs import RankNeeds, format_bytes, pages_of
+from numaserve.workers.planning.needs import RankNeeds, format_bytes, full_pages, pages_of
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.pools import TooLittleMemory, memory_pools
@@ -48,7 +49,9 @@ def fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, rank
         return _fit(options, model, topology, ranks)
     except TooLittleMemory as error:
         narrower, more = _quantization(options, model, topology, ranks, error.missing)
-        raise TooLittleMemory(error.what, error.missing, [*narrower, *error.remedies], more=more) from None
+        names_context = any("--context-length" in each for each in error.remedies)
+        shorter = [] if names_context else _shorter_steps(options, model, topology, ranks)
+        raise TooLittleMemory(error.what, error.missing, [*narrower, *shorter, *error.remedies], more=more) from None
 
 
 def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]) -> Fitting:
@@ -60,7 +63,8 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
         notes += (_fewer_slots(options, needs, caches.slots),)
     if model.has_states and not caches.num_snapshots and options.state_cache_gib is None:
         notes += (_NO_SNAPSHOTS,)
-    num_pages = min(caches.num_pages, caches.slots * pages_of(context) + 1)
+    chosen = replace(options, max_running_requests=caches.slots)
+    num_pages = min(caches.num_pages, full_pages(chosen, model, context))
     tables = zip(model.decoder.windows, caches.window_pages, strict=False)
     window_tables = tuple(WindowTable(window, min(pages, num_pages)) for window, pages in tables)
     return Fitting(partition, needs, caches.slots, num_pages, caches.num_snapshots, window_tables, context, notes)
@@ -94,6 +98,19 @@ def _quantization(
         else:
             return [f"set --quantization {name} (fits with a context of {fitting.context_length} tokens)"], ""
     return [], lack
+
+
+def _shorter_steps(
+    options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]
+) -> list[str]:
+    """Return the remedy of a context with which a bidirectional model fits, found by planning with it. The scratch of
+    other models does not depend on the context."""
+    context = options.context_length or model.max_position
+    while model.bidirectional and (context := context // 2) >= PAGE_SIZE:
+        with suppress(OperatorError):
+            _fit(replace(options, context_length=context), model, topology, ranks)
+            return [f"set --context-length to at most {context}"]
+    return []
 
 
 def _choose_context(

@@ -78,9 +78,25 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
 
 
-def step_tokens(options: DeploymentOptions) -> int:
-    """Return the most tokens of a step: at least one for every running request."""
+def shared_step_tokens(options: DeploymentOptions) -> int:
+    """Return the most tokens of a step with several sequences: at least one for every running request."""
     return max(options.max_step_tokens, options.max_running_requests)
+
+
+def step_tokens(options: DeploymentOptions, model: ModelConfig) -> int:
+    """Return the most tokens of a step. A bidirectional model computes its longest prompt in one step."""
+    shared = shared_step_tokens(options)
+    return max(shared, options.context_length or model.max_position) if model.bidirectional else shared
+
+
+def full_pages(options: DeploymentOptions, model: ModelConfig, context: int) -> int:
+    """Return the pages of KV cache with sequences of `context` tokens in all slots, and a spare one. A bidirectional
+    model needs the pages of one step, the longest or the one with most prompts, since no later step reads them."""
+    slots = options.max_running_requests
+    if not model.bidirectional:
+        return slots * pages_of(context) + 1
+    partly_filled = min(slots, shared_step_tokens(options)) * (PAGE_SIZE - 1)
+    return max(pages_of(context), (shared_step_tokens(options) + partly_filled) // PAGE_SIZE) + 1
 
 
 def _logit_rows(options: DeploymentOptions) -> int:
@@ -97,7 +113,7 @@ def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: P
     decoder = model.decoder
     columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
-    sizes = (step_tokens(options), columns), (_logit_rows(options), vocabulary)
+    sizes = (step_tokens(options, model), columns), (_logit_rows(options), vocabulary)
     padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
     return round_up(4 * max(padded), MEMORY_PAGE)
 
@@ -162,7 +178,7 @@ def _rope_bytes(options: DeploymentOptions, model: ModelConfig) -> int:
 
 def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
     """Return an upper bound of a step's intermediate results, as if no two of them shared memory."""
-    tokens, decoder = step_tokens(options), model.decoder
+    tokens, decoder = step_tokens(options, model), model.decoder
     per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from numaserve.workers.interface.windows import BLOCK_PAGES, Window
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.needs import kv_bytes, pages_of, step_tokens
+from numaserve.workers.planning.needs import kv_bytes, pages_of, shared_step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 
 PoolPage = tuple[int, Sequence[int]]  # bytes of a page of all layers in a pool, and of the layers with each window
@@ -23,8 +23,9 @@ _LARGEST_SHARE = 0.75
 
 
 def table_windows(options: DeploymentOptions, model: ModelConfig) -> list[Window]:
-    """Return the windows that may have page tables of their own: none if the longest sequence is in a window."""
-    windows = model.decoder.windows if options.window_tables else []
+    """Return the windows that may have page tables of their own: none if the longest sequence is in a window, or if
+    pages are used in one step only."""
+    windows = model.decoder.windows if options.window_tables and not model.bidirectional else []
     longest = options.context_length or model.max_position
     return windows if all(window.tokens < longest for window in windows) else []
 
@@ -82,7 +83,7 @@ def table_pages(options: DeploymentOptions, window: Window, anchors: int) -> int
 
 
 def _least(options: DeploymentOptions, window: Window) -> int:
-    return window.least_pages(options.max_running_requests, step_tokens(options))
+    return window.least_pages(options.max_running_requests, shared_step_tokens(options))
 
 
 def _most(options: DeploymentOptions, window: Window, pages: int) -> int:

@@ -116,7 +116,8 @@ def make_estimate(
         for rank in ranks
     ]
     roofline = make_roofline(options, config, machines, efficiencies)
-    prefill = prefill_steps(load.input_len, options.max_step_tokens, pooled=options.settings.pooled)
+    chunk = max(options.max_step_tokens, load.input_len if config.bidirectional else 0)
+    prefill = prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)
     decode = [decode_step(load.batch, load.input_len + load.output_len // 2)] if load.output_len else None
     return Estimate(
         machine,

@@ -10,7 +10,7 @@ from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.narrower import narrower_settings
-from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, pages_of, rank_needs
+from numaserve.workers.planning.needs import GIB, RankNeeds, format_bytes, full_pages, rank_needs
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.states import least_snapshots
@@ -52,12 +52,13 @@ def node_memory(
 ) -> list[NodeMemory]:
     """Return the memory of each node when the KV cache holds `max_running_requests` sequences of `context` tokens.
 
+    The KV cache of a bidirectional model has the pages of one step, which is at least as long as `context`.
     Window tables have the pages of these sequences and of as many cached ones.
     Recurrent states have the snapshots of `state_cache_gib`, or the fewest that a server has by default.
     Raises `OperatorError` if the checkpoint does not support the formats asked for.
     """
-    needs = rank_needs(options, model, partition)
-    pages = options.max_running_requests * pages_of(context) + 1
+    needs = rank_needs(replace(options, context_length=context) if model.bidirectional else options, model, partition)
+    pages = full_pages(options, model, context)
     windows = full_window_pages(replace(options, context_length=context), model, pages)
     snapshots = _snapshots(options, needs)
     found = []

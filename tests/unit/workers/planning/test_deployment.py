@@ -115,7 +115,7 @@ def test_every_message_fits_a_slot_of_the_ring(hidden_size: int, tokens: int, re
     model = configured(hidden_size=hidden_size, num_attention_heads=4, num_key_value_heads=2, vocab_size=200)
     options = replace(OPTIONS, max_step_tokens=tokens, max_running_requests=requests)
     deployment = make_deployment(options, model, machine(2, 2))
-    limits = ProgramLimits(deployment.max_step_tokens, deployment.max_logit_rows, requests, 1, 1)
+    limits = ProgramLimits(deployment.launches[0].max_step_tokens, deployment.max_logit_rows, requests, 1, 1)
     for part in model.partition([2, 2]).ranks:
         ranks = Ranks((2, 2), part.rank, deployment.ring_slot_bytes)
         b = ProgramBuilder(ProgramSetup(model.decoder.shape(part), limits, ranks, options.settings))

@@ -81,7 +81,7 @@ def test_the_same_memory_holds_more_tokens(make: Any, free_gib: float, gain: flo
     assert rank.nbytes <= 0.85 * free_gib * GIB
     assert deployment.num_pages >= gain * (rank.kv_bytes // page_bytes(model))
     ((window, pages),) = deployment.window_tables
-    assert pages >= window.least_pages(deployment.max_running_requests, deployment.max_step_tokens)
+    assert pages >= window.least_pages(deployment.max_running_requests, deployment.shared_step_tokens)
     assert deployment.launches[0].window_pages == [pages]
     if deployment.num_pages < deployment.max_running_requests * LONG // 32:
         assert rank.nbytes > 0.84 * free_gib * GIB  # nothing is left over

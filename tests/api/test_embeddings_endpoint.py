@@ -12,6 +12,7 @@ from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import BOS, CONTEXT, EMBEDDING_SIZE, MODEL, VOCAB, FakeEngine, make_context
+from tests.support.error_forms import error_message
 
 
 @pytest.fixture
@@ -90,13 +91,17 @@ def test_more_inputs_than_may_run_at_once_are_admitted_some_at_a_time(embedder: 
 
 def test_an_input_may_fill_the_context_but_not_more(embedder: TestClient) -> None:
     assert embed(embedder, [7] * CONTEXT)["usage"]["prompt_tokens"] == CONTEXT
+    assert embed(embedder, "a" * (CONTEXT - 1))["usage"]["prompt_tokens"] == CONTEXT
+    assert refused(embedder, input="a" * CONTEXT) == ("context_length_exceeded", "input")
     assert refused(embedder, input=[[7], [7] * (CONTEXT + 1)]) == ("context_length_exceeded", "input")
 
 
 def test_what_cannot_be_is_refused(embedder: TestClient, engine: FakeEngine) -> None:
     assert refused(embedder, input="a", dimensions=EMBEDDING_SIZE + 1) == ("too_many_dimensions", "dimensions")
     assert refused(embedder, input=[VOCAB]) == ("token_unknown", "input")
+    assert refused(embedder, input=[[5], [VOCAB]]) == ("token_unknown", "input")
     assert refused(embedder, input=[])[1] == "input"
+    assert refused(embedder, input=[[]])[1] == "input[0]"
     assert refused(embedder, input="a", encoding_format="hex")[1] == "encoding_format"
     assert engine.admitted == []
 
@@ -106,18 +111,43 @@ def test_a_model_that_is_not_served_for_embeddings_says_so(client: TestClient, e
     assert engine.admitted == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/v1/completions", {"prompt": "a"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/api/generate", {"prompt": "a"}),
+        ("/generate", {"text": "a"}),
     ],
 )
-def test_a_model_that_is_served_for_embeddings_writes_no_text(embedder: TestClient, path: str, body: object) -> None:
-    answer = embedder.post(path, json=body)
+def test_a_model_that_is_served_for_embeddings_writes_no_text(
+    embedder: TestClient, engine: FakeEngine, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    named = {} if path == "/generate" else {"model": MODEL}
+    answer = embedder.post(path, json={**named, **body, "stream": stream})
     assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "task_unsupported"
+    assert error_message(answer) == "This model serves embeddings and cannot generate text. Use /v1/embeddings."
     assert embedder.get("/model_info").json()["is_generation"] is False
+    assert engine.admitted == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/v1/score", {"text_1": "a", "text_2": "b"}),
+    ],
+)
+def test_a_model_that_is_served_for_embeddings_judges_no_documents(
+    embedder: TestClient, path: str, body: dict[str, Any]
+) -> None:
+    answer = embedder.post(path, json={"model": MODEL, **body})
+    assert answer.status_code == 400
+    assert "--task score" in error_message(answer)
 
 
 def test_another_model_is_not_found(embedder: TestClient) -> None:
@@ -161,3 +191,11 @@ def test_ollama_s_inputs_are_cut_to_what_fits(embedder: TestClient, engine: Fake
     assert embedder.post("/api/embed", json={**body, "truncate": False}).status_code == 400
     assert embedder.post("/api/embeddings", json={"model": MODEL, "prompt": "a" * length}).status_code == 200
     assert engine.admitted[-1].prompt == engine.admitted[0].prompt
+
+
+def test_sglang_s_probe_computes_an_embedding(embedder: TestClient, engine: FakeEngine) -> None:
+    assert embedder.get("/health_generate").json() == {"status": "ok"}
+    (request,) = engine.admitted
+    assert (request.prompt, request.pool, request.max_new_tokens) == ([0], True, 0)
+    engine.fail_after = 0
+    assert embedder.get("/health_generate").status_code == 500

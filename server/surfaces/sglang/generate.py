@@ -7,6 +7,7 @@ from fastapi.responses import Response
 from numaserve.server.common.patience import patiently
 from numaserve.server.generation.asked import Asked, Texts
 from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.many import ends_of
 from numaserve.server.generation.start import start
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.body.route import body_route
@@ -22,6 +23,7 @@ from numaserve.server.surfaces.streaming import json_response, respond
 
 PROBE_SECONDS = 20.0  # SGLang's timeout
 _PROBE = Asked(Texts([[0]]), Sampling(temperature=0.0, ignore_eos=True), max_tokens=1)
+_EMBEDDING_PROBE = Asked(Texts([[0]]), Sampling(), pool=True)
 
 
 def generate_router(context: ApiContext) -> APIRouter:
@@ -48,12 +50,13 @@ def generate_router(context: ApiContext) -> APIRouter:
 
     @router.get("/health_generate", response_model=Status, responses=errors(429, 503))
     async def health_generate(request: Request) -> Response:
-        """Return 200 when the model generates a token within 20 s; return 503 when it does not, or while loading."""
+        """Return 200 when the model generates or embeds a token within 20 s; return 503 when it does not, or while
+        loading."""
         try:
             async with patiently(PROBE_SECONDS):
-                await _generate_once(context, request)
+                await (_embed_once if context.embedding_size else _generate_once)(context, request)
         except TimeoutError:
-            message = f"No token was generated within {PROBE_SECONDS:.0f} s."
+            message = f"The model has not answered a test request within {PROBE_SECONDS:.0f} s."
             raise ApiError(503, message, kind="server_error", code="generation_stalled", refusal=None) from None
         return json_response({"status": "ok"})
 
@@ -61,9 +64,17 @@ def generate_router(context: ApiContext) -> APIRouter:
 
 
 async def _generate_once(context: ApiContext, request: Request) -> None:
-    generation = await start(context, request, _PROBE, f"probe-{uuid.uuid4().hex}")
+    generation = await start(context, request, _PROBE, _probe_id())
     try:
         async for _ in generation.chunks():
             pass
     finally:
         await generation.aclose()
+
+
+async def _embed_once(context: ApiContext, request: Request) -> None:
+    await ends_of(context, request, _EMBEDDING_PROBE, _probe_id())
+
+
+def _probe_id() -> str:
+    return f"probe-{uuid.uuid4().hex}"

@@ -14,10 +14,11 @@ from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.config.serve import Task, load_config
 from numaserve.server.loadtest.report.report import JsonLines
+from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
@@ -90,8 +91,10 @@ def plan(
                 "weights_cache_gib": 0,
             }
         )
+        files = open_model(path)
+        serve_config = with_model_defaults(serve_config, files)
         wanted = deployment_options(serve_config, path, weights=False)
-        config = load_model_config(path, wanted.settings)
+        config = read_config(files, wanted.settings)
         if host == THIS:
             topology = read_topology()
             machine = measure(topology)
@@ -99,7 +102,7 @@ def plan(
             machine = load_machine(host)
             topology = machine.topology()
         known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
-        load = Load(input_len, _output_len(serve_config.task, output_len), batch_size)
+        load = Load(input_len, _output_len(serve_config.served_task, output_len), batch_size)
         estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(estimate_view(name, wanted, estimate, known))

@@ -9,9 +9,10 @@ from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
 from numaserve.server.config.serve import load_config
 from numaserve.server.service.checks.instruction_set import instruction_set
+from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.model_argument import served_name
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.placement import place_ranks
@@ -60,8 +61,9 @@ def topology(
         _print_notes(console, placement.notes)
         return
     path = resolve_model(model)
-    wanted = deployment_options(config, path)
-    deployment = make_deployment(wanted, load_model_config(path, wanted.settings), machine)
+    files = open_model(path)
+    wanted = deployment_options(with_model_defaults(config, files), path)
+    deployment = make_deployment(wanted, read_config(files, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
     if deployment.has_states:
         running, cached = deployment.max_running_requests, deployment.num_snapshots

@@ -37,11 +37,11 @@ class ServeConfig(BaseModel):
         description="Backend that runs the model: `native` (the kernels) or `reference` (torch: slow, one rank, "
         "any processor). `reference` needs the package `torch`.",
     )
-    task: Task = Field(
-        "generate",
-        description="Task of the server. `generate`: text. `embed`: /v1/embeddings, from the hidden state of the "
-        "last token. `score`: also /v1/rerank and /v1/score, from the probability that a reranker "
-        "answers yes.",
+    task: Task | None = Field(
+        None,
+        description="Task of the server. `generate`: text. `embed`: /v1/embeddings, from the hidden states of a text. "
+        "`score`: also /v1/rerank and /v1/score, from the probability that a reranker answers yes. Default: `embed` "
+        "for an encoder such as BERT, otherwise `generate`.",
     )
     settings: ModelSettings = Field(
         DEFAULT_SETTINGS, description="Settings of the model, each with an option of its own."
@@ -284,6 +284,11 @@ class ServeConfig(BaseModel):
         False, description="Reject requests with unknown fields instead of ignoring the fields."
     )
     log_prompts: bool = Field(False, description="Write prompts to the log.")
+
+    @property
+    def served_task(self) -> Task:
+        """The task, after the model has decided about a task that is left out (`with_model_defaults`)."""
+        return self.task or "generate"
 
     @property
     def running_limit(self) -> int:

@@ -198,7 +198,7 @@ def _example_of(placed: Placed) -> Example:
     """Return the example request for a model, loaded or not. Raises `OperatorError` for damaged files."""
     config = placed.spec.config
     has_template = config.chat_template is not None or own_chat_template(Path(placed.root)) is not None
-    return example_for(config.task, has_chat_template=has_template)
+    return example_for(config.served_task, has_chat_template=has_template)
 
 
 def _connections(models: ModelsFile) -> int:

@@ -29,6 +29,7 @@ from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
+from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.pooling import served_modules
@@ -77,8 +78,9 @@ def serve(started: Started, closing: contextlib.ExitStack) -> NoReturn:
 
 
 def _check(started: Started) -> Checked:
-    config, path, tokenizer_check = started.config, started.path, started.tokenizer_check
+    path, tokenizer_check = started.path, started.tokenizer_check
     files = open_model(path)
+    config = with_model_defaults(started.config, files)
     options = deployment_options(config, path)
     embeds = options.settings.pooled
     model = read_config(files, options.settings)
@@ -109,7 +111,7 @@ def _check(started: Started) -> Checked:
     calls = tool_format(parser, tokenizer.chat_template)
     answers = deployment.max_running_requests + config.max_queued_requests
     responses = None if embeds else response_template(parser, calls, path, tokenizer, max_answers=answers)
-    judge = find_judge(path, tokenizer) if config.task == "score" else None
+    judge = find_judge(path, tokenizer) if config.served_task == "score" else None
     tokenizer_check.finish()
     return Checked(
         config,
@@ -191,7 +193,7 @@ class Service:
         name, listener = self._checked.name, self._listeners[0]
         http.listen()
         self._service_manager.ready(f"serving {name} at {listener.place}")
-        task, template = self._checked.config.task, self._checked.tokenizer.chat_template
+        task, template = self._checked.config.served_task, self._checked.tokenizer.chat_template
         example = example_for(task, has_chat_template=bool(template))
         announce(name, listener, example, needs_key=self._checked.key_sources.keys is not None)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(self._makes_progress))

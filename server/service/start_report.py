@@ -57,7 +57,7 @@ def _rows(checked: Checked) -> list[tuple[str, str]]:
     dtype = deployment.launches[0].settings.kv_cache_dtype
     draft = f" (draft model {config.draft_model})" if "draft_model" in checked.drafters else ""
     return [
-        ("task", config.task),
+        ("task", config.served_task),
         ("machine", machine),
         *((f"node {node}", _on_node(own)) for node, own in sorted(nodes.items())),
         ("weights", formats),
@@ -100,7 +100,7 @@ def _fields(checked: Checked) -> dict[str, object]:
     return {
         "model": checked.name,
         "version": installed_version(),
-        "task": config.task,
+        "task": config.served_task,
         "backend": config.backend,
         "instruction_set": checked.instruction_set,
         "usable_nodes": len(checked.machine.nodes),

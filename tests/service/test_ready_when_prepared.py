@@ -62,7 +62,7 @@ def test_what_constraints_need_is_made_before_the_server_is_ready(monkeypatch: p
     checked: Any = SimpleNamespace(
         name="some",
         key_sources=SimpleNamespace(keys=None),
-        config=SimpleNamespace(task="generate", log_format="auto"),
+        config=SimpleNamespace(served_task="generate", log_format="auto"),
         tokenizer=SimpleNamespace(chat_template=None),
     )
     listeners: Any = [listener]

@@ -7,9 +7,10 @@ from itertools import combinations
 from numaserve.server.gateway.models.models_file import ModelsFile, ModelSpec
 from numaserve.server.gateway.models.residency import Claim
 from numaserve.server.gateway.models.resident import Resident
+from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.topology import Topology, format_cpu_list
@@ -122,9 +123,11 @@ def part_of(spec: ModelSpec, machine: Topology) -> Topology:
 
 def _place(spec: ModelSpec, part: Topology) -> Placed:
     path = resolve_model(spec.config.model)
-    options = deployment_options(spec.config, path)
-    model = load_model_config(path, options.settings)
-    return Placed(spec, str(path), part, make_deployment(options, model, part))
+    files = open_model(path)
+    config = with_model_defaults(spec.config, files)
+    options = deployment_options(config, path)
+    model = read_config(files, options.settings)
+    return Placed(replace(spec, config=config), str(path), part, make_deployment(options, model, part))
 
 
 def _claim(placed: Placed) -> Claim:

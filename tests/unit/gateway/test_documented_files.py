@@ -20,5 +20,5 @@ def test_each_can_be_read(tmp_path: Path) -> None:
     assert [each.place.nodes for each in rag.models.values()] == [(0, 1, 2), (3,), (4,), (5,)]
     assert [each.place.cores for each in tiny.models.values()] == [(0,), (1,), (2,), (3,)]
     for four in (rag, tiny):
-        assert [each.config.task for each in four.models.values()] == ["generate", "embed", "score", "generate"]
+        assert [each.config.served_task for each in four.models.values()] == ["generate", "embed", "score", "generate"]
         assert all(each.place.pinned for each in four.models.values())

@@ -1,0 +1,53 @@
+"""The options that a model decides where the operator leaves them out."""
+
+import logging
+from typing import Any
+
+from msgspec import structs
+from numaserve.server.config.serve import ServeConfig
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
+from numaserve.workers.models.load import ModelFiles, read_config
+from numaserve.workers.models.spec import ModelConfig
+
+_log = logging.getLogger(__name__)
+
+
+def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
+    """Return the configuration with the task of a bidirectional model, and with the context of its texts.
+
+    Raises `OperatorError` for a task or a draft model that such a model cannot have.
+    """
+    settings = structs.replace(config.settings, pooled=config.task == "embed", mtp=False)
+    model = read_config(files, settings)
+    if not model.bidirectional:
+        return config
+    if config.task not in (None, "embed"):
+        raise OperatorError(
+            f"--task {config.task} needs a model that generates text, and this model is an encoder: its attention is"
+            " bidirectional. Set --task embed or leave --task out"
+        )
+    if config.draft_model is not None:
+        raise OperatorError(
+            "--draft-model needs a model that generates text, and this model is an encoder: leave the option out"
+        )
+    found: dict[str, Any] = {}
+    if config.task is None:
+        _log.info("the model is an encoder: the task is embed")
+        found["task"] = "embed"
+    if config.context_length is None and (limit := _text_limit(files, model)):
+        _log.info(
+            "texts have at most %d tokens, as sentence_bert_config.json says; --context-length raises the limit to"
+            " at most %d",
+            limit,
+            model.max_position,
+        )
+        found["context_length"] = limit
+    return config.model_copy(update=found)
+
+
+def _text_limit(files: ModelFiles, model: ModelConfig) -> int | None:
+    """Return the tokens of a text as the model was trained; None if it is the context of the model."""
+    modules = read_sentence_modules(files.path)
+    limit = None if modules is None else modules.max_tokens
+    return limit if limit is not None and limit < model.max_position else None

@@ -1,0 +1,100 @@
+"""The options that an encoder decides where the operator leaves them out."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from numaserve.server.config.serve import ServeConfig, load_config
+from numaserve.server.service.model import by_model
+from numaserve.server.service.model.by_model import with_model_defaults
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
+from numaserve.workers.models.load import ModelFiles
+from numaserve.workers.models.spec import ModelConfig
+
+from tests.support.configured import bidirectional, configured
+from tests.support.sentence_folder import write_modules
+
+CLS = {"pooling_mode": "cls"}
+
+
+class Decide:
+    """`with_model_defaults` for the model of a folder that is said to have this configuration."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files = ModelFiles(folder, None, SafetensorsFiles(folder))
+        self.asked: list[ModelSettings] = []
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, model: ModelConfig, **options: Any) -> tuple[ServeConfig, ServeConfig]:
+        """Return the configuration as it was given, and with the model's defaults."""
+
+        def read(_files: ModelFiles, settings: ModelSettings) -> ModelConfig:
+            self.asked.append(settings)
+            return model
+
+        self._monkeypatch.setattr(by_model, "read_config", read)
+        config = load_config({"model": "m", **options})
+        return config, with_model_defaults(config, self.files)
+
+
+@pytest.fixture
+def decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Decide:
+    return Decide(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("options", [{}, {"task": "embed"}, {"task": "score", "context_length": 64}])
+def test_a_decoder_is_served_as_the_operator_says(decide: Decide, options: dict[str, Any]) -> None:
+    write_modules(decide.files.path, pooling=CLS, sentence_bert_config={"max_seq_length": 128})
+    given, decided = decide(configured(), **options)
+    assert decided is given
+    assert decided.served_task == options.get("task", "generate")
+
+
+def test_an_encoder_is_served_for_embeddings_without_being_asked(
+    decide: Decide, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    _, decided = decide(bidirectional())
+    assert (decided.task, decided.served_task, decided.context_length) == ("embed", "embed", None)
+    assert caplog.messages == ["the model is an encoder: the task is embed"]
+    assert deployment_options(decided, decide.files.path).settings.pooled
+
+
+def test_an_encoder_that_is_asked_for_embeddings_is_read_without_a_head(
+    decide: Decide, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    given, decided = decide(bidirectional(), task="embed")
+    assert decided == given
+    assert decide.asked == [structs.replace(given.settings, pooled=True)]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("task", ["generate", "score"])
+def test_an_encoder_is_refused_for_other_tasks(decide: Decide, task: str) -> None:
+    with pytest.raises(OperatorError, match=rf"--task {task} needs .*Set --task embed or leave --task out"):
+        decide(bidirectional(), task=task)
+
+
+def test_an_encoder_has_no_draft_model(decide: Decide) -> None:
+    with pytest.raises(OperatorError, match="--draft-model needs a model that generates text"):
+        decide(bidirectional(), draft_model="d")
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "context"), [(128, None, 128), (128, 400, 400), (512, None, None), (900, None, None)]
+)
+def test_texts_of_an_encoder_are_as_long_as_it_was_trained_for(
+    decide: Decide, caplog: pytest.LogCaptureFixture, limit: int, asked: int | None, context: int | None
+) -> None:
+    caplog.set_level(logging.INFO)
+    write_modules(decide.files.path, pooling=CLS, sentence_bert_config={"max_seq_length": limit})
+    _, decided = decide(bidirectional(), task="embed", context_length=asked)
+    assert decided.context_length == context
+    said = "texts have at most 128 tokens, as sentence_bert_config.json says; --context-length raises the limit to"
+    assert caplog.messages == ([f"{said} at most 512"] if context == 128 else [])

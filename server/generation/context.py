@@ -13,6 +13,7 @@ from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.generation.conversation.late_system import LateSystem
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.running import RunningRequests
 from numaserve.server.generation.served_names import LATEST
@@ -60,6 +61,7 @@ class ApiContext:
     traced: bool = False  # spans of requests are made, which may be part of the callers' traces
     ui: bool = False  # serve the page of GET /ui
     embedding_size: int = 0  # of the model's embeddings; 0: the model is not served for embeddings
+    embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -18,6 +18,7 @@ from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.views.traces import TraceSink
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
@@ -55,6 +56,7 @@ class Checked:
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
     embedding_size: int  # 0: the model is not served for embeddings
+    embeddings: EmbeddingSettings
     judge: Judge | None  # None: the model is not served as a reranker
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
@@ -205,6 +207,7 @@ def make_http_server(
         response_template=checked.response_template,
         judge=checked.judge,
         embedding_size=checked.embedding_size,
+        embeddings=checked.embeddings,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,
         browsers=BrowserRules(

@@ -21,6 +21,7 @@ from numaserve.server.answers.formats import reasoning_format, response_template
 from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.engine.views.traces import TraceSink
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
@@ -32,7 +33,7 @@ from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
 from numaserve.server.service.model.deployment import deployment_options
-from numaserve.server.service.model.pooling import served_modules
+from numaserve.server.service.model.pooling import embedding_settings
 from numaserve.server.service.model.reranker import find_judge
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.process.ending import end_process
@@ -84,8 +85,7 @@ def _check(started: Started) -> Checked:
     options = deployment_options(config, path)
     embeds = options.settings.pooled
     model = read_config(files, options.settings)
-    if embeds:
-        served_modules(path)
+    embeddings = embedding_settings(path) if embeds else EmbeddingSettings()
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
     machine = read_topology()
@@ -122,6 +122,7 @@ def _check(started: Started) -> Checked:
         tokenizer,
         model.vocab_size,
         model.hidden_size if embeds else 0,
+        embeddings,
         judge,
         sampling_defaults,
         calls,

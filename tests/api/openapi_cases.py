@@ -30,6 +30,7 @@ BEYOND_THE_SCHEMA = {
     "chat_template_refused",
     "unsupported_grammar",
     "task_unsupported",
+    "prompt_unknown",
     "too_many_dimensions",
     "previous_response_not_found",
     "item_not_found",

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 READ_LATER = {
     "created",
     "embedding_size",
+    "embeddings",
     "engine",
     "judge",
     "log_prompts",

@@ -24,6 +24,7 @@ from numaserve.server.engine.types import (
     Load,
     NotReady,
 )
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
@@ -270,6 +271,7 @@ def make_context(
     browsers: BrowserRules | None = None,
     ui: bool = True,
     embedding_size: int = 0,
+    embeddings: EmbeddingSettings | None = None,
     judge: Judge | None = None,
     context_length: int = CONTEXT,
     takes_predictions: bool = False,
@@ -291,6 +293,7 @@ def make_context(
         browsers=browsers or BrowserRules(),
         ui=ui,
         embedding_size=embedding_size,
+        embeddings=embeddings or EmbeddingSettings(),
         judge=judge,
         takes_predictions=takes_predictions,
     )

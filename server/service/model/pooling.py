@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.sentence_transformers import Pooling, SentenceModules, read_sentence_modules
 
@@ -28,3 +29,11 @@ def served_modules(model: Path) -> SentenceModules | None:
             " another model"
         )
     return modules
+
+
+def embedding_settings(model: Path) -> EmbeddingSettings:
+    """Return the prompts and the scaling of the model's embeddings. Raises `OperatorError` like `served_modules`."""
+    modules = served_modules(model)
+    if modules is None:
+        return EmbeddingSettings()
+    return EmbeddingSettings(modules.prompts, modules.default_prompt, modules.lowercase, modules.normalize)

@@ -28,7 +28,7 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
         began = time.perf_counter_ns()
         check_model(context, body.model)
         check_embeds(context, body.dimensions)
-        ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
+        ends = await ends_of(context, request, body.asked(context.embeddings), record_of(request).request_id)
         # In a thread, as for /v1/embeddings.
         return await asyncio.to_thread(_answer, body, ends, began)
 
@@ -37,7 +37,7 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
         """Compute the embedding of a text, in Ollama's older format."""
         check_model(context, body.model)
         check_embeds(context, None)
-        ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
+        ends = await ends_of(context, request, body.asked(context.embeddings), record_of(request).request_id)
         values = embedding(ends.chunks[0].embedding, None, normalize=False)
         return json_response({"embedding": values.tolist()})
 

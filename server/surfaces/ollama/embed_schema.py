@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from numaserve.server.generation.asked import Asked, Texts
+from numaserve.server.generation.embedding_prompts import prompted
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.fields.types import MAX_INT, ShortText, Strict, Text, Unused
 from numaserve.server.http.limits import ApiLimits
@@ -36,9 +38,9 @@ class OllamaEmbedRequest(Strict):
     keep_alive: Unused = None
     options: Unused = None
 
-    def asked(self) -> Asked:
-        """Return the request for embeddings."""
-        texts = Texts(self.input, param="input", truncate=self.truncate is not False)
+    def asked(self, settings: EmbeddingSettings) -> Asked:
+        """Return the request for embeddings of texts after the model's default prompt."""
+        texts = Texts(prompted(settings, self.input), param="input", truncate=self.truncate is not False)
         return Asked(texts, Sampling(), model=self.model, pool=True)
 
 
@@ -52,6 +54,7 @@ class OllamaEmbeddingsRequest(Strict):
     keep_alive: Unused = None
     options: Unused = None
 
-    def asked(self) -> Asked:
-        """Return the request for embeddings."""
-        return Asked(Texts([self.prompt], truncate=True), Sampling(), model=self.model, pool=True)
+    def asked(self, settings: EmbeddingSettings) -> Asked:
+        """Return the request for the embedding of the text after the model's default prompt."""
+        texts = Texts(prompted(settings, [self.prompt]), truncate=True)
+        return Asked(texts, Sampling(), model=self.model, pool=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from numaserve.server.generation.asked import Asked, Texts
+from numaserve.server.generation.embedding_prompts import InputType, prompted
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.fields.types import MAX_INT, Neutral, Priority, ShortText, Strict, Unused, neutral
 from numaserve.server.http.limits import ApiLimits
@@ -31,7 +33,14 @@ class EmbeddingRequest(Strict):
     """Encoding of embeddings: `float`, a list of numbers, or `base64`, little-endian 32-bit floats; `float` unless
     set."""
     normalize: bool | None = None
-    """Extension of vLLM: scale embeddings to length 1 after cutting them to `dimensions`; true unless set."""
+    """Extension of vLLM: scale embeddings to length 1 after cutting them to `dimensions`; as the model's
+    sentence-transformers files say unless set, and true without these files."""
+    prompt_name: ShortText | None = None
+    """Extension: name of the prompt that precedes each text, one of `prompts` in the model's
+    config_sentence_transformers.json; the model's default prompt unless set."""
+    input_type: InputType | None = None
+    """Extension: use of the texts, which chooses the model's prompt for this use, such as `query` or `document`. The
+    model's default prompt applies where it has none for this use."""
     priority: Priority | None = None
     """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
@@ -41,8 +50,7 @@ class EmbeddingRequest(Strict):
     embed_dtype: Annotated[Neutral, neutral("float32")] = None
     endianness: Annotated[Neutral, neutral("native", "little")] = None
 
-    def asked(self) -> Asked:
-        """Return the request in the form that all APIs share."""
-        return Asked(
-            Texts(self.input, param="input"), Sampling(), model=self.model, pool=True, priority=self.priority or 0
-        )
+    def asked(self, settings: EmbeddingSettings) -> Asked:
+        """Return the request in the form that all APIs share. Raises `ApiError` for a prompt that the model lacks."""
+        texts = Texts(prompted(settings, self.input, self.prompt_name, self.input_type), param="input")
+        return Asked(texts, Sampling(), model=self.model, pool=True, priority=self.priority or 0)

@@ -30,21 +30,22 @@ def embeddings_router(context: ApiContext) -> APIRouter:
         """Compute embeddings of texts, in OpenAI's format; needs a server with `--task embed`."""
         check_model(context, body.model)
         check_embeds(context, body.dimensions)
-        ends = await ends_of(context, request, body.asked(), record_of(request).request_id)
+        ends = await ends_of(context, request, body.asked(context.embeddings), record_of(request).request_id)
         # In a thread: thousands of numbers for each of a thousand texts take seconds.
-        return await asyncio.to_thread(_answer, context.model_name, body, ends)
+        return await asyncio.to_thread(_answer, context, body, ends)
 
     return router
 
 
-def _answer(model: str, body: EmbeddingRequest, ends: Ends) -> Response:
+def _answer(context: ApiContext, body: EmbeddingRequest, ends: Ends) -> Response:
+    normalize = context.embeddings.normalize if body.normalize is None else body.normalize
     usage = {"prompt_tokens": ends.prompt_tokens, "total_tokens": ends.prompt_tokens}
     pieces = [b'{"object":"list","data":[']
     for index, chunk in enumerate(ends.chunks):
-        values = embedding(chunk.embedding, body.dimensions, normalize=body.normalize is not False)
+        values = embedding(chunk.embedding, body.dimensions, normalize=normalize)
         item = {"object": "embedding", "index": index, "embedding": _encoded(values, body.encoding_format)}
         pieces.append(b"," * bool(index) + msgspec.json.encode(item))
-    rest = msgspec.json.encode({"model": model, "usage": usage})
+    rest = msgspec.json.encode({"model": context.model_name, "usage": usage})
     return pieces_response([*pieces, b"],", rest[1:]])
 
 

@@ -5,13 +5,14 @@ The same arithmetic is that of sentence-transformers with last-token pooling and
 
 import copy
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
 
 from tests.support.checkpoints import VOCAB, random_model, save
 from tests.support.rank_group import RankGroup
@@ -106,6 +107,21 @@ def test_the_prefix_cache_changes_no_bit_and_the_last_token_is_computed(group: R
 
 def test_few_pages_change_no_bit(group: RankGroup, alone: list[Answer]) -> None:
     assert Traffic(group, scheduler_config(num_pages=FEW_PAGES), ahead=2).serve(map(wanted, prompts())) == alone
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_whole_prompts_in_the_pages_of_one_step_change_no_bit(
+    group: RankGroup, alone: list[Answer], ahead: int
+) -> None:
+    pages = -(-max(LENGTHS) // PAGE_SIZE)
+    config = scheduler_config(whole_prompts=True, max_step_tokens=130, num_pages=pages)
+    traffic = Traffic(group, config, ahead=ahead)
+    assert traffic.serve(map(wanted, [*prompts(), *reversed(prompts())])) == [*alone, *reversed(alone)]
+    steps = [[len(seq.tokens) for seq in plan.seqs] for plan in traffic.plans]
+    assert [step for step in steps if sum(step) > 130] == [[200], [257], [300], [300], [257], [200]]
+    assert max(map(len, steps)) > 1
+    taken = [{page for seq in plan.seqs for page in seq.pages} for plan in traffic.plans]
+    assert ahead == 1 or any(one & other for one, other in pairwise(taken))
 
 
 def test_a_plan_that_wants_a_sample_is_refused_and_the_next_one_served(group: RankGroup, alone: list[Answer]) -> None:

@@ -1,5 +1,7 @@
 """The work that waits, by its size and not by its number."""
 
+from typing import Any
+
 import pytest
 from numaserve.server.engine.admission.backlog import Backlog
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -9,9 +11,9 @@ from numaserve.workers.interface.protocol import OperationTerms, SamplingParams
 STEP_S, TOKEN_S = 0.01, 0.001  # of a step, and of each token in it
 
 
-def settled() -> Scheduler:
+def settled(**limits: Any) -> Scheduler:
     """A scheduler that has learnt what steps take."""
-    scheduler = Scheduler(SchedulerConfig(num_pages=1000, context_length=10_000, max_running_requests=10))
+    scheduler = Scheduler(SchedulerConfig(num_pages=1000, context_length=10_000, max_running_requests=10, **limits))
     scheduler.costs.describe([[OperationTerms("linear", row_flops=1e8)]])
     for tokens in (1, 512, 8, 100) * 30:
         work = scheduler.costs.begin()
@@ -40,6 +42,17 @@ def test_a_prompt_takes_its_steps_and_an_answer_its_part_of_the_steps_of_a_batch
     backlog.enter(sequence("b", 1, 50))
     assert backlog.seconds == pytest.approx(prompt + STEP_S + TOKEN_S + 50 * (STEP_S / 10 + TOKEN_S), rel=0.05)
     assert backlog.tokens == 1024 + 51
+
+
+def test_a_whole_prompt_takes_one_step() -> None:
+    chunked, whole = (
+        Backlog(settled(max_step_tokens=16)),
+        Backlog(settled(max_step_tokens=16, whole_prompts=True, enable_prefix_cache=False)),
+    )
+    for backlog in (chunked, whole):
+        backlog.enter(sequence("a", 160, 0))
+    assert chunked.seconds == pytest.approx(160 * TOKEN_S + 10 * STEP_S, rel=0.05)
+    assert whole.seconds == pytest.approx(160 * TOKEN_S + STEP_S, rel=0.05)
 
 
 def test_what_has_left_the_queue_waits_no_more_and_is_counted_once() -> None:

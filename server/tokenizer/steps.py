@@ -27,19 +27,28 @@ _PRE_TOKENIZERS = frozenset(
     | {"UnicodeScripts", "CharDelimiterSplit", "FixedLength"}
 )
 _POST_PROCESSORS = frozenset({"ByteLevel", "BertProcessing", "RobertaProcessing"})
-_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Strip", "Metaspace"})
+_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"})
 _MODELS = frozenset({"BPE", "Unigram", "WordLevel"})
+_LONGEST_WORD = 256  # characters; BERT's vocabularies declare 100
 
 
 def all_are_bounded(backend: tokenizers.Tokenizer) -> bool:
     """Return whether the number of steps is bounded, and each step takes time and memory proportional to the text."""
     return (
-        type(backend.model).__name__ in _MODELS
+        _is_bounded(backend.model)
         and _are_bounded(backend.normalizer, "normalizers", _NORMALIZERS, _replaces)
         and _are_bounded(backend.pre_tokenizer, "pretokenizers", _PRE_TOKENIZERS, _splits)
         and _are_bounded(backend.post_processor, "processors", _POST_PROCESSORS, _surrounds)
         and _are_bounded(backend.decoder, "decoders", _DECODERS, _replaces)
     )
+
+
+def _is_bounded(model: tokenizers.models.Model) -> bool:
+    """Return whether the model is of a bounded kind. WordPiece looks up all parts of a word, up to a length that its
+    file declares."""
+    if isinstance(model, tokenizers.models.WordPiece):
+        return int(model.max_input_chars_per_word) <= _LONGEST_WORD
+    return type(model).__name__ in _MODELS
 
 
 def _are_bounded(part: Any, list_name: str, known: frozenset[str], others: Callable[[Sequence[_Step]], bool]) -> bool:

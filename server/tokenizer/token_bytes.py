@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from numaserve.server.tokenizer.types import TokenizerError
@@ -42,18 +42,26 @@ def sentencepiece_bytes(token: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else token.replace("\u2581", " ").encode()
 
 
+def wordpiece_bytes(token: str, prefix: str) -> bytes:
+    """Return the bytes of an entry of a WordPiece vocabulary: one with the prefix continues a word, and others follow a
+    space. The decoder removes spaces before some punctuation, which depends on the text."""
+    return token.removeprefix(prefix).encode() if token.startswith(prefix) else f" {token}".encode()
+
+
 def spelling_of(backend: Tokenizer) -> TokenSpelling:
     """Return the spelling that the tokenizer's decoder inverts. Raises `TokenizerError` for an unknown decoder."""
     # The decoder's pickle state is its JSON. The state of the whole tokenizer includes the vocabulary: half a second.
     state: Any = backend.decoder.__getstate__() if backend.decoder is not None else '{"type": null}'
     decoder = json.loads(state)
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    kinds = {step["type"] for step in steps}
+    kinds = {step["type"]: step for step in steps}
     if "ByteLevel" in kinds:
         return byte_level_bytes
-    if kinds & {"ByteFallback", "Metaspace"}:
+    if kinds.keys() & {"ByteFallback", "Metaspace"}:
         return sentencepiece_bytes
+    if "WordPiece" in kinds:
+        return partial(wordpiece_bytes, prefix=kinds["WordPiece"]["prefix"])
     raise TokenizerError(
-        f"the tokenizer's decoder ({', '.join(sorted(map(str, kinds)))}) is neither byte-level nor sentencepiece; "
-        "use a model with one of these two kinds of tokenizer"
+        f"the tokenizer's decoder ({', '.join(sorted(map(str, kinds)))}) is neither byte-level nor sentencepiece nor "
+        "WordPiece; use a model with one of these three kinds of tokenizer"
     )

@@ -1,14 +1,23 @@
 """Texts become the tokens, and conversations the texts, that transformers makes of the same model."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tokenizers
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tests.support.tokenizer_builders import SAMPLES, demo_gguf, write_folder, write_sentencepiece_gguf
+from tests.support.tokenizer_builders import (
+    SAMPLES,
+    demo_gguf,
+    unigram_backend,
+    wordpiece_backend,
+    write_folder,
+    write_sentencepiece_gguf,
+)
 
 # What transformers' conversion leaves out: SmolLM cuts every digit off, also those outside ASCII.
 OTHER_DIGITS = set("①②③½²٣")
@@ -58,6 +67,30 @@ def test_a_folder_tokenizes_as_in_transformers(tmp_path: Path) -> None:
         assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
     ids = tokenizer.encode(tokenizer.render_chat(HELLO), add_special_tokens=False)
     assert ids == oracle.apply_chat_template(HELLO, return_dict=False)
+
+
+@pytest.mark.parametrize(
+    ("backend", "special"),
+    [
+        (wordpiece_backend, {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "mask_token": "[MASK]"}),
+        (unigram_backend, {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>"}),
+    ],
+)
+def test_an_encoder_s_folder_tokenizes_as_in_transformers(
+    tmp_path: Path, backend: Callable[[], tokenizers.Tokenizer], special: dict[str, str]
+) -> None:
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, **special}
+    write_folder(tmp_path, tokenizer_config=config)
+    backend().save(str(tmp_path / "tokenizer.json"))
+    tokenizer, oracle = load_tokenizer(tmp_path), hf.AutoTokenizer.from_pretrained(tmp_path)
+    around = oracle.encode("")
+    assert len(around) == 2
+    for text in (*SAMPLES, "A word" + 300 * "y"):
+        ids = tokenizer.encode(text)
+        assert ids == oracle.encode(text)
+        assert [ids[0], ids[-1]] == around
+        assert tokenizer.encode(text, add_special_tokens=False) == ids[1:-1]
+    assert tokenizer._confined is None
 
 
 def test_a_usual_template_writes_what_transformers_writes() -> None:

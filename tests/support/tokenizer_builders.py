@@ -9,7 +9,7 @@ import tokenizers
 from gguf import TokenType
 from numaserve.server.tokenizer import Tokenizer
 from numaserve.server.tokenizer.chat_template import ChatTemplate
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SAMPLES = (
     "The quick brown fox doesn't jump over 13 lazy dogs.",
@@ -57,6 +57,36 @@ def sentencepiece_backend() -> tokenizers.Tokenizer:
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     backend.add_special_tokens(["<s>", "</s>"])
+    return backend
+
+
+def wordpiece_backend() -> tokenizers.Tokenizer:
+    """WordPiece as in BERT's tokenizer.json: lowercased words between `[CLS]` and `[SEP]`."""
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    backend.train_from_iterator(
+        SAMPLES[:4], trainers.WordPieceTrainer(vocab_size=150, special_tokens=special, show_progress=False)
+    )
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return backend
+
+
+def unigram_backend() -> tokenizers.Tokenizer:
+    """Sentencepiece unigrams as in XLM-R's tokenizer.json: a text between `<s>` and `</s>`."""
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=150, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator(SAMPLES[:4], trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
     return backend
 
 

@@ -56,6 +56,7 @@ BOUNDED: list[dict[str, object]] = [
     {"normalizer": normalizers.Replace(Regex(" {2,}"), "▁")},
     {"pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL])},
     {"post_processor": processors.Sequence([processors.ByteLevel(), template("<s>", "$A", "<s>")])},
+    {"model": models.WordPiece({"a": 0}, unk_token="a", max_input_chars_per_word=100), "decoder": decoders.WordPiece()},
 ]
 
 

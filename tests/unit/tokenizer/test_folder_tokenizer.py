@@ -7,7 +7,7 @@ from numaserve.server.tokenizer.types import ChatTemplateError, TokenizerError
 from numaserve.workers.interface.errors import OperatorError
 from tokenizers import decoders, processors
 
-from tests.support.tokenizer_builders import byte_level_backend, write_folder
+from tests.support.tokenizer_builders import byte_level_backend, wordpiece_backend, write_folder
 
 HELLO: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
 CONFIG = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
@@ -34,6 +34,16 @@ def test_every_configured_end_token_counts(tmp_path: Path, generation: object, e
 def test_the_special_tokens_map_fills_what_the_configuration_leaves_out(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_folder(tmp_path, special_tokens_map=CONFIG))
     assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (0, {1})
+
+
+def test_wordpiece_tokens_are_words_and_their_ends(tmp_path: Path) -> None:
+    wordpiece_backend().save(str(write_folder(tmp_path) / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    ids = tokenizer.encode("The foxy", add_special_tokens=False)
+    assert [tokenizer.token_text(each)[:2] == "##" for each in ids].count(True) > 0
+    assert b"".join(map(tokenizer.token_bytes, ids)) == b" the foxy"
+    assert tokenizer.decode(tokenizer.encode("The foxy")) == "the foxy"
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (None, frozenset())
 
 
 @pytest.mark.parametrize("wanted", [True, False, None])
@@ -152,9 +162,9 @@ def test_code_that_a_folder_offers_is_not_looked_at(tmp_path: Path) -> None:
 
 def test_a_decoder_of_another_kind_is_refused(tmp_path: Path) -> None:
     backend = byte_level_backend()
-    backend.decoder = decoders.WordPiece()
+    backend.decoder = decoders.CTC()
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(TokenizerError, match="WordPiece"):
+    with pytest.raises(TokenizerError, match=r"decoder \(CTC\) is neither byte-level nor sentencepiece nor WordPiece"):
         load_tokenizer(tmp_path)
 
 

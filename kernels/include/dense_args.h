@@ -8,10 +8,11 @@ namespace numaserve {
 // kSwigluOai is the activation of gpt-oss: gate * sigmoid(kSigmoidGain * gate) * (up + 1), where gate is at most
 // `limit` and up lies between -limit and limit.
 inline constexpr float kSigmoidGain = 1.702f;
-// kRelu2 is max(x, 0)^2 of every column; the others multiply what they gate.
-enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai, kRelu2 };
+// kRelu2 is max(x, 0)^2 of every column, kGelu is x * Phi(x) of every column, with the cumulative distribution function
+// of the normal distribution; the others multiply what they gate. The gates of kGeglu are those of kGelu.
+enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai, kRelu2, kGelu, kGeglu };
 [[gnu::always_inline]] constexpr bool is_gated(Activation activation) {
-  return activation != Activation::kNone && activation != Activation::kRelu2;
+  return activation != Activation::kNone && activation != Activation::kRelu2 && activation != Activation::kGelu;
 }
 
 // A weight [n, k] as the GEMM reads it.
@@ -61,6 +62,20 @@ struct NormArgs {
   float eps;
 };
 
+// Layer norm (Ba et al., 2016): (x - mean) / sqrt(variance + eps) * weight + bias. Exactly one output is set. `out_f32`
+// may be `x`.
+struct LayerNormArgs {
+  const float* x;  // [rows, ldx]
+  int64_t ldx;
+  const float* weight;  // [cols]
+  const float* bias;    // [cols], or null
+  float* out_f32;       // [rows, ldo], columns cols..ldo are zeroed
+  bf16* out_bf16;       // the same
+  int64_t ldo;
+  int64_t rows, cols;
+  float eps;
+};
+
 // A rank's columns of a vector that ranks divide.
 struct DividedVector {
   const float* weight;  // [cols]
@@ -83,14 +98,23 @@ struct DividedNormArgs {
   float eps;
 };
 
-// out[i] = the norm of x[rows[i]], in fp32.
+enum class Pooling : int32_t { kLast, kFirst, kMean, kMax };
+
+// The rows of a sequence.
+struct PooledRows {
+  int32_t first, count;
+};
+
+// out[i] = the last or first row, the mean or the maximum of the rows of sequence i, in fp32; of their norms if there
+// is a weight.
 struct PoolArgs {
   const float* x;  // [.., ldx]
   int64_t ldx;
-  const int32_t* rows;  // [num_rows]
-  int64_t num_rows;
-  const float* weight;  // [cols]
-  float* out;           // [num_rows, ldo], columns cols..ldo are zeroed
+  const PooledRows* sequences;  // [num_sequences]
+  int64_t num_sequences;
+  Pooling pooling;
+  const float* weight;  // [cols], or null
+  float* out;           // [num_sequences, ldo], columns cols..ldo are zeroed
   int64_t ldo;
   int64_t cols;
   float eps;
@@ -130,12 +154,13 @@ struct ReduceArgs {
 };
 
 struct EmbedArgs {
-  const int32_t* tokens;  // [rows]
-  const bf16* table;      // packed [n, k]
+  const int32_t* indices;  // [rows]: tokens, or what else a table has rows of
+  const bf16* table;       // packed [n, k]
   int64_t k_tiles;
-  int64_t first_row, num_rows;  // the part of the vocabulary in `table`; other tokens give zero
+  int64_t first_row, num_rows;  // the part of the rows that `table` has; other indices give zero
   float scale;
-  float* out;  // [rows, ld]
+  bool accumulate;  // out += instead of =
+  float* out;       // [rows, ld]
   int64_t ld;
   int64_t rows;
 };

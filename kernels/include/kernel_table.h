@@ -27,6 +27,7 @@ struct KernelTable {
   void (*rms_norm)(const NormArgs&, int thread, int threads);
   // Computes a norm and quantizes its result; `scratch` holds a row.
   void (*rms_norm_quantize)(const NormArgs&, const QuantizeArgs&, void* scratch, int thread, int threads);
+  void (*layer_norm)(const LayerNormArgs&, int thread, int threads);
   void (*divided_norm_sums)(const DividedNormArgs&, int thread, int threads);
   void (*divided_norm_scale)(const DividedNormArgs&, int thread, int threads);
   void (*pool)(const PoolArgs&, int thread, int threads);

@@ -16,9 +16,11 @@
 #include "kernels/ops/key_delta.inl"
 #include "kernels/ops/latent_attention.inl"
 #include "kernels/ops/layer_inputs.inl"
+#include "kernels/ops/layer_norm.inl"
 #include "kernels/ops/moe.inl"
 #include "kernels/ops/multiply.inl"
 #include "kernels/ops/norm.inl"
+#include "kernels/ops/pool.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
@@ -90,6 +92,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .quantize = quantize,
     .rms_norm = rms_norm,
     .rms_norm_quantize = rms_norm_quantize,
+    .layer_norm = layer_norm,
     .divided_norm_sums = divided_norm_sums,
     .divided_norm_scale = divided_norm_scale,
     .pool = pool,

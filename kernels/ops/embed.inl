@@ -27,12 +27,15 @@ inline void embed(const EmbedArgs& e, int thread, int threads) {
   const Range rows = split(e.rows, threads, thread);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     float* out = e.out + r * e.ld;
-    const int64_t row = e.tokens[r] - e.first_row;
-    if (row < 0 || row >= e.num_rows) {
+    const int64_t row = e.indices[r] - e.first_row;
+    const Range columns{0, e.k_tiles * kTileK};
+    const bool is_here = row >= 0 && row < e.num_rows;
+    if (is_here && e.accumulate)
+      unpack_row<true>(e.table, e.k_tiles, row, columns, e.scale, out);
+    else if (is_here)
+      unpack_row<false>(e.table, e.k_tiles, row, columns, e.scale, out);
+    else if (!e.accumulate)
       __builtin_memset(out, 0, static_cast<size_t>(e.ld) * sizeof(float));
-      continue;
-    }
-    unpack_row<false>(e.table, e.k_tiles, row, {0, e.k_tiles * kTileK}, e.scale, out);
   }
 }
 

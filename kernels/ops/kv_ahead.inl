@@ -16,7 +16,7 @@ inline int32_t attention_group(const AttentionArgs& a) { return a.q_heads / a.kv
 inline RowLimits row_limits(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
   const AttentionSequence& s = a.sequences[item.sequence];
   const int32_t position = s.start + (item.first_row + row) / attention_group(a);
-  return {a.window.first(position), position + 1};
+  return {a.window.first(position), a.window.end(position, s.start + s.q_len)};
 }
 
 // Returns the number of a block's pages that the item's rows see, at least in part.

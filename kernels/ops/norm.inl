@@ -57,18 +57,6 @@ inline void rms_norm(const NormArgs& n, int thread, int threads) {
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
 }
 
-inline void pool(const PoolArgs& p, int thread, int threads) {
-  const RowShare share = row_share(p.num_rows, p.ldo, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
-    const float* x = p.x + p.rows[r] * p.ldx;
-    const F32x16 scale = F32x16::set1(rms_scale(x, p.cols, p.eps));
-    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
-      const int valid = static_cast<int>(p.cols - i < 0 ? 0 : p.cols - i);
-      (F32x16::load_head(x + i, valid) * scale * F32x16::load_head(p.weight + i, valid)).store(p.out + r * p.ldo + i);
-    }
-  }
-}
-
 inline void reduce_add(const ReduceArgs& a, int thread, int threads) {
   const RowShare share = row_share(a.rows, a.ld, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {

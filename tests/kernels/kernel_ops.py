@@ -151,12 +151,38 @@ def divided_norm(
     return found
 
 
-def pool(isa: str, x: F32, rows: list[int], weight: F32, eps: float, threads: int = 1) -> F32:
-    """Normalised rows of x, in fp32, with the padding that follows them."""
-    out = np.full((len(rows), padded(x.shape[1])), np.nan, np.float32)
+def pool(
+    isa: str,
+    x: F32,
+    sequences: list[tuple[int, int]],
+    weight: F32 | None = None,
+    *,
+    pooling: str = "last",
+    eps: float = 1e-5,
+    threads: int = 1,
+) -> F32:
+    """The vectors of sequences (first row, rows) of x, in fp32, with the padding that follows them."""
+    out = np.full((len(sequences), padded(x.shape[1])), np.nan, np.float32)
     wide = np.full((x.shape[0], padded(x.shape[1])), np.nan, np.float32)
     wide[:, : x.shape[1]] = x
-    ops.pool(isa, wide, np.array(rows, np.int32), weight, eps, out, threads)
+    ops.pool(isa, wide, np.array(sequences, np.int32), pooling, weight, x.shape[1], eps, out, threads)
+    return out
+
+
+def layer_norm(
+    isa: str, x: F32, weight: F32, bias: F32 | None, eps: float, *, in_place: bool = False, threads: int = 1
+) -> F32:
+    """Layer norms of rows in fp32, with the padding that follows them; `in_place`: where the rows were."""
+    wide = pad_columns(x)
+    out = wide if in_place else np.full_like(wide, np.nan)
+    ops.layer_norm(isa, wide, weight, bias, eps, out, threads)
+    return out
+
+
+def layer_norm_rounded(isa: str, x: F32, weight: F32, bias: F32 | None, eps: float, *, threads: int = 1) -> U16:
+    """The same in bf16."""
+    out = np.full((x.shape[0], padded(x.shape[1])), GARBAGE)
+    ops.layer_norm_rounded(isa, pad_columns(x), weight, bias, eps, out, threads)
     return out
 
 
@@ -189,10 +215,19 @@ def add_reduced(
     return out[:, : residual.shape[1]]
 
 
-def embed(isa: str, tokens: list[int], table: U16, *, first_row: int, scale: float, threads: int = 1) -> F32:
-    """Rows of table [n, k], which holds the tokens from first_row on."""
-    out = np.full((len(tokens), padded(table.shape[1])), np.nan, np.float32)
-    ops.embed(isa, np.array(tokens, np.int32), packed(table), first_row, scale, out, threads)
+def embed(
+    isa: str,
+    tokens: list[int],
+    table: U16,
+    *,
+    first_row: int,
+    scale: float,
+    added_to: F32 | None = None,
+    threads: int = 1,
+) -> F32:
+    """Rows of table [n, k], which holds the tokens from first_row on; added to those that are there."""
+    out = np.full((len(tokens), padded(table.shape[1])), np.nan, np.float32) if added_to is None else added_to.copy()
+    ops.embed(isa, np.array(tokens, np.int32), packed(table), first_row, scale, added_to is not None, out, threads)
     return out
 
 
@@ -272,6 +307,7 @@ def attention(
     value_scale: float = 1.0,
     window: int = 0,
     aligned: bool = False,
+    bidirectional: bool = False,
     sinks: F32 | None = None,
     by_blocks: bool = False,
     rows_per_item: int = 32,
@@ -296,6 +332,7 @@ def attention(
         value_scale,
         window,
         aligned,
+        bidirectional,
         sinks,
         by_blocks,
         rows_per_item,

@@ -104,11 +104,13 @@ def attention(
     scale: float,
     window: int = 0,
     aligned: bool = False,
+    bidirectional: bool = False,
     softcap: float = 0.0,
     sinks: F32 | None = None,
 ) -> tuple[F64, F64]:
-    """Causal attention of q [tokens, q_heads, dim], the first at position `start`, over k and v [positions, kv_heads,
-    dim]; consecutive query heads share a KV head. `sinks` [q_heads] take part in the softmax without a value.
+    """Causal or bidirectional attention of q [tokens, q_heads, dim], the first at position `start`, over k and v
+    [positions, kv_heads, dim]; consecutive query heads share a KV head. `sinks` [q_heads] take part in the softmax
+    without a value.
 
     The probabilities are rounded to bf16 (the weights stay normalised), their powers of two come from a polynomial with
     a relative error of 3e-6, and a score that is off by d changes a probability by a factor exp(d), numerator and
@@ -125,6 +127,8 @@ def attention(
     key = np.arange(k.shape[0])[None]
     first = position // window * window if aligned else position - window + 1 if window > 0 else 0 * position
     seen = (key <= position) & (key >= first)
+    if bidirectional:
+        seen = np.abs(key - position) <= (window or k.shape[0])
     scores = np.where(seen, scores, -np.inf)
     sink = np.full((q.shape[1], 1, 1), -np.inf) if sinks is None else sinks.astype(np.float64)[:, None, None]
     peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)

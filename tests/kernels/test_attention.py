@@ -113,6 +113,18 @@ def test_a_token_sees_its_chunk_alone(
         kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, **how))
 
 
+@pytest.mark.parametrize("window", [0, 1, 64, 255, 300])
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_a_token_sees_both_sides(
+    isa: str, kv_dtype: str, rng: np.random.Generator, window: int, by_blocks: bool
+) -> None:
+    sequences, cache = make_sequences(rng, [1, 40, 257, 620], (4, 2, 64), kv_dtype)
+    starts, how = [0, 0, 0, 0], {"scale": 0.125, "window": window, "bidirectional": True}
+    results = attend(isa, sequences, cache, starts, by_blocks=by_blocks, **how)
+    for sequence, start, result in zip(sequences, starts, results, strict=True):
+        kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, **how))
+
+
 UNEQUAL = [((4, 2, 192), 128), ((6, 3, 80), 40), ((2, 1, 48), 100)]
 
 

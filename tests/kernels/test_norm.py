@@ -39,29 +39,6 @@ def test_a_normalised_row_has_the_same_bits_alone_and_in_any_batch(isa: str, rng
         np.testing.assert_array_equal(alone[0], batch[i])
 
 
-@pytest.mark.parametrize(("rows", "cols"), SIZES)
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_rows_that_are_pooled_are_normalised_in_fp32(
-    isa: str, rng: np.random.Generator, rows: int, cols: int, threads: int
-) -> None:
-    x = (rng.standard_normal((rows, cols)) * 30).astype(np.float32)
-    weight = rng.standard_normal(cols).astype(np.float32)
-    wanted = [rows - 1, *range(0, rows, 3)]
-    result = kernel_ops.pool(isa, x, wanted, weight, 1e-5, threads)
-    value, bound = reference.rms_norm(x[wanted], weight, 1e-5)
-    kernel_ops.assert_within(result[:, :cols], value, bound)
-    assert (result[:, cols:] == 0).all()
-
-
-def test_a_pooled_row_has_the_same_bits_alone_and_among_others(isa: str, rng: np.random.Generator) -> None:
-    x = rng.standard_normal((9, 576)).astype(np.float32)
-    weight = rng.standard_normal(576).astype(np.float32)
-    together = kernel_ops.pool(isa, x, list(range(9)), weight, 1e-5, threads=4)
-    for row in range(9):
-        alone = kernel_ops.pool(isa, x, [row], weight, 1e-5, threads=3)
-        np.testing.assert_array_equal(alone[0], together[row])
-
-
 @pytest.mark.parametrize("group", [0, 32, 64, 128])
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -42,6 +42,7 @@ from tests.support.recorded_programs import (
     Shapes,
     all_programs,
     dense,
+    encoder,
     latent,
     mixture,
     pooled,
@@ -356,6 +357,29 @@ def test_the_last_tokens_of_some_sequences_are_pooled(part: Part, team: Team) ->
     for index, values in exact.items():
         assert native[index].shape == (HIDDEN,)
         assert np.linalg.norm(native[index] - values) < 0.02 * np.linalg.norm(values)
+
+
+def test_whole_sequences_of_an_encoder_are_pooled(part: Part, team: Team) -> None:
+    rng = np.random.default_rng(2)
+    first, second, third = (rng.integers(0, VOCAB, count).tolist() for count in (40, 1, 19))
+    rows: list[Row] = [(0, 0, first, END_POOL, ()), (1, 0, second, END_POOL, ()), (2, 0, third, END_POOL, ())]
+    programs = pooling(encoder(part), team)
+    native, exact = (embeddings(program, rows) for program in programs)
+    assert [*native] == [*exact] == [0, 1, 2]
+    for index, values in exact.items():
+        assert np.linalg.norm(native[index] - values) < 0.02 * np.linalg.norm(values)
+    told = [[row[-2:] for row in program.profile() if row[-1]] for program in programs]  # bytes and operations
+    assert told[0] == told[1]
+    alone = embeddings(programs[0], [(1, 0, first, END_POOL, ())])
+    np.testing.assert_array_equal(alone[0], native[0])
+
+
+def test_a_part_of_a_sequence_is_refused_by_an_encoder(part: Part, team: Team) -> None:
+    for program in pooling(encoder(part), team):
+        for row in ((0, 0, [1, 2], 0, ()), (0, 2, [3], END_POOL, ())):
+            with pytest.raises(ValueError, match="not a whole sequence to be pooled, which bidirectional"):
+                run(program, [row])
+        assert [*embeddings(program, [(0, 0, [1, 2], END_POOL, ())])] == [0]
 
 
 def test_a_pooled_row_is_the_same_alone_and_after_a_part_of_the_prompt(part: Part, team: Team) -> None:

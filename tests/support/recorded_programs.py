@@ -4,6 +4,7 @@ with what else a test makes."""
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.program.caches import CacheIndex, CacheKind, DeltaHeads, Heads, StateKind
@@ -178,7 +179,26 @@ def pooled(part: Part = ALONE) -> ProgramBuilder:
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
     b.add_all_reduce(residual, b.gated_mlp(x, w.matrix(128, HIDDEN), w.matrix(HIDDEN, 64), "silu"))
-    b.pool(residual, w.vector(), EPS)
+    b.pool(residual, "last", w.vector(), EPS)
+    return b
+
+
+def encoder(part: Part = ALONE) -> ProgramBuilder:
+    """Embeddings of positions and types, bidirectional attention, an MLP without a gate, and the mean of all rows."""
+    kind = CacheKind(Heads(2, 2, 32), Window(40, bidirectional=True))
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (kind,)))
+    positions = w.matrix(LIMITS.pages_per_slot * PAGE_SIZE // part.world, HIDDEN)
+    tables = [("position", positions, positions.n * part.rank), ("type", w.matrix(2, HIDDEN), 2 * part.rank)]
+    residual = b.embed(**part.embedding(), more=tables)
+    b.normalize(residual, w.vector(), w.vector(), EPS)
+    qkv = b.linear(b.rounded(residual), w.matrix(192, HIDDEN), w.vector(192))
+    q = b.qkv_rope(qkv, cache=CacheIndex(0, 0), rope=w.rope())
+    attended = b.linear_partial(b.attention(q, cache=CacheIndex(0, 0), scale=0.2), w.matrix(HIDDEN, 64))
+    b.add_all_reduce(residual, attended, bias=w.vector())
+    x = b.layer_norm(residual, w.vector(), None, EPS)
+    made = b.plain_mlp(x, w.matrix(40, HIDDEN), w.matrix(HIDDEN, 40), "gelu", w.vector(40))
+    b.add_all_reduce(residual, made, bias=w.vector())
+    b.pool(residual, "mean")
     return b
 
 
@@ -399,8 +419,9 @@ def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
 
 
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
-    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
+    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and two pool."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
+    found[f"pooled encoder, {part.world}"] = encoder(part)
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture, gated, sliding, spaces, shared, keyed):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)

@@ -26,17 +26,27 @@ LAYOUT = PageLayout()
 class Window(NamedTuple):
     """The positions that a token attends to: the last `tokens`, its own included, or 0 for all.
 
-    With `aligned` these are the positions from the last multiple of `tokens` on.
+    With `aligned` these are the positions from the last multiple of `tokens` on. With `bidirectional` they are
+    `tokens` positions on either side, or all of a sequence, which is then whole in a step.
     """
 
     tokens: int = 0
     aligned: bool = False
+    bidirectional: bool = False
 
     def first(self, position: int) -> int:
         """Return the first position that the token at `position` attends to."""
         if self.tokens == 0:
             return 0
-        return position // self.tokens * self.tokens if self.aligned else max(position - self.tokens + 1, 0)
+        if self.aligned:
+            return position // self.tokens * self.tokens
+        return max(position - self.tokens + (not self.bidirectional), 0)
+
+    def end(self, position: int, count: int) -> int:
+        """Return the end of what the token at `position` of a sequence of `count` tokens attends to."""
+        if not self.bidirectional:
+            return position + 1
+        return min(position + self.tokens + 1, count) if self.tokens else count
 
     def first_page(self, position: int, layout: PageLayout = LAYOUT) -> int:
         """Return the first page that tokens from `position` on read: the first one of its block.
@@ -65,7 +75,7 @@ ALL = Window()
 
 def distinct(windows: Iterable[Window]) -> list[Window]:
     """Return the windows that have a page table, each once and in the order of their first layers."""
-    return list(dict.fromkeys(window for window in windows if window.tokens))
+    return list(dict.fromkeys(window for window in windows if window.tokens and not window.bidirectional))
 
 
 class WindowTable(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from numaserve.workers.layers.caches import NumberedCaches
 from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.layers.layer import FeedForward, Layer, Mixer
-from numaserve.workers.layers.norm import NoNorm, Norm
+from numaserve.workers.layers.norm import AnyNorm, Norm
 from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Block(Layer):
     """A layer of attention, then maybe one of an MLP, each with a norm before it and maybe one after it."""
 
-    input_norm: Norm | NoNorm
+    input_norm: AnyNorm
     attention: Mixer
-    mlp_norm: Norm | NoNorm | None
+    mlp_norm: AnyNorm | None
     mlp: FeedForward | None
     post_attention_norm: Norm | None = None
     post_mlp_norm: Norm | None = None
@@ -55,7 +55,8 @@ class Block(Layer):
             return
         x = self.mlp_norm.forward(b, part, residual)
         partial, after = self.mlp.forward(b, part, x), self.post_mlp_norm
-        b.add_all_reduce(residual, partial, eps=_eps(after), post_norm=_weight(after, part), scale=scale)
+        bias = self.mlp.bias(part)
+        b.add_all_reduce(residual, partial, eps=_eps(after), post_norm=_weight(after, part), bias=bias, scale=scale)
 
 
 def rank_shape(part: RankPart, embedding: Embedding, layers: NumberedCaches, *, extra_tokens: int = 0) -> RankShape:

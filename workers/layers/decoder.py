@@ -11,8 +11,9 @@ from numaserve.workers.layers.caches import Cache, NumberedCaches, numbered
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.layer_inputs import LayerInputs
-from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.norm import AnyNorm
 from numaserve.workers.layers.predictor import Predictor
+from numaserve.workers.program.ops.rows import Pooling
 from numaserve.workers.program.setup import RankShape
 
 if TYPE_CHECKING:
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decoder(Layer):
-    """A whole model, from token ids to logits, or without a head to the final norms of sequences that are pooled."""
+    """A whole model, from token ids to logits, or without a head to the vectors of sequences that are pooled."""
 
     embedding: Embedding
     blocks: tuple[Block, ...]
-    norm: Norm
+    norm: AnyNorm
     head: Head | None
     predictor: Predictor | None = None  # makes draft tokens for the decoder, with a program of its own
     inputs: LayerInputs | None = None  # that the layers have besides the residual stream
+    pooling: Pooling = "last"  # of sequences, without a head
     shows_rows: bool = False  # whether the hidden states of rows of logits are read from outside
 
     @property
@@ -56,7 +58,7 @@ class Decoder(Layer):
                 residual, inputs = b.narrow(residual, inputs)
             block.complete(b, part, residual, inputs)
         if self.head is None:
-            b.pool(residual, self.norm.weight(part), self.norm.eps)
+            self.norm.pool(b, part, residual, self.pooling)
         else:
             x = self.norm.forward(b, part, residual)
             self.head.forward(b, part, x)

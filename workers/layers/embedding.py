@@ -27,6 +27,7 @@ class Embedding(Layer):
     vocabulary: int
     hidden: int
     scale: float = 1.0
+    module: str = EMBEDDING
 
     @cached_property
     def axis(self) -> Axis:
@@ -36,7 +37,7 @@ class Embedding(Layer):
     @cached_property
     def table(self) -> MatrixParameter:
         """The embeddings, bf16 always."""
-        return self.rows_of(EMBEDDING, "token_embd", "bf16")
+        return self.rows_of(self.module, "token_embd", "bf16")
 
     def rows_of(self, module: str, gguf: str, rule: Rule, tied_to: MatrixParameter | None = None) -> MatrixParameter:
         """A matrix with a row for each token."""
@@ -69,7 +70,7 @@ class Head(Layer):
     def parameter(self) -> MatrixParameter:
         """The matrix, with a row for each token of the vocabulary."""
         if self.tied:
-            return self.embedding.rows_of(EMBEDDING, "token_embd", "head", self.embedding.table)
+            return self.embedding.rows_of(self.embedding.module, "token_embd", "head", self.embedding.table)
         return self.embedding.rows_of(HEAD, "output", "head")
 
     def own_parameters(self) -> Iterator[Parameter | None]:

@@ -127,7 +127,7 @@ class Mixer(Layer, ABC):
 
     @property
     def bidirectional(self) -> bool:
-        """Whether a token sees later tokens of its sequence."""
+        """Whether a token sees later ones, so that a sequence must be whole in a step."""
         return False
 
     @abstractmethod
@@ -149,3 +149,7 @@ class FeedForward(Layer, ABC):
     @abstractmethod
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:
         """The rank's part of a sum over the ranks, fp32 [tokens, hidden]; `x` is bf16 [tokens, hidden]."""
+
+    def bias(self, part: RankPart) -> Vector | None:
+        """A bias, [hidden], that is added to that sum; None: there is none."""
+        return None

@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.layer import FeedForward
-from numaserve.workers.layers.parameters import MatrixParameter, Order, Parameter, Part, Source, Split, stacked, whole
+from numaserve.workers.layers.parameters import (
+    MatrixParameter,
+    Order,
+    Parameter,
+    Part,
+    Source,
+    Split,
+    VectorParameter,
+    stacked,
+    vector,
+    whole,
+)
 from numaserve.workers.program.ops.products import Activation
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
+    from numaserve.workers.program.handles import Vector
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
@@ -86,11 +98,13 @@ class Mlp(FeedForward):
 
 @dataclass(frozen=True)
 class PlainMlp(FeedForward):
-    """max(up(x), 0)² through down: an MLP without a gate. `at` is what its modules' names begin with."""
+    """activation(up(x)) through down: an MLP without a gate. `at` is what its modules' names begin with."""
 
     at: str
     hidden: int
     intermediate: int
+    activation: Activation = "relu2"
+    biased: bool = False  # up and down have biases
     names: MlpNames = MlpNames()
     gguf: MlpNames = _GGUF_NAMES
     axis_name: str = "intermediate"
@@ -103,17 +117,26 @@ class PlainMlp(FeedForward):
     @cached_property
     def up(self) -> MatrixParameter:
         """The rank's rows of up."""
-        return MatrixParameter((up_part(self.at, self.names, self.gguf, self.columns, self.hidden),))
+        return MatrixParameter((self._up,))
 
     @cached_property
     def down(self) -> MatrixParameter:
         """The output projection, [hidden, the rank's columns]."""
-        source = Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
-        return MatrixParameter((whole(source),), Split(self.columns))
+        return MatrixParameter((whole(self._down),), Split(self.columns))
+
+    @cached_property
+    def up_bias(self) -> VectorParameter | None:
+        """The bias of `up`, with the rank's columns."""
+        return VectorParameter((replace(self._up, source=self._up.source.bias),)) if self.biased else None
+
+    @cached_property
+    def down_bias(self) -> VectorParameter | None:
+        """The bias of `down`, whole on every rank and added to the sum over the ranks."""
+        return vector(self._down.bias if self.biased else None)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
-        yield from (self.up, self.down)
+        yield from (self.up, self.up_bias, self.down, self.down_bias)
 
     def scratch_columns(self, part: RankPart) -> int:
         """Columns of up."""
@@ -121,7 +144,20 @@ class PlainMlp(FeedForward):
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:
         """See `FeedForward`."""
-        return b.plain_mlp(x, part.matrix(self.up), part.matrix(self.down), "relu2")
+        up, down = part.matrix(self.up), part.matrix(self.down)
+        return b.plain_mlp(x, up, down, self.activation, part.vector(self.up_bias))
+
+    def bias(self, part: RankPart) -> Vector | None:
+        """See `FeedForward`."""
+        return part.vector(self.down_bias)
+
+    @cached_property
+    def _up(self) -> Part:
+        return up_part(self.at, self.names, self.gguf, self.columns, self.hidden)
+
+    @cached_property
+    def _down(self) -> Source:
+        return Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
 
 
 def up_part(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -> Part:

@@ -34,13 +34,16 @@ def aliased(declared: str, aliases: Aliases) -> str | None:
     return next(found, None)
 
 
-def find_names(names: Collection[str], prefixes: tuple[str, ...], aliases: Aliases = ()) -> TensorNames:
-    """Return the naming of a checkpoint with tensors of these `names`. Raises `OperatorError` without embeddings."""
-    saved = aliased(EMBEDDING, aliases)
+def find_names(
+    names: Collection[str], prefixes: tuple[str, ...], aliases: Aliases = (), embedding: str = EMBEDDING
+) -> TensorNames:
+    """Return the naming of a checkpoint with tensors of these `names`. Raises `OperatorError` without those of the
+    module `embedding`."""
+    saved = aliased(embedding, aliases)
     for prefix in prefixes:
-        if f"{saved or prefix + EMBEDDING}.weight" in names:
+        if f"{saved or prefix + embedding}.weight" in names:
             # Multimodal checkpoints nest it next to the language model.
             nested = f"{prefix.removesuffix('model.')}{HEAD}"
             has_nested = any(name.startswith(f"{nested}.") for name in names)
             return TensorNames(prefix, nested if has_nested else HEAD, aliases)
-    raise OperatorError(f"the checkpoint has no tensor {prefixes[0]}{EMBEDDING}.weight; fetch the checkpoint again")
+    raise OperatorError(f"the checkpoint has no tensor {prefixes[0]}{embedding}.weight; fetch the checkpoint again")

@@ -1,4 +1,4 @@
-"""RMS norm."""
+"""RMS norm and layer norm."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.layer import Layer
-from numaserve.workers.layers.parameters import Order, Parameter, Part, Source, VectorParameter, whole
+from numaserve.workers.layers.parameters import Order, Parameter, Part, Source, VectorParameter, vector, whole
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Residual, Tensor
     from numaserve.workers.program.handles import Vector
+    from numaserve.workers.program.ops.rows import Pooling
     from numaserve.workers.program.recording.builder import ProgramBuilder
 
 
@@ -52,6 +53,10 @@ class Norm(Layer):
         """The norm of `x` in bf16, of its shape."""
         return b.rms_norm(x, self.weight(part), self.eps)
 
+    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> None:
+        """Pool the norms of sequences."""
+        b.pool(x, pooling, self.weight(part), self.eps)
+
 
 @dataclass(frozen=True)
 class NoNorm(Layer):
@@ -60,6 +65,54 @@ class NoNorm(Layer):
     def forward(self, b: ProgramBuilder, part: RankPart, x: Residual | Tensor) -> Operand:
         """`x` in bf16, of its shape."""
         return b.rounded(x)
+
+    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> None:
+        """Pool the rows of sequences."""
+        b.pool(x, pooling)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Layer):
+    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., 2016), over `size` columns."""
+
+    module: str
+    size: int
+    eps: float
+    gguf: str = ""
+    biased: bool = True
+
+    @cached_property
+    def weight(self) -> VectorParameter:
+        """The declaration of the weight, [size]."""
+        return VectorParameter((whole(self._source("weight")),))
+
+    @cached_property
+    def bias(self) -> VectorParameter | None:
+        """The declaration of the bias, [size]."""
+        return vector(self._source("bias") if self.biased else None)
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield from (self.weight, self.bias)
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Residual | Tensor) -> Operand:
+        """The norm of `x` in bf16, of its shape."""
+        return b.layer_norm(x, part.whole(self.weight), part.vector(self.bias), self.eps)
+
+    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> None:
+        """Pool the norms of sequences, which take the place of the stream."""
+        self.apply(b, part, x)
+        b.pool(x, pooling)
+
+    def apply(self, b: ProgramBuilder, part: RankPart, residual: Residual) -> None:
+        """Put the norm of the stream in its place."""
+        b.normalize(residual, part.whole(self.weight), part.vector(self.bias), self.eps)
+
+    def _source(self, name: str) -> Source:
+        return Source(f"{self.module}.{name}", (self.size,), self.gguf and f"{self.gguf}.{name}")
+
+
+AnyNorm = Norm | NoNorm | LayerNorm  # of the residual stream, before a sub-layer or the head
 
 
 @dataclass(frozen=True)

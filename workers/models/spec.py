@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.caches import Latent
 from numaserve.workers.layers.decoder import Decoder
-from numaserve.workers.layers.names import Aliases
+from numaserve.workers.layers.names import Aliases, TensorNames, find_names
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
+from numaserve.workers.program.ops.rows import Pooling
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,19 @@ class ModelConfig:
         return any(isinstance(cache, Latent) for cache in self.decoder.keeps)
 
     @property
+    def bidirectional(self) -> bool:
+        """Whether tokens see later ones: a prompt is then whole in a step, and nothing of it is reused."""
+        return any(block.attention.bidirectional for block in self.decoder.blocks)
+
+    @property
     def has_states(self) -> bool:
         """True if layers keep states: the pages of a prefix are then not enough to continue from it."""
         return not all(cache.is_paged for cache in self.decoder.keeps)
 
-    @property
-    def bidirectional(self) -> bool:
-        """Whether tokens see later ones: a prompt is then computed in one step, and no prefix of it is reused."""
-        return any(block.attention.bidirectional for block in self.decoder.blocks)
+    def names_in(self, found: Collection[str]) -> TensorNames:
+        """Return the naming of a checkpoint with tensors of the names `found`. Raises `OperatorError` without
+        embeddings."""
+        return find_names(found, self.prefixes, self.aliases, self.decoder.embedding.module)
 
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
         """Return the division of the model among ranks with these shares, their cores."""
@@ -94,11 +100,13 @@ class ModelConfig:
         """Return the same model without the layer that predicts."""
         return replace(self, decoder=replace(self.decoder, predictor=None))
 
-    def pooled(self) -> ModelConfig:
-        """Return the same model without its head. Checkpoints of such models may name tensors without any prefix."""
+    def pooled(self, pooling: Pooling | None = None) -> ModelConfig:
+        """Return the same model without its head, with that `pooling` or its own. Checkpoints of such models may name
+        tensors without any prefix."""
+        decoder = self.decoder
         return replace(
             self,
-            decoder=replace(self.decoder, head=None),
+            decoder=replace(decoder, head=None, pooling=pooling or decoder.pooling),
             prefixes=(*self.prefixes, ""),
             ignored_prefixes=(*self.ignored_prefixes, "output."),
         )

@@ -174,9 +174,10 @@ def attended(step: StepWork, window: Window) -> tuple[int, int]:
     """Positions whose keys and values are read, and pairs of a query and a key, for one head."""
     positions = pairs = 0
     for start, rows in step.sequences:
-        if window.aligned:
-            positions += start + rows - window.first(start)
-            pairs += sum(position - window.first(position) + 1 for position in range(start, start + rows))
+        end = start + rows
+        if window.aligned or window.bidirectional:
+            positions += end - window.first(start)
+            pairs += sum(window.end(position, end) - window.first(position) for position in range(start, end))
             continue
         seen = window.tokens or start + rows
         growing = min(max(seen - start, 0), rows)  # tokens that see everything before them

@@ -48,7 +48,7 @@ def _direct(maker: Operation, total: Reduce) -> Operation | None:
     if total.post_norm is not None:
         return None
     match maker:
-        case Embed() if total.assign and total.bias is None:
+        case Embed(accumulate=False) if total.assign and total.bias is None:
             return replace(maker, out=total.residual)
         case Linear(bias=None, activation="none"):
             return replace(maker, out=total.residual, bias=total.bias, accumulate=not total.assign)

@@ -33,6 +33,7 @@ from numaserve.workers.program.ops.rows import (
     Given,
     GroupNorm,
     Keep,
+    LayerNorm,
     Multiply,
     Pool,
     Quantize,
@@ -199,6 +200,14 @@ def _sigmoid_gate(nodes: _Nodes, op: SigmoidGate) -> dict[str, Any]:
     return {"cols": op.x.cols}
 
 
+def _layer_norm(nodes: _Nodes, op: LayerNorm) -> dict[str, Any]:
+    return {"rounded": op.out.itemsize == BF16}
+
+
+def _pool(nodes: _Nodes, op: Pool) -> dict[str, Any]:
+    return {"cols": op.cols}
+
+
 def _multiply(nodes: _Nodes, op: Multiply) -> dict[str, Any]:
     return {"cols": op.out.cols, "rounded": op.out.itemsize == BF16}
 
@@ -210,6 +219,7 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     Quantize: ("quantize", _quantize),
     QuantizeHeads: ("quantize_heads", _quantize_heads),
     GroupNorm: ("group_norm", _none),
+    LayerNorm: ("layer_norm", _layer_norm),
     Multiply: ("multiply", _multiply),
     Linear: ("linear", _joining),
     HeadLinear: ("head_linear", _head_linear),
@@ -236,6 +246,6 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     Gather: ("gather", _none),
     DividedNorm: ("divided_norm", _none),
     Sample: ("sample", _none),
-    Pool: ("pool", _none),
+    Pool: ("pool", _pool),
 }
 _NOT_NATIVE = frozenset({"routing", "held", "before", "by"})  # fields that no node takes

@@ -2,7 +2,6 @@
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
-from numaserve.workers.layers.names import find_names
 from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
@@ -22,7 +21,7 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
     source, stacks = SafetensorsSource(files.safetensors), stacks_of(config.decoder)
     if not stacks:
         return source
-    return StackedSource(source, stacks, find_names(source.names(), config.prefixes, config.aliases))
+    return StackedSource(source, stacks, config.names_in(source.names()))
 
 
 def check_checkpoint(files: ModelFiles, config: ModelConfig) -> None:

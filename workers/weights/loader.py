@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, Team, Vector
-from numaserve.workers.layers.names import TensorNames, find_names
+from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.parameters import MatrixParameter, Part, Split, VectorParameter
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
@@ -34,7 +34,7 @@ def load_weights(
     Raises `OperatorError` when the checkpoint does not fit the configuration.
     """
     check_tensors(source, config)
-    names = find_names(source.names(), config.prefixes, config.aliases)
+    names = config.names_in(source.names())
     packer = None if stored else Packer(source, team)
     return _Loader(source, config, part, names, packer, report).load(positions)
 

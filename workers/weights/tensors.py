@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.formats import units_of
-from numaserve.workers.layers.names import TensorNames, find_names
+from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.stored import GGUF_BLOCKS
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.quantized.layouts import parts_of
@@ -26,7 +26,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
     tensor left out silently would give wrong answers.
     """
     found = source.names()
-    names = find_names(found, config.prefixes, config.aliases)
+    names = config.names_in(found)
     plain, parts = expected_tensors(config, names)
     missing = [name for name in plain if name not in found]
     missing += [name for name, part in parts.items() if part.required and name not in found]

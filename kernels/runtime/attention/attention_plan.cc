@@ -19,6 +19,12 @@ int64_t visible_pairs(Window window, int64_t start, int64_t end) {
     const int64_t count = stop - begin, seen = begin - from;
     return count * seen + count * (count + 1) / 2;
   };
+  if (window.bidirectional) {
+    int64_t pairs = 0;
+    for (auto at = static_cast<int32_t>(start); at < end; ++at)
+      pairs += window.end(at, static_cast<int32_t>(end)) - window.first(at);
+    return pairs;
+  }
   if (window.tokens == 0) return triangle(0, start, end);
   if (!window.aligned) {
     const int64_t growing = std::clamp<int64_t>(window.tokens - start, 0, end - start);
@@ -33,6 +39,11 @@ int64_t visible_pairs(Window window, int64_t start, int64_t end) {
   return pairs;
 }
 
+// Returns the block after the last one that the token at `position` sees.
+int32_t end_block(Window window, const AttentionSequence& s, int32_t position) {
+  return static_cast<int32_t>(ceil_div(window.end(position, s.start + s.q_len), kAttentionBlock));
+}
+
 int32_t all_blocks(const AttentionSequence& s) {
   return static_cast<int32_t>(ceil_div(s.start + s.q_len, kAttentionBlock));
 }
@@ -41,9 +52,10 @@ int32_t all_blocks(const AttentionSequence& s) {
 
 Range AttentionWork::first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const {
   const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
+  const int64_t pages = ceil_div(window.end(last, s.start + s.q_len), kPageTokens);
   const int32_t block = item.block >= 0 ? item.block : first_block(window, s.start + item.first_row / group);
   const int64_t begin = block * kBlockPages;
-  return {begin, std::min<int64_t>(begin + kBlockPages, last / kPageTokens + 1)};
+  return {begin, std::min<int64_t>(begin + kBlockPages, pages)};
 }
 
 int64_t AttentionPlanner::partial_rows(int64_t pages_per_slot) {
@@ -152,7 +164,7 @@ void AttentionPlanner::plan(Sequences sequences, AttentionWork& work) const {
       for (int32_t row = 0; row < rows; row += cut.rows) {
         const int32_t num_rows = std::min(rows - row, cut.rows);
         const Range blocks{first_block(work.window, s.start + row / group),
-                           (s.start + (row + num_rows - 1) / group) / kAttentionBlock + 1};
+                           end_block(work.window, s, s.start + (row + num_rows - 1) / group)};
         for (int32_t head = 0; head < heads_.kv_heads; ++head)
           add_rows({.sequence = static_cast<int32_t>(i),
                     .kv_head = head,

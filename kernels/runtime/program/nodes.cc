@@ -45,12 +45,16 @@ void leave(Run& run, const Place& place, int thread) {
 }
 
 void EmbedNode::run(Run& run, int thread) const {
-  run.table.embed({.tokens = run.step.tokens.data(),
+  const std::vector<int32_t>& indices = index == EmbedIndex::kToken      ? run.step.tokens
+                                        : index == EmbedIndex::kPosition ? run.step.positions
+                                                                         : run.step.types;
+  run.table.embed({.indices = indices.data(),
                    .table = reinterpret_cast<const bf16*>(table.data()),
                    .k_tiles = table.depth() / kTileK,
                    .first_row = first_row,
                    .num_rows = table.n(),
                    .scale = scale,
+                   .accumulate = accumulate,
                    .out = run.at<float>(out),
                    .ld = out.ld,
                    .rows = rows(run)},
@@ -143,6 +147,20 @@ Cost LinearNode::cost(const Step& step) const {
   return {.bytes = bytes * (few ? done.logit_steps : done.steps),
           .flops = 2 * weight.n() * weight.k() * (few ? done.logit_rows : done.tokens),
           .format = widened ? WeightFormat::kBf16 : weight.format()};
+}
+
+void LayerNormNode::run(Run& run, int thread) const {
+  run.table.layer_norm({.x = run.at<float>(x),
+                        .ldx = x.ld,
+                        .weight = weight,
+                        .bias = bias,
+                        .out_f32 = rounded ? nullptr : run.at<float>(out),
+                        .out_bf16 = rounded ? run.at<bf16>(out) : nullptr,
+                        .ldo = out.ld,
+                        .rows = rows(run),
+                        .cols = cols,
+                        .eps = eps},
+                       thread, run.team.size());
 }
 
 void QuantizeNode::run(Run& run, int thread) const {
@@ -266,12 +284,13 @@ void GatherNode::run(Run& run, int thread) const {
 void PoolNode::run(Run& run, int thread) const {
   run.table.pool({.x = run.at<float>(x),
                   .ldx = x.ld,
-                  .rows = run.step.pooled_rows.data(),
-                  .num_rows = static_cast<int64_t>(run.step.pooled_rows.size()),
-                  .weight = weight.data(),
+                  .sequences = run.step.pooled_rows.data(),
+                  .num_sequences = static_cast<int64_t>(run.step.pooled_rows.size()),
+                  .pooling = pooling,
+                  .weight = weight,
                   .out = run.at<float>(out),
                   .ldo = out.ld,
-                  .cols = static_cast<int64_t>(weight.size()),
+                  .cols = cols,
                   .eps = eps},
                  thread, run.team.size());
 }

@@ -123,6 +123,9 @@ class Node {
   int64_t bytes = 0;    // of weights read by a run, for the profile
 };
 
+// What a table of embeddings has a row for: tokens, their positions, or the texts that they are from.
+enum class EmbedIndex : int32_t { kToken, kPosition, kType };
+
 struct EmbedNode : Node {
   EmbedNode(const PackedMatrix& table_in, int64_t first_row_in, float scale_in, Place out_in)
       : Node("embed"), table(table_in), first_row(first_row_in), scale(scale_in), out(out_in) {}
@@ -131,6 +134,8 @@ struct EmbedNode : Node {
   int64_t first_row;
   float scale;
   Place out;
+  EmbedIndex index = EmbedIndex::kToken;
+  bool accumulate = false;
 };
 
 // Rows of bf16, quantized for matrix products with weights in int8 or in groups.
@@ -161,6 +166,19 @@ struct NormNode : Node {
 
  private:
   void norm(Run& run, int64_t first_row, int part, int parts, int thread) const;
+};
+
+// The layer norm of rows, as bf16 or, maybe in their place, as fp32.
+struct LayerNormNode : Node {
+  LayerNormNode(Place x_in, const float* weight_in, const float* bias_in, int64_t cols_in, Place out_in, float eps_in)
+      : Node("layer_norm"), x(x_in), weight(weight_in), bias(bias_in), cols(cols_in), out(out_in), eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  Place x;
+  const float *weight, *bias;
+  int64_t cols;
+  Place out;
+  float eps;
+  bool rounded = false;
 };
 
 // `logits`: as in LinearNode.
@@ -244,13 +262,15 @@ struct GatherNode : Node {
   Place x, out;
 };
 
-// The final norm, in fp32, of the last token of each sequence that is pooled.
+// The vector, in fp32, of each sequence that is pooled.
 struct PoolNode : Node {
-  PoolNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
-      : Node("pool"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
+  PoolNode(Place x_in, Pooling pooling_in, const float* weight_in, int64_t cols_in, Place out_in, float eps_in)
+      : Node("pool"), x(x_in), pooling(pooling_in), weight(weight_in), cols(cols_in), out(out_in), eps(eps_in) {}
   void run(Run& run, int thread) const override;
   Place x;
-  const Vector& weight;
+  Pooling pooling;
+  const float* weight;  // of the final norm, or null
+  int64_t cols;
   Place out;
   float eps;
 };

@@ -16,6 +16,8 @@ Activation activation_of(std::string_view name) {
          : name == "gelu_tanh"  ? Activation::kGeluTanh
          : name == "swiglu_oai" ? Activation::kSwigluOai
          : name == "relu2"      ? Activation::kRelu2
+         : name == "gelu"       ? Activation::kGelu
+         : name == "geglu"      ? Activation::kGeglu
          : name == "none"       ? Activation::kNone
                                 : throw std::invalid_argument("unknown activation " + std::string(name));
 }
@@ -32,6 +34,21 @@ KvSource kv_source_of(std::string_view name) {
          : name == "keys"    ? KvSource::kKeys
          : name == "cached"  ? KvSource::kCached
                              : throw std::invalid_argument("unknown source of keys and values " + std::string(name));
+}
+
+EmbedIndex embed_index_of(std::string_view name) {
+  return name == "token"      ? EmbedIndex::kToken
+         : name == "position" ? EmbedIndex::kPosition
+         : name == "type"     ? EmbedIndex::kType
+                              : throw std::invalid_argument("unknown index of embeddings " + std::string(name));
+}
+
+Pooling pooling_of(std::string_view name) {
+  return name == "last"   ? Pooling::kLast
+         : name == "cls"  ? Pooling::kFirst
+         : name == "mean" ? Pooling::kMean
+         : name == "max"  ? Pooling::kMax
+                          : throw std::invalid_argument("unknown pooling " + std::string(name));
 }
 
 namespace operation {
@@ -89,7 +106,11 @@ void add(Program& p, const Embed& f) {
   require(f.table->format() == WeightFormat::kBf16, f.kKind, "the embedding table must be bf16");
   require(f.out.ld == f.table->depth(), f.kKind,
           "the output and the embedding table must have the same number of columns");
-  p.add(std::make_unique<EmbedNode>(*f.table, f.first_row, f.scale, f.out));
+  auto node = std::make_unique<EmbedNode>(*f.table, f.first_row, f.scale, f.out);
+  node->index = f.index;
+  node->accumulate = f.accumulate;
+  if (f.index != EmbedIndex::kToken) p.step().list_positions();
+  p.add(std::move(node));
 }
 
 void add(Program& p, const RmsNorm& f) {
@@ -102,6 +123,16 @@ void add(Program& p, const RmsNorm& f) {
           "norms that write to one output must fill whole cache lines and must not be quantized");
   node->quantized = f.quantized;
   node->beside = f.beside;
+  p.add(std::move(node));
+}
+
+void add(Program& p, const LayerNorm& f) {
+  const int64_t cols = f.weight->size;
+  require_size(f.bias, cols, f.kKind);
+  require(cols > 0 && f.x.ld >= cols && f.out.ld >= round_up(cols, kPad), f.kKind,
+          "the input or the output has too few columns for the weight");
+  auto node = std::make_unique<LayerNormNode>(f.x, f.weight->padded.data(), data_or_null(f.bias), cols, f.out, f.eps);
+  node->rounded = f.rounded;
   p.add(std::move(node));
 }
 
@@ -229,11 +260,12 @@ void add(Program& p, const Gather& f) {
 }
 
 void add(Program& p, const Pool& f) {
-  require(f.x.ld >= f.weight->size && f.out.ld >= round_up(f.weight->size, kPad), f.kKind,
-          "the input or the output has too few columns for the weight");
+  require_size(f.weight, f.cols, f.kKind);
+  require(f.x.ld >= f.cols && f.out.ld >= round_up(f.cols, kPad), f.kKind,
+          "the input or the output has too few columns");
   require(f.out.collective < 0, f.kKind, "the output must not be a message to other ranks");
-  p.add(std::make_unique<PoolNode>(f.x, f.weight->values, f.out, f.eps));
-  p.pool_to(f.out, f.weight->size);
+  p.add(std::make_unique<PoolNode>(f.x, f.pooling, data_or_null(f.weight), f.cols, f.out, f.eps));
+  p.pool_to(f.out, f.cols);
 }
 
 void add(Program& p, const DividedNorm& f) {

@@ -16,8 +16,8 @@
 
 namespace numaserve {
 
-// Returns the activation of a name: none, silu, gelu_tanh, swiglu_oai or relu2. Throws std::invalid_argument for
-// another name.
+// Returns the activation of a name: none, silu, gelu_tanh, swiglu_oai, relu2, gelu or geglu. Throws
+// std::invalid_argument for another name.
 Activation activation_of(std::string_view name);
 
 // Returns the norm of a name: none, before or after. Throws std::invalid_argument for another name.
@@ -25,6 +25,12 @@ HeadNorm head_norm_of(std::string_view name);
 
 // Returns the source of a name: projected, keys or cached. Throws std::invalid_argument for another name.
 KvSource kv_source_of(std::string_view name);
+
+// Returns the index of a name: token, position or type. Throws std::invalid_argument for another name.
+EmbedIndex embed_index_of(std::string_view name);
+
+// Returns the pooling of a name: last, cls, mean or max. Throws std::invalid_argument for another name.
+Pooling pooling_of(std::string_view name);
 
 namespace operation {
 
@@ -34,8 +40,11 @@ struct Embed {
   int64_t first_row;
   float scale;
   Place out;
+  EmbedIndex index;
+  bool accumulate;
   void visit(auto&& field) {
     field("table", table), field("first_row", first_row), field("scale", scale), field("out", out);
+    field("index", index), field("accumulate", accumulate);
   }
 };
 
@@ -51,6 +60,20 @@ struct RmsNorm {
   void visit(auto&& field) {
     field("x", x), field("weight", weight), field("cols", cols), field("out", out), field("eps", eps);
     field("quantized", quantized), field("beside", beside);
+  }
+};
+
+struct LayerNorm {
+  static constexpr const char* kKind = "layer_norm";
+  Place x;
+  const PaddedVector* weight;
+  std::optional<const PaddedVector*> bias;
+  Place out;
+  float eps;
+  bool rounded;
+  void visit(auto&& field) {
+    field("x", x), field("weight", weight), field("bias", bias), field("out", out), field("eps", eps);
+    field("rounded", rounded);
   }
 };
 
@@ -184,10 +207,15 @@ struct Gather {
 struct Pool {
   static constexpr const char* kKind = "pool";
   Place x;
-  const PaddedVector* weight;
+  Pooling pooling;
+  std::optional<const PaddedVector*> weight;  // of the final norm
+  int64_t cols;
   Place out;
   float eps;
-  void visit(auto&& field) { field("x", x), field("weight", weight), field("out", out), field("eps", eps); }
+  void visit(auto&& field) {
+    field("x", x), field("pooling", pooling), field("weight", weight), field("cols", cols), field("out", out);
+    field("eps", eps);
+  }
 };
 
 struct DividedNorm {
@@ -230,6 +258,7 @@ struct Sample {
 
 void add(Program& p, const Embed& f);
 void add(Program& p, const RmsNorm& f);
+void add(Program& p, const LayerNorm& f);
 void add(Program& p, const Quantize& f);
 void add(Program& p, const Linear& f);
 void add(Program& p, const Reduce& f);

@@ -41,6 +41,7 @@ Step::Step(const Limits& limits, std::span<const CacheKind> kinds, const Context
       max_positions_(limits.pages_per_slot * kPageTokens),
       named_(static_cast<size_t>(limits.max_slots)),
       stored_(static_cast<size_t>(limits.num_snapshots)) {
+  for (const CacheKind& kind : kinds) takes_whole_ |= kind.window.bidirectional;
   const auto max_slots = static_cast<size_t>(limits.max_slots);
   tokens.reserve(static_cast<size_t>(limits.max_tokens));
   plan.reserve(max_slots);
@@ -86,6 +87,8 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more draft tokens than masks");
     if (s.pool && !may_pool_)
       refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
+    if (takes_whole_ && (s.start > 0 || s.drafts > 0 || !s.pool))
+      refuse_slot(s, "is not a whole sequence to be pooled, which bidirectional attention needs");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;
@@ -150,6 +153,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
                  std::span<const int32_t> targets, SlotTable& slots) {
   check(sequences_in, tokens_in, targets, slots);
   tokens.clear();
+  positions.clear();
   whole_.clear();
   if (narrowed_) narrowed_->clear();
   segments.clear();
@@ -172,6 +176,8 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       tokens.insert(tokens.end(), tokens_in.begin(), tokens_in.begin() + s.count);
       tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
     }
+    if (lists_positions_)
+      for (int32_t at = 0; at < s.count; ++at) positions.push_back(s.start + at);
     whole_.add(slot, row, s.start, s.count);
     divide_last();
     add_segments(s, row, slot);
@@ -179,7 +185,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     add_rows(s, slot, static_cast<int32_t>(i), row, targets);
     if (narrowed_) add_narrowed(slot, first_row);
     if (s.pool) {
-      pooled_rows.push_back(row + s.count - 1);
+      pooled_rows.push_back({row, s.count});
       pooled_sequences.push_back(static_cast<int32_t>(i));
     }
   }

@@ -25,7 +25,7 @@ struct SequenceInput {
   int32_t slot, start, count;
   bool from_previous, sample;
   int32_t num_targets;  // number of first positions at which the log-probability of a given next token is wanted
-  bool pool = false;    // whether the last position is pooled; such a sequence has no rows of logits
+  bool pool = false;    // whether it is pooled; such a sequence has no rows of logits
   // The number of last tokens that are draft tokens. Each gets a row of logits. The token sampled there is kept only if
   // all draft tokens up to this one are accepted.
   int32_t drafts = 0;
@@ -75,6 +75,13 @@ class Step {
   // Allows pooled sequences: a node exists for them.
   void allow_pooling() { may_pool_ = true; }
 
+  // Lists the position and the type of every token.
+  void list_positions() {
+    lists_positions_ = true;
+    positions.reserve(static_cast<size_t>(limits_.max_tokens));
+    types.assign(static_cast<size_t>(limits_.max_tokens), 0);
+  }
+
   // Validates a plan and lays it out. `tokens` are the tokens of all sequences that do not use their previous sample,
   // in order. `targets` are the wanted next tokens of all sequences, in order. Throws std::invalid_argument before
   // anything is changed: every rank refuses the same plan, so the ranks stay in step.
@@ -93,8 +100,10 @@ class Step {
 
   int64_t num_named = 0;  // log-probabilities of named tokens, of all rows of logits
   std::vector<int32_t> tokens;
+  std::vector<int32_t> positions, types;  // of the tokens, if a node reads them; no plan has a second text, of type 1
   std::vector<LogitRow> logit_rows;
-  std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
+  std::vector<PooledRows> pooled_rows;    // in the batch
+  std::vector<int32_t> pooled_sequences;  // index in the plan
   std::vector<SequenceInput> plan;
   // The segments of all sequences, and the range of those of each. Segments of a sequence must run in order.
   std::vector<StateSegment> segments;
@@ -136,7 +145,8 @@ class Step {
   std::optional<Batch> narrowed_;  // where the last nodes work on the rows of logits alone
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
-  bool may_pool_ = false, keeps_states_ = false;
+  bool may_pool_ = false, keeps_states_ = false, lists_positions_ = false;
+  bool takes_whole_ = false;  // whether attention is bidirectional, so that a sequence must be whole
   std::vector<bool> named_;   // slots that the plan being checked contains
   std::vector<bool> stored_;  // snapshots that it stores
 };

@@ -99,7 +99,9 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
   }
   const int32_t group = args.q_heads / args.kv_heads;
   const int32_t begin = args.window.first(sequence.start + item.first_row / group) / kAttentionBlock;
-  const int32_t end = (sequence.start + (item.first_row + item.num_rows - 1) / group) / kAttentionBlock + 1;
+  const int32_t last = sequence.start + (item.first_row + item.num_rows - 1) / group;
+  const int32_t all = args.window.end(last, sequence.start + sequence.q_len);
+  const auto end = static_cast<int32_t>(ceil_div(all, kAttentionBlock));
   const int32_t num_blocks = end - begin;
   const int64_t row_floats = round_up(args.value_dim, kTileK) + kPartialExtra;
   const LargeBuffer partial(static_cast<size_t>(num_blocks * item.num_rows * row_floats) * sizeof(float));
@@ -152,8 +154,8 @@ namespace {
 
 void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, int32_t value_dim, CacheBytes cache,
                const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
-               float scale, float softcap, float value_scale, int32_t window, bool aligned, Maybe<const float, 1> sinks,
-               bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
+               float scale, float softcap, float value_scale, int32_t window, bool aligned, bool bidirectional,
+               Maybe<const float, 1> sinks, bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
   const KernelTable& table = *table_by_name(isa);
   const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(cache, 1));
   require(kv_heads >= 1 && q_heads % kv_heads == 0, "query heads are not a multiple of KV heads");
@@ -175,7 +177,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
                            .value_tiles = heads.value_tiles(),
                            .scale = scale,
                            .softcap = softcap,
-                           .window = {.tokens = window, .aligned = aligned},
+                           .window = {.tokens = window, .aligned = aligned, .bidirectional = bidirectional},
                            .kv = kv_layer(cache, kv_dtype_name, heads),
                            .sequences = all.data(),
                            .out = out.data(),
@@ -193,8 +195,8 @@ void bind_attention(nb::module_& ops) {
           "sin"_a, "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a,
           "cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "value_dim"_a, "cache"_a, "kv_dtype"_a, "sequences"_a,
-          "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "sinks"_a.none(), "by_blocks"_a,
-          "rows_per_item"_a, "out"_a);
+          "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "bidirectional"_a,
+          "sinks"_a.none(), "by_blocks"_a, "rows_per_item"_a, "out"_a);
 }
 
 }  // namespace numaserve

@@ -87,8 +87,16 @@ class Attention(Mixer):
     @property
     def cache(self) -> Paged | Borrowed:
         """See `Mixer`."""
-        cache = Paged(self.queries, self.keys, self.head_dim, self.values, self.mask.window, self.mask.chunked)
+        mask = self.mask
+        cache = Paged(
+            self.queries, self.keys, self.head_dim, self.values, mask.window, mask.chunked, mask.bidirectional
+        )
         return Borrowed(cache) if self.source == "cached" else cache
+
+    @property
+    def bidirectional(self) -> bool:
+        """See `Mixer`."""
+        return self.mask.bidirectional
 
     @cached_property
     def qkv(self) -> MatrixParameter:

@@ -1,4 +1,4 @@
-"""The scores of causal attention: the tokens that a query sees, and what changes their weights."""
+"""The scores of attention: the tokens that a query sees, and what changes their weights."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ class Sinks(Layer):
 
 @dataclass(frozen=True)
 class Mask(Layer):
-    """A causal mask, with a cap on scores and sinks where there are any."""
+    """A causal or bidirectional mask, with a cap on scores and sinks where there are any."""
 
-    window: int | None = None  # tokens that a query sees, the current one included; None: all
+    window: int | None = (
+        None  # tokens that a query sees, itself included, or on either side if bidirectional; None: all
+    )
     softcap: float | None = None
     sinks: Sinks | None = None
     chunked: bool = False  # a query sees the tokens of its chunk of `window` tokens
+    bidirectional: bool = False
 
     def attend(
         self, b: ProgramBuilder, part: RankPart, q: Tensor, scale: float, cache: CacheIndex, *, value_scale: float = 1.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import Experts
-from numaserve.workers.layers.names import TensorNames, find_names
+from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.spec import ModelConfig
 
@@ -18,7 +18,7 @@ def as_saved(config: ModelConfig, files: SafetensorsFiles) -> ModelConfig:
     them."""
     try:
         found = {name for file in files for name in file.tensors}
-        names = find_names(found, config.prefixes, config.aliases)
+        names = config.names_in(found)
     except OperatorError:
         return config
     decoder = config.decoder

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.caches import CacheIndex
@@ -83,6 +84,10 @@ class Attention(Joining):
         pair = 2 * heads.query * (heads.dim + heads.values)
         # The terms cover all sequences. Sequences whose latents the ranks divide are few, and take less.
         terms = OperationTerms("attention", position_bytes=position, pair_flops=pair, window=kind.window.tokens)
+        if kind.window.bidirectional:
+            # In a whole sequence there are as many pairs on either side. Both sides count a token with itself.
+            window = kind.window.tokens + 1 if kind.window.tokens else 0
+            terms = replace(terms, pair_flops=2 * pair, row_flops=-pair, window=window)
 
         def amount(step: StepWork) -> Amount:
             _, whole = parted(step, program.context_parallel)

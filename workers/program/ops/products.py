@@ -19,7 +19,7 @@ from numaserve.workers.program.ops.base import (
 )
 from numaserve.workers.program.setup import ProgramSetup
 
-Activation = Literal["none", "silu", "gelu_tanh", "relu2"]
+Activation = Literal["none", "silu", "gelu_tanh", "relu2", "gelu", "geglu"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Linear(Accumulating, Joining):
     """out [tokens, n] = x · weightᵀ + bias, fp32. `logits`: rows of logits instead of tokens.
 
     With an activation out is bf16 [tokens, n / 2] = activation(gate) * up, of panels of 16 rows, gate and up in turn;
-    with relu2 it is bf16 [tokens, n] = max(x, 0)².
+    with relu2 it is bf16 [tokens, n] = max(x, 0)², with gelu the GELU of each column.
     `widened`: codes in groups become bf16 before they are multiplied.
     """
 

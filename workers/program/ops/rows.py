@@ -3,6 +3,7 @@ are pooled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from numaserve.workers.program.buffers import Buffer, Operand, OperandColumns, Quantized, Residual, Tensor
 from numaserve.workers.program.cost import (
@@ -18,19 +19,24 @@ from numaserve.workers.program.cost import (
     of_rows,
     of_runs,
 )
-from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Vector, Writes
+from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.setup import ProgramSetup
 
+EmbedIndex = Literal["token", "position", "type"]  # what a table of embeddings has a row for
+Pooling = Literal["last", "cls", "mean", "max"]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Operation):
+class Embed(Accumulating):
     """out [tokens, hidden] = the rows of `table` that the tokens name, times `scale`; zeros for tokens whose row it
-    does not have. It holds rows `first_row` ... of the embedding."""
+    does not have. It holds rows `first_row` ... of the embedding. Rows may be those of positions, or of the type of
+    each token instead, which is 0: plans have no second text."""
 
     table: Matrix
     first_row: int
     scale: float
+    index: EmbedIndex = "token"
     out: Writes[Buffer]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
@@ -78,6 +84,24 @@ class RmsNorm(Operation):
         columns = self.x.cols
         row_bytes = columns * (FP32 + BF16 + (INT8 if self.quantized else 0))
         return [of_columns("rms_norm", columns, row_bytes, repeated=columns * FP32)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(Operation):
+    """out [tokens, columns] = (x - mean) / sqrt(variance + eps) * weight + bias, in fp32 or bf16 as `out` is. It may
+    take the place of `x`."""
+
+    x: Reads[Residual | Tensor]
+    out: Writes[Operand | Residual]
+    weight: Vector
+    bias: Vector | None
+    eps: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read, fp32 or bf16 written."""
+        columns = self.x.cols
+        row_bytes = columns * (FP32 + self.out.itemsize)
+        return [of_columns("layer_norm", columns, row_bytes, repeated=columns * FP32)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,20 +177,30 @@ class Gather(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Operation):
-    """out, fp32 [sequences that are pooled, columns] = the norm of the last row of x that each of them has."""
+    """out, fp32 [sequences that are pooled, columns] = the last or first row of x that each of them has, or the mean or
+    the maximum of its rows; of their RMS norms if there is a weight."""
 
     x: Reads[Residual]
     out: Writes[Tensor]
-    weight: Vector
+    pooling: Pooling
+    weight: Vector | None
     eps: float
+
+    @property
+    def cols(self) -> int:
+        """The columns of a vector."""
+        return self.x.cols
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read and written."""
-        columns = self.weight.size
+        columns, reads_all = self.cols, self.pooling in ("mean", "max")
+        row_bytes = columns * FP32
 
         def amount(step: StepWork) -> Amount:
             rows = step.pooled
-            nbytes = rows * columns * FP32
-            return Amount(rows=rows, touched=2 * nbytes, pieces=column_pieces(rows, columns), repeated=nbytes)
+            read = step.tokens if reads_all else rows
+            pieces = column_pieces(rows, columns)
+            return Amount(rows=rows, touched=(read + rows) * row_bytes, pieces=pieces, repeated=read * row_bytes)
 
-        return [OperationCost("pool", "rows", amount, moves=RowBytes(pooled=2 * columns * FP32))]
+        moves = RowBytes(token=row_bytes, pooled=row_bytes) if reads_all else RowBytes(pooled=2 * row_bytes)
+        return [OperationCost("pool", "rows", amount, moves=moves)]

@@ -29,7 +29,19 @@ from numaserve.workers.program.ops.attention import Attention, HeadNorm, KvSourc
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import DividedNorm, Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.ops.rows import Embed, Gather, Given, GroupNorm, Keep, Multiply, Pool, RmsNorm
+from numaserve.workers.program.ops.rows import (
+    Embed,
+    EmbedIndex,
+    Gather,
+    Given,
+    GroupNorm,
+    Keep,
+    LayerNorm,
+    Multiply,
+    Pool,
+    Pooling,
+    RmsNorm,
+)
 from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
@@ -40,11 +52,16 @@ from numaserve.workers.program.recording.streams import StreamRecorder
 class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRecorder):
     """Records a forward pass; see the module's documentation."""
 
-    def embed(self, table: Matrix, *, first_row: int, scale: float = 1.0) -> Residual:
+    def embed(
+        self, table: Matrix, *, first_row: int, scale: float = 1.0, more: Sequence[tuple[EmbedIndex, Matrix, int]] = ()
+    ) -> Residual:
         """Token embeddings times `scale`: [tokens, columns of `table`], which holds rows first_row... of the
-        embedding."""
+        embedding. Rows of `more` tables are added: for each its index, the table and the index of its first row."""
         part = self._partial(table.k)
         self.operations.append(Embed(table=table, first_row=first_row, scale=scale, out=part))
+        for index, other, first in more:
+            added = Embed(table=other, first_row=first, scale=1.0, index=index, accumulate=True, out=part)
+            self.operations.append(added)
         return self.summed(part)
 
     def rms_norm(self, x: Residual | Tensor, weight: Vector, eps: float) -> Operand:
@@ -52,6 +69,16 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         out = Operand(x.rows, x.cols, 2)
         self.operations.append(RmsNorm(x=x, out=out, weight=weight, eps=eps))
         return out
+
+    def layer_norm(self, x: Residual | Tensor, weight: Vector, bias: Vector | None, eps: float) -> Operand:
+        """The layer norm of `x`, which is fp32: bf16 [tokens, columns]."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(LayerNorm(x=x, out=out, weight=weight, bias=bias, eps=eps))
+        return out
+
+    def normalize(self, residual: Residual, weight: Vector, bias: Vector | None, eps: float) -> None:
+        """Put the layer norm of `residual` in its place."""
+        self.operations.append(LayerNorm(x=residual, out=residual, weight=weight, bias=bias, eps=eps))
 
     def group_norm(self, x: Tensor, weights: Sequence[Vector], eps: float) -> Operand:
         """The norms of groups of columns of `x`, fp32, by the weight of each: bf16 of the same shape.
@@ -158,10 +185,12 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         self._linear("gate_up", x, gate_up, hidden, activation=activation)
         return self.linear_partial(hidden, down)
 
-    def plain_mlp(self, x: Operand, up: Matrix, down: Matrix, activation: Activation) -> Partial:
-        """activation(x · upᵀ) · downᵀ, of an activation that gates nothing."""
+    def plain_mlp(
+        self, x: Operand, up: Matrix, down: Matrix, activation: Activation, up_bias: Vector | None = None
+    ) -> Partial:
+        """activation(x · upᵀ + up_bias) · downᵀ, of an activation that gates nothing."""
         hidden = Operand(x.rows, down.k, 2)
-        self._linear("up", x, up, hidden, activation=activation)
+        self._linear("up", x, up, hidden, bias=up_bias, activation=activation)
         return self.linear_partial(hidden, down)
 
     def qkv_rope(
@@ -263,10 +292,11 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         bounds = tuple(self.shape.vocab_bounds)
         self.operations.append(Sample(logits=logits, tokens=tokens, vocab_first=bounds, softcap=softcap or 0.0))
 
-    def pool(self, x: Residual, weight: Vector, eps: float) -> None:
-        """The norm, in fp32, of the last token of each sequence that is pooled: [sequences, columns of x]."""
+    def pool(self, x: Residual, pooling: Pooling, weight: Vector | None = None, eps: float = 0.0) -> None:
+        """The vector, in fp32, of each sequence that is pooled: [sequences, columns of x]; of the RMS norms of its rows
+        if there is a weight."""
         out = Tensor(self.limits.max_slots, x.cols, 4)
-        self.operations.append(Pool(x=x, out=out, weight=weight, eps=eps))
+        self.operations.append(Pool(x=x, out=out, pooling=pooling, weight=weight, eps=eps))
 
     def fused(self) -> list[Operation]:
         """Return the recorded operations, fused as far as kernels exist."""

@@ -181,6 +181,7 @@ def _check(
         _check_sequence(slots, row)
         _check_pages(setup, slots, row)
         _check_drafts(slots, row, count)
+        _check_whole(setup, row, count)
     _require(len(set(numbers)) == len(numbers), "the step names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "the step has more tokens than the limit of a step")
     _require(rows <= limits.max_logit_rows, "the step has more rows of logits than the model was loaded for")
@@ -225,6 +226,15 @@ def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
     _require(
         drafts <= MAX_MASKED_DRAFTS or not sampling.masked,
         f"{named} has more draft tokens than masks",
+    )
+
+
+def _check_whole(setup: ProgramSetup, row: list[int], drafts: int) -> None:
+    number, start, _, _, end, _ = row
+    _require(
+        not any(kind.window.bidirectional for kind in setup.shape.caches)
+        or (start == 0 and drafts == 0 and end == END_POOL),
+        f"slot {number} of the step is not a whole sequence to be pooled, which bidirectional attention needs",
     )
 
 

@@ -83,9 +83,10 @@ def attention(run: Run, op: Attention) -> None:
 
 def seen(sequence: SequenceRows, window: Window = ALL) -> torch.Tensor:
     """[new tokens, positions]: the tokens that each sees."""
-    rows = range(sequence.start, sequence.end)
-    first, columns = torch.tensor([window.first(row) for row in rows])[:, None], torch.arange(sequence.end)[None]
-    return (columns >= first) & (columns <= torch.tensor(rows)[:, None])
+    rows, columns = range(sequence.start, sequence.end), torch.arange(sequence.end)[None]
+    first = torch.tensor([window.first(row) for row in rows])[:, None]
+    end = torch.tensor([window.end(row, sequence.end) for row in rows])[:, None]
+    return (columns >= first) & (columns < end)
 
 
 def attended(

@@ -20,7 +20,9 @@ def linear(run: Run, op: Linear) -> None:
 
 def activated(x: torch.Tensor, activation: str, columns: int, limit: float = 0.0) -> torch.Tensor:
     """Sums after an activation: `columns` of them."""
-    return x.relu().square() if activation == "relu2" else _gated(x, activation, columns, limit)
+    if activation == "relu2":
+        return x.relu().square()
+    return torch.nn.functional.gelu(x) if activation == "gelu" else _gated(x, activation, columns, limit)
 
 
 def _gated(x: torch.Tensor, activation: str, columns: int, limit: float) -> torch.Tensor:
@@ -34,9 +36,11 @@ def _gated(x: torch.Tensor, activation: str, columns: int, limit: float) -> torc
 
 
 def gate_factor(gate: torch.Tensor, activation: str) -> torch.Tensor:
-    """Silu, or the tanh approximation of GELU."""
+    """Silu, or GELU, in the tanh approximation unless the activation is geglu."""
     if activation == "silu":
         return gate * torch.sigmoid(gate)
+    if activation == "geglu":
+        return torch.nn.functional.gelu(gate)
     return torch.nn.functional.gelu(gate, approximate="tanh")
 
 

@@ -1,5 +1,7 @@
 """Operations that take each row for itself."""
 
+from collections.abc import Callable
+
 import torch
 from numaserve.workers.program.cost import BF16
 from numaserve.workers.program.ops.rows import (
@@ -8,8 +10,10 @@ from numaserve.workers.program.ops.rows import (
     Given,
     GroupNorm,
     Keep,
+    LayerNorm,
     Multiply,
     Pool,
+    Pooling,
     Quantize,
     QuantizeHeads,
     RmsNorm,
@@ -20,10 +24,12 @@ from numaserve.workers.program.reference.run import Run
 
 def embed(run: Run, op: Embed) -> None:
     """Rows of the table; zeros for tokens of other ranks."""
-    table, tokens = run.weights.values(op.table), torch.tensor(run.step.tokens) - op.first_row
-    mine = (tokens >= 0) & (tokens < len(table))
-    rows = table[torch.where(mine, tokens, 0)] * op.scale
-    run.put(op.out, torch.where(mine[:, None], rows, 0.0))
+    indices = {"token": run.step.tokens, "position": run.step.positions, "type": [0] * len(run.step.tokens)}
+    table, wanted = run.weights.values(op.table), torch.tensor(indices[op.index]) - op.first_row
+    mine = (wanted >= 0) & (wanted < len(table))
+    rows = table.new_zeros(len(wanted), table.shape[1])
+    rows[mine] = table[wanted[mine]] * op.scale
+    run.put(op.out, run.get(op.out) + rows if op.accumulate else rows)
 
 
 def given(run: Run, op: Given) -> None:
@@ -45,6 +51,13 @@ def rms_norm(run: Run, op: RmsNorm) -> None:
     run.put(op.out, out)
     if op.quantized is not None:
         run.put(op.quantized, run.numbers.int8(out, op.quantized.group))
+
+
+def layer_norm(run: Run, op: LayerNorm) -> None:
+    """The layer norm of each row."""
+    weight, bias = run.weights.values(op.weight), run.optional(op.bias)
+    out = torch.nn.functional.layer_norm(run.get(op.x), (op.x.cols,), weight, bias, op.eps)
+    run.put(op.out, run.numbers.bf16(out) if op.out.itemsize == BF16 else out)
 
 
 def group_norm(run: Run, op: GroupNorm) -> None:
@@ -83,10 +96,21 @@ def gather(run: Run, op: Gather) -> None:
     run.put(op.out, run.get(op.x)[[each.row for each in run.step.logit_rows]])
 
 
+_POOLINGS: dict[Pooling, Callable[[torch.Tensor], torch.Tensor]] = {
+    "last": lambda rows: rows[-1],
+    "cls": lambda rows: rows[0],
+    "mean": lambda rows: rows.mean(0),
+    "max": lambda rows: rows.amax(0),
+}
+
+
 def pool(run: Run, op: Pool) -> None:
-    """The norms of the rows of sequences that end here."""
-    pooled = run.step.pooled
-    out = normed(run.get(op.x)[[each.last_row for each in pooled]], run.weights.values(op.weight), op.eps)
+    """The vectors of sequences that end here."""
+    pooled, x = run.step.pooled, run.get(op.x)
+    weight = run.optional(op.weight)
+    rows = x if weight is None else normed(x, weight, op.eps)
+    parts = (rows[each.row : each.last_row + 1] for each in pooled)
+    out = torch.stack([_POOLINGS[op.pooling](part) for part in parts]) if pooled else x[:0]
     run.put(op.out, out)
     for sequence, values in zip(pooled, out.to(torch.float32), strict=True):
         run.pooled.append((sequence.index, values.numpy().tobytes()))

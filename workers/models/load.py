@@ -18,8 +18,9 @@ from numaserve.workers.models.config.own_head import has_own_head
 from numaserve.workers.models.config.quantization import left_out, read_quantization, with_quantization_file
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.config.saved import as_saved
+from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
 from numaserve.workers.models.gguf import gguf_config
-from numaserve.workers.models.registry import family_of
+from numaserve.workers.models.registry import family_of, is_served
 from numaserve.workers.models.spec import ModelConfig
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
         config = config.unpredicted()
     elif config.decoder.predictor is None:
         raise OperatorError(f"{files.path}: the checkpoint has no multi-token prediction (MTP) layer; leave mtp out")
-    return config.pooled() if settings.pooled else config
+    if not settings.pooled:
+        return config
+    modules = read_sentence_modules(files.path)
+    return config.pooled(None if modules is None else modules.pooling)
 
 
 def read_whole_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig:
@@ -84,8 +88,10 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
     architectures = fields.values.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
-    # A model saved without a head has the name of the class without one.
-    architecture = re.sub("Model$", "ForCausalLM", architectures[0]) if pooled else architectures[0]
+    architecture = architectures[0]
+    if pooled and not is_served(architecture):
+        # A model saved without a head has the name of the class without one.
+        architecture = re.sub("Model$", "ForCausalLM", architecture)
     config = family_of(architecture, str(path)).configure(fields, architecture)
     if config.aliases:
         config = as_saved(config, files.safetensors)

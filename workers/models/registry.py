@@ -33,6 +33,11 @@ def family_of(architecture: str, where: str) -> Family:
     return known[architecture]
 
 
+def is_served(architecture: str) -> bool:
+    """Return whether some family runs one of Hugging Face's architectures."""
+    return any(architecture in family.architectures for family in families().values())
+
+
 def gguf_family(architecture: str, metadata: Fields) -> Family:
     """Return the family of a GGUF file of `architecture` with that `metadata`; raises like `family_of`."""
     known = [family for family in families().values() if family.gguf is not None]

@@ -4,25 +4,18 @@ from pathlib import Path
 
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.models.config.sentence_transformers import Pooling, SentenceModules, read_sentence_modules
-
-SERVED_POOLINGS: frozenset[Pooling] = frozenset({"last"})
+from numaserve.workers.models.config.sentence_transformers import SentenceModules, read_sentence_modules
 
 
 def served_modules(model: Path) -> SentenceModules | None:
     """Return the modules that sentence-transformers' files at `model` declare.
 
-    Raises `OperatorError` if the model was trained for another way of making embeddings. A model without these files is
+    Raises `OperatorError` if its embeddings need modules that are not supported. A model without these files is
     accepted, because the operator has chosen its task: None.
     """
     modules = read_sentence_modules(model)
     if modules is None:
         return None
-    if modules.pooling not in SERVED_POOLINGS:
-        served = ", ".join(sorted(SERVED_POOLINGS))
-        raise OperatorError(
-            f"{model}: the model's pooling is {modules.pooling}, and this server supports {served}: serve another model"
-        )
     if modules.dense:
         raise OperatorError(
             f"{model}: the model's embeddings need {len(modules.dense)} Dense modules, which are not supported: serve"

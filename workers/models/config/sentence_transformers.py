@@ -7,13 +7,12 @@ versions wrote a flag for each mode. The last part of a class's name is the same
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import CONFIG_BYTES, is_there, parse_json, read_json, read_text
 from numaserve.workers.models.config.fields import Fields
-
-Pooling = Literal["cls", "mean", "last", "max"]
+from numaserve.workers.program.ops.rows import Pooling
 
 _MAX_TOKENS = 1 << 30
 _REDOWNLOAD = "Download the model again"

@@ -1,0 +1,88 @@
+"""Encoders on ranks: their vectors are those of transformers, with the same bits in any company."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.interface.settings import WeightFormats
+
+from tests.support import encoders
+from tests.support.rank_group import RankGroup
+
+TEXTS = encoders.texts(7)
+
+
+def make_group(folder: Path, tp: int, **more: object) -> RankGroup:
+    return RankGroup(folder, tp, context_length=encoders.CONTEXT, pooled=True, **more)
+
+
+def whole(slot: int, tokens: list[int], first_page: int) -> SeqPlan:
+    """A prompt that is pooled, on pages of its own."""
+    pages = range(first_page, first_page - (-len(tokens) // PAGE_SIZE))
+    return SeqPlan(slot, 0, tokens, pages=list(pages), init=SlotInit(SamplingParams()), pool=True)
+
+
+def embedded(group: RankGroup, prompts: Sequence[list[int]], step: int = 0) -> list[bytes]:
+    """The vectors of prompts that are together in one step."""
+    plans, page = [], 0
+    for slot, prompt in enumerate(prompts):
+        plans.append(whole(slot, prompt, page))
+        page += len(plans[-1].pages)
+    return [result.embedding for result in group.run(StepPlan(step, plans)).seqs]
+
+
+def in_steps(group: RankGroup, prompts: Sequence[list[int]]) -> npt.NDArray[np.float64]:
+    """The vectors of prompts in steps of a few, fp64 [prompts, hidden]."""
+    found = [each for index in range(0, len(prompts), 3) for each in embedded(group, prompts[index : index + 3], index)]
+    return np.stack([np.frombuffer(each, "<f4") for each in found]).astype(np.float64)
+
+
+def cosines(some: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return (some * others).sum(1) / (np.linalg.norm(some, axis=1) * np.linalg.norm(others, axis=1))
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_vectors_are_those_of_transformers(name: str, tp: int, isa: str, tmp_path: Path) -> None:
+    model = encoders.random_encoder(name)
+    exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
+    with make_group(encoders.save(model, tmp_path), tp, isa=isa) as group:
+        assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_the_reference_is_exact(name: str, masked: bool, tmp_path: Path) -> None:
+    model = encoders.random_encoder(name, masked=masked)
+    exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
+    with make_group(encoders.save(model, tmp_path), 1, backend="reference") as group:
+        assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max", "last"])
+def test_the_pooling_is_that_of_sentence_transformers(pooling: str, tmp_path: Path) -> None:
+    model = encoders.random_encoder("bert")
+    exact = encoders.pooled(encoders.hidden_states(model, TEXTS), pooling)
+    with make_group(encoders.save(model, tmp_path, pooling), 2) as group:
+        assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
+
+
+# Weights of fp8 (e4m3) have three bits after the leading one: each is off by 2 % on average.
+@pytest.mark.parametrize(("quantization", "least"), [("int8", 0.999), ("fp8", 0.995)])
+def test_quantized_weights_keep_vectors_near(quantization: str, least: float, tmp_path: Path) -> None:
+    model = encoders.random_encoder("bert")
+    exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
+    with make_group(encoders.save(model, tmp_path), 2, formats=WeightFormats(linear=quantization)) as group:
+        assert cosines(in_steps(group, TEXTS), exact).min() >= least
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_text_has_the_same_bits_in_any_company(tp: int, isa: str, tmp_path: Path) -> None:
+    with make_group(encoders.save(encoders.random_encoder("xlm-roberta"), tmp_path), tp, isa=isa, threads=2) as group:
+        alone = [embedded(group, [text], step)[0] for step, text in enumerate(TEXTS)]
+        assert len(set(alone)) == len(TEXTS)
+        assert embedded(group, TEXTS[:4], 10) + embedded(group, TEXTS[4:], 11) == alone
+        assert embedded(group, TEXTS[::-1][:3], 12) == alone[::-1][:3]

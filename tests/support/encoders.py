@@ -1,0 +1,103 @@
+"""Tiny random encoders, saved as published ones are, and their embeddings by transformers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers as hf
+
+from tests.support.sentence_folder import write_modules
+
+VOCAB = 211
+POSITIONS = 150  # of which RoBERTa leaves two out
+# Odd sizes: rows and columns that fill no tile, and heads that ranks divide unevenly.
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 72,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 136,
+    "max_position_embeddings": POSITIONS,
+}
+_DISTILBERT = {
+    "vocab_size": VOCAB,
+    "dim": 72,
+    "n_layers": 3,
+    "n_heads": 6,
+    "hidden_dim": 136,
+    "max_position_embeddings": POSITIONS,
+}
+# Windows of 20 tokens on either side.
+_MODERNBERT = {"local_attention": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2} | dict.fromkeys(
+    ("cls_token_id", "sep_token_id"), 1
+)
+CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    "bert": lambda: hf.BertConfig(**_SIZES),
+    "roberta": lambda: hf.RobertaConfig(**_SIZES, pad_token_id=1, type_vocab_size=1),
+    "xlm-roberta": lambda: hf.XLMRobertaConfig(**_SIZES, pad_token_id=1, type_vocab_size=1),
+    "distilbert": lambda: hf.DistilBertConfig(**_DISTILBERT),
+    "modernbert": lambda: hf.ModernBertConfig(**_SIZES, **_MODERNBERT),
+}
+ARCHITECTURES = {
+    "bert": "BertModel",
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+    "distilbert": "DistilBertModel",
+    "modernbert": "ModernBertModel",
+}
+CONTEXT = POSITIONS - 2
+
+
+def random_encoder(name: str, *, masked: bool = False) -> hf.PreTrainedModel:
+    """A random encoder in fp32, whose values bf16 has; `masked`: with the head that it was trained with."""
+    config = CONFIGS[name]()
+    made = hf.AutoModelForMaskedLM if masked else hf.AutoModel
+    model = made.from_config(config, attn_implementation="eager").float()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for module, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 1:
+                value = 0.2 * noise + module.endswith("orm.weight")
+            else:
+                value = noise if "embeddings" in module else 1.5 * noise * parameter.shape[-1] ** -0.5
+            parameter.copy_(value.to(torch.bfloat16).float())
+    return model.eval()
+
+
+def save(model: hf.PreTrainedModel, folder: Path, pooling: str | None = None) -> Path:
+    """Write a checkpoint in bf16, with the modules of sentence-transformers where there is a `pooling`."""
+    model.to(torch.bfloat16).save_pretrained(folder)
+    model.float()
+    if pooling is not None:
+        write_modules(folder, pooling={"pooling_mode": "lasttoken" if pooling == "last" else pooling})
+    return folder
+
+
+def texts(count: int, longest: int = CONTEXT) -> list[list[int]]:
+    """Random prompts of 1 to `longest` tokens, the last one that long. Token 1 is RoBERTa's padding."""
+    rng = np.random.default_rng(4)
+    lengths = [*rng.integers(1, longest, count - 1).tolist(), longest]
+    return [rng.integers(2, VOCAB, length).tolist() for length in lengths]
+
+
+def hidden_states(model: hf.PreTrainedModel, prompts: Sequence[list[int]]) -> list[torch.Tensor]:
+    """The last hidden states of each prompt, alone, fp64 [tokens, hidden]."""
+    with torch.inference_mode():
+        return [model.base_model(torch.tensor([prompt])).last_hidden_state[0].double() for prompt in prompts]
+
+
+_POOLINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cls": lambda states: states[0],
+    "mean": lambda states: states.mean(0),
+    "max": lambda states: states.amax(0),
+    "last": lambda states: states[-1],
+}
+
+
+def pooled(states: Sequence[torch.Tensor], pooling: str) -> npt.NDArray[np.float64]:
+    """The vectors of prompts with these hidden states, [prompts, hidden]."""
+    return torch.stack([_POOLINGS[pooling](each) for each in states]).numpy()

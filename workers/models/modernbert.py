@@ -1,0 +1,80 @@
+"""ModernBERT: an encoder with rope, gated MLPs, norms before each sub-layer, and windows in two of three layers."""
+
+from dataclasses import replace
+
+from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.mixers.attention import AttentionNames
+from numaserve.workers.layers.mixers.mask import Mask
+from numaserve.workers.layers.mixers.rotation import Rotation
+from numaserve.workers.layers.mlp import MlpNames
+from numaserve.workers.layers.norm import LayerNorm, NoNorm
+from numaserve.workers.layers.position_embedding import SummedEmbedding
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import read_common, read_layer_kinds
+from numaserve.workers.models.config.rope import read_ropes
+from numaserve.workers.models.family import Family
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.products import Activation
+
+_DEFAULTS = {
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 8192,
+}
+_ACTIVATIONS: dict[str, Activation] = {"gelu": "geglu"}
+_ATTENTION = AttentionNames("attn.Wqkv", "attn.Wqkv", "attn.Wqkv", "attn.Wo")
+_MLP = MlpNames("mlp.Wi", "mlp.Wi", "mlp.Wo")
+_PERIOD = 3  # every third layer sees all tokens, the first one among them
+_PREFIXES = ("", "model.")
+_HEADS = ("head.", "decoder.", "classifier.")
+
+
+def configure(fields: Fields, architecture: str) -> ModelConfig:
+    """Map config.json; what it leaves out has transformers' default."""
+    fields = fields.with_defaults(**_DEFAULTS)
+    for bias in ("attention_bias", "mlp_bias", "norm_bias"):
+        fields.refuse(bias, False)
+    common = read_common(fields)
+    period = fields.integer("global_attn_every_n_layers", 1, common.layers, min(_PERIOD, common.layers))
+    slides = read_layer_kinds(fields, [layer % period > 0 for layer in range(common.layers)])
+    # The window counts both sides.
+    window = fields.integer("local_attention", 2, 2 * common.max_position, 128) // 2
+    full_theta = fields.number("global_rope_theta", 1.0, 1e12, 160_000.0)
+    sliding_theta = fields.number("local_rope_theta", 1.0, 1e12, 10_000.0)
+    ropes = read_ropes(fields, common.head_dim, full_theta=full_theta, sliding_theta=sliding_theta)
+    eps = fields.number("norm_eps", 1e-12, 1.0, 1e-5)
+    activation = fields.choice("hidden_activation", _ACTIVATIONS, "gelu")
+
+    def norm(module: str) -> LayerNorm:
+        return LayerNorm(module, common.hidden, eps, biased=False)
+
+    def block(layer: int) -> Block:
+        at, slide = f"layers.{layer}.", slides[layer]
+        attention = common.attention(
+            layer,
+            rotation=Rotation(ropes[slide]),
+            mask=Mask(window if slide else None, bidirectional=True),
+            names=_ATTENTION,
+        )
+        # The embeddings are normalised already where the first layer begins.
+        before = norm(f"{at}attn_norm") if layer else NoNorm()
+        mlp = common.mlp(layer, activation=activation, names=_MLP)
+        return Block(before, attention, norm(f"{at}mlp_norm"), mlp)
+
+    embedding = SummedEmbedding(
+        common.vocabulary, common.hidden, module="embeddings.tok_embeddings", norm=norm("embeddings.norm")
+    )
+    config = common.model(
+        "modernbert", architecture, block, embedding=embedding, norm=norm("final_norm"), prefixes=_PREFIXES
+    )
+    return replace(
+        config,
+        decoder=replace(config.decoder, head=None, pooling="mean"),
+        ignored_prefixes=_HEADS,
+    )
+
+
+FAMILY = Family(name="modernbert", architectures=("ModernBertModel", "ModernBertForMaskedLM"), configure=configure)

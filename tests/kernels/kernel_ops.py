@@ -109,6 +109,17 @@ def gated(
     return out[:, :n]
 
 
+def ungated(isa: str, a: U16, b: U16, activation: str, bias: F32 | None = None, threads: int = 1) -> U16:
+    """activation(a bᵀ + bias) in bf16, of an activation that gates nothing."""
+    m, n = a.shape[0], b.shape[0]
+    rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
+    rows[:m] = pad_columns(a)
+    out = np.full((m, padded(n)), GARBAGE)
+    added = None if bias is None else pad_columns(bias)
+    ops.gemm(isa, rows, m, packed(b), added, activation, None, out, 0.0, False, False, False, threads, *CACHES)
+    return out[:, :n]
+
+
 def rms_norm(isa: str, x: F32, weight: F32 | None, eps: float, threads: int = 1) -> U16:
     """Normalised rows, or without a weight only rounded ones, with the padding that follows them."""
     out = np.full((x.shape[0], padded(x.shape[1])), GARBAGE)

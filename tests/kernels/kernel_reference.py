@@ -10,6 +10,7 @@ errors are a tenth of it. Elementwise functions (exp, tanh, division) get a few 
 (value, bound) where a bound follows from the inputs; tests assert |result - value| <= bound for each element.
 """
 
+import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,9 @@ def matmul(a: U16, b: U16, bias: F32 | None = None) -> Bounded:
 
 
 def activation(name: str, x: F64) -> F64:
-    """SiLU, its steeper form of gpt-oss, or GELU in its tanh form."""
+    """SiLU, its steeper form of gpt-oss, or GELU, in its tanh form unless the name is geglu or gelu."""
+    if name in ("gelu", "geglu"):
+        return x * np.vectorize(statistics.NormalDist().cdf)(x)
     if name in ("silu", "swiglu_oai"):
         return x / (1 + np.exp(-x * (1.0 if name == "silu" else 1.702)))
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))

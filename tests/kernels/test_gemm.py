@@ -82,7 +82,7 @@ def test_the_number_of_threads_does_not_change_a_bit(isa: str, rng: np.random.Ge
         np.testing.assert_array_equal(kernel_ops.gemm(isa, a, b, threads=threads), one)
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh", "geglu"])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 32, 64), (5, 48, 100), (40, 96, 576), (130, 64, 96)])
 def test_a_gated_activation_is_within_its_bound(
     isa: str, rng: np.random.Generator, name: str, m: int, n: int, k: int
@@ -92,7 +92,7 @@ def test_a_gated_activation_is_within_its_bound(
     kernel_ops.assert_within(result, *reference.gated(a, gate, up, name))
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh", "geglu"])
 def test_gates_far_out_neither_overflow_nor_vanish(isa: str, name: str) -> None:
     gates = np.array([-1e30, -1e4, -100.0, -88.0, -20.0, 0.0, 20.0, 88.0, 100.0, 1e4, 1e30])
     a = reference.to_bf16(np.eye(len(gates)))
@@ -114,6 +114,19 @@ def test_biases_are_added_before_an_activation(isa: str, rng: np.random.Generato
         for half, bias in zip((gate, up), biases, strict=True)
     )
     kernel_ops.assert_within(result, *reference.gated_sums((g, 0.0), (u, 0.0), "silu"))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("name", ["gelu", "relu2"])
+def test_an_activation_without_gates_is_within_its_bound(
+    isa: str, rng: np.random.Generator, name: str, biased: bool
+) -> None:
+    a, b = _bf16(rng, 40, 100), _bf16(rng, 70, 100)
+    bias = rng.standard_normal(70).astype(np.float32) if biased else None
+    sums = kernel_ops.gemm(isa, a, b, bias).astype(np.float64)
+    value = reference.activation(name, sums) if name == "gelu" else np.square(np.maximum(sums, 0))
+    result = kernel_ops.ungated(isa, a, b, name, bias, threads=2)
+    kernel_ops.assert_within(result, value, reference.BF16 * np.abs(value) + 3e-7 * np.abs(sums))
 
 
 @pytest.mark.parametrize("limit", [2.0, 7.0])

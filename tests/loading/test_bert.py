@@ -1,4 +1,4 @@
-"""BERT and its relatives: what a configuration may say, and what is refused."""
+"""BERT, its relatives and ModernBERT: what a configuration may say, and what is refused."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.interface.windows import Window
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 
@@ -33,8 +34,26 @@ def test_tokens_see_both_sides_and_the_mean_is_pooled(name: str, tmp_path: Path)
 
 def test_padding_takes_positions_of_roberta_alone(tmp_path: Path) -> None:
     places = {name: configured(tmp_path, name).max_position for name in encoders.CONFIGS}
-    assert places == {"bert": 150, "distilbert": 150, "roberta": 148, "xlm-roberta": 148}
+    assert places == {"bert": 150, "distilbert": 150, "modernbert": 150, "roberta": 148, "xlm-roberta": 148}
     assert configured(tmp_path, "roberta", pad_token_id=5).max_position == 144
+
+
+def windows(config: ModelConfig) -> list[Window]:
+    return [block.attention.cache.span for block in config.decoder.blocks]
+
+
+def test_windows_of_modernbert_are_on_either_side(tmp_path: Path) -> None:
+    full, sliding = Window(bidirectional=True), Window(20, bidirectional=True)
+    assert windows(configured(tmp_path, "modernbert")) == [full, sliding, sliding]
+    older = {"layer_types": None, "global_attn_every_n_layers": 2, "local_attention": 64}
+    sliding = Window(32, bidirectional=True)
+    assert windows(configured(tmp_path, "modernbert", **older)) == [full, sliding, full]
+
+
+def test_ropes_of_modernbert_may_be_spelt_as_in_older_versions(tmp_path: Path) -> None:
+    older = {"rope_parameters": None, "global_rope_theta": 123.0, "local_rope_theta": 45.0}
+    ropes = configured(tmp_path, "modernbert", **older).decoder.ropes
+    assert {rope.theta for rope in ropes} == {123.0, 45.0}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +64,8 @@ def test_padding_takes_positions_of_roberta_alone(tmp_path: Path) -> None:
         ("bert", {"hidden_act": "tanh"}, "hidden_act='tanh' is not supported; supported values: gelu"),
         ("bert", {"type_vocab_size": 0}, "type_vocab_size must be an integer from 1"),
         ("roberta", {"pad_token_id": 149}, "max_position_embeddings=150 leaves no position after pad_token_id"),
+        ("modernbert", {"norm_bias": True}, "norm_bias=True is not supported"),
+        ("modernbert", {"hidden_activation": "silu"}, "hidden_activation='silu' is not supported"),
         ("distilbert", {"dim": 0}, "hidden_size must be an integer"),
     ],
 )

@@ -10,7 +10,7 @@ from numaserve.workers.layers.scaled_block import ExpertsBeside
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, Common
 from numaserve.workers.program.ops.experts import Routing
-from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.ops.products import GateActivation
 
 _NAMES = ExpertNames(
     router="router.proj",
@@ -22,7 +22,7 @@ _NAMES = ExpertNames(
 
 
 def read_experts_beside(
-    common: Common, activation: Activation, *, apart: bool
+    common: Common, activation: GateActivation, *, apart: bool
 ) -> Callable[[int], ExpertsBeside | None]:
     """Return the function that makes the experts of a layer; None where the model has none. `apart`: the checkpoint has
     a tensor for each expert.

@@ -20,7 +20,7 @@ from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.ops.products import GateActivation
 from numaserve.workers.program.rope import RopeConfig
 
 # Far above any published model, far below what would overflow an index or exhaust memory while planning.
@@ -31,7 +31,7 @@ _MAX_HEAD_DIM = 512
 MAX_INTERMEDIATE = 2**20
 _MAX_VOCAB = 2**22
 
-_ACTIVATIONS: dict[str, Activation] = {
+_ACTIVATIONS: dict[str, GateActivation] = {
     "silu": "silu",
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -267,7 +267,7 @@ def read_biases(fields: Fields, *, default: bool = False, of: Biases = "all") ->
     return of if fields.flag("attention_bias", default) else "none"
 
 
-def read_activation(fields: Fields, key: str, default: str) -> Activation:
+def read_activation(fields: Fields, key: str, default: str) -> GateActivation:
     """The MLP's activation from field `key`."""
     return fields.choice(key, _ACTIVATIONS, default)
 

@@ -10,20 +10,17 @@ from numaserve.workers.interface.errors import OperatorError
 from tests.support.sentence_folder import write_modules
 
 
-def test_a_model_that_pools_its_last_token_is_served(tmp_path: Path) -> None:
-    modules = served_modules(write_modules(tmp_path, pooling={"pooling_mode_lasttoken": True}))
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "last"])
+def test_each_way_of_pooling_is_served(pooling: str, tmp_path: Path) -> None:
+    mode = "lasttoken" if pooling == "last" else pooling
+    modules = served_modules(write_modules(tmp_path, pooling={"pooling_mode": mode}))
     assert modules is not None
-    assert (modules.pooling, modules.normalize) == ("last", True)
+    assert (modules.pooling, modules.normalize) == (pooling, True)
 
 
 def test_a_model_that_says_nothing_is_taken_as_it_is(tmp_path: Path) -> None:
     assert served_modules(tmp_path) is None
     assert served_modules(tmp_path / "model.gguf") is None
-
-
-def test_another_way_of_pooling_is_refused_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="pooling is mean, and this server supports last"):
-        served_modules(write_modules(tmp_path, pooling={"pooling_mode_mean_tokens": True}))
 
 
 def test_a_module_behind_the_pooling_is_refused_by_its_kind(tmp_path: Path) -> None:

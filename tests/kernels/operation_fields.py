@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
-    "caches": [(1, 1, DIM, 0, False, 0, False, 1, 0)],
+    "caches": [(1, 1, DIM, 0, False, 0, False, False, 1, 0)],
     "window_pages": [],
     "states": [(3 * HIDDEN * 4, 0, 2 * HIDDEN * 4, 1)],
     "kv_dtype": "bf16",
@@ -60,7 +60,7 @@ GREEDY: dict[str, Any] = {
 
 def program(*, latent: bool = False) -> Program:
     """One rank, one layer with one head."""
-    latents = {"caches": [(1, 1, 2 * DIM, DIM, True, 0, False, 1, 0)]} if latent else {}
+    latents = {"caches": [(1, 1, 2 * DIM, DIM, True, 0, False, False, 1, 0)]} if latent else {}
     return Program(Team([-1]), None, SETTINGS | latents)
 
 
@@ -84,7 +84,9 @@ def places(*names: str) -> dict[str, tuple[int, int, int]]:
 def fields() -> dict[str, dict[str, Any]]:
     """Of each kind, with weights and vectors of its own."""
     return {
-        "embed": {"table": matrix(), "first_row": 0, "scale": 1.0, "out": EXACT},
+        "embed": {"table": matrix(), "first_row": 0, "scale": 1.0, "out": EXACT}
+        | {"index": "token", "accumulate": False},
+        "layer_norm": places("x", "out") | {"weight": vector(), "bias": vector(), "eps": 1e-5, "rounded": False},
         "rms_norm": places("x", "out")
         | {"weight": vector(), "cols": HIDDEN, "eps": 1e-5, "quantized": QUANTIZED, "beside": False},
         "quantize": places("x") | {"out": QUANTIZED, "rows_per_token": 1, "logits": False},
@@ -119,7 +121,7 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"weight": vector(DIM), "eps": 1e-5, "table": matrix(columns=2 * DIM), "scale": 1.0},
         "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "rounded": True},
         "gather": places("x", "out"),
-        "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
+        "pool": places("x", "out") | {"pooling": "last", "weight": vector(), "cols": HIDDEN, "eps": 1e-5},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},
         "sample": places("logits", "tokens") | {"vocab_first": [0, 16], "softcap": 0.0},
         "moe_route": places("logits", "x", "sorted", "routes", "counts")

@@ -9,7 +9,7 @@ from numaserve.workers.program.native import KINDS
 OPTIONAL = {("attention", "sinks"), ("causal_conv", "bias"), ("linear", "bias")}
 OPTIONAL |= {("moe_combine", "shared"), ("moe_experts", "bias"), ("moe_experts", "shared")}
 OPTIONAL |= {("moe_route", "correction"), ("reduce", "bias"), ("reduce", "post_norm")}
-OPTIONAL |= {("narrow", "beside"), ("narrow", "beside_out")}
+OPTIONAL |= {("narrow", "beside"), ("narrow", "beside_out"), ("layer_norm", "bias"), ("pool", "weight")}
 OPTIONAL |= {("add_norm", "scale"), ("moe_route", "factors"), ("reduce", "scale")}
 OPTIONAL |= {("rms_norm", "quantized"), ("rms_norm", "weight"), ("rope_store", "q_norm"), ("rope_store", "k_norm")}
 
@@ -112,6 +112,8 @@ def test_a_native_object_is_of_the_type_that_is_told() -> None:
     [
         ("linear", "activation", "unknown activation relu"),
         ("moe_route", "scoring", "the score function of experts must be softmax or sigmoid"),
+        ("embed", "index", "unknown index of embeddings relu"),
+        ("pool", "pooling", "unknown pooling relu"),
         ("moe_route", "group_score", "the score function of expert groups must be max or top2"),
     ],
 )

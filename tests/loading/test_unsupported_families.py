@@ -4,7 +4,7 @@ import pytest
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.registry import families, family_of
 
-NO_FAMILY = ("MambaForCausalLM", "MiniCPM3ForCausalLM", "BertModel", "FalconForCausalLM", "x" * 1000)
+NO_FAMILY = ("MambaForCausalLM", "MiniCPM3ForCausalLM", "T5EncoderModel", "FalconForCausalLM", "x" * 1000)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ class RankProgram : public AttentionNodes {
 
   void pool(Place residual) {
     const Place out = room(model_.limits.max_slots, shape_.hidden, sizeof(float));
-    program_.add(std::make_unique<PoolNode>(residual, vector(shape_.hidden, 1.0f), out, 1e-5f));
+    const float* const weight = vector(shape_.hidden, 1.0f).data();
+    program_.add(std::make_unique<PoolNode>(residual, Pooling::kLast, weight, shape_.hidden, out, 1e-5f));
     program_.pool_to(out, shape_.hidden);
   }
 

@@ -1,6 +1,6 @@
 """Models that are only described."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numaserve.workers.layers.axes import KvHeads, QueryHeads
@@ -81,15 +81,6 @@ def recurrent(layers: int = 32, *, keys: int = 16, values: int = 32, **changes: 
     return replace(model, decoder=replace(model.decoder, blocks=blocks))
 
 
-@dataclass(frozen=True)
-class _SeesAll(Attention):
-    """Attention whose tokens see later ones."""
-
-    @property
-    def bidirectional(self) -> bool:
-        return True
-
-
 def bidirectional(architecture: str = "LlamaForCausalLM", **changes: object) -> ModelConfig:
     """The model of `configured`, with attention in both directions and a context of 512 tokens unless changed."""
     model = configured(architecture, **{"max_position_embeddings": 512, **changes})
@@ -97,5 +88,6 @@ def bidirectional(architecture: str = "LlamaForCausalLM", **changes: object) -> 
     return replace(model, decoder=replace(model.decoder, blocks=blocks))
 
 
-def _seeing_all(attention: Mixer) -> _SeesAll:
-    return _SeesAll(**{each.name: getattr(attention, each.name) for each in fields(attention)})
+def _seeing_all(mixer: Mixer) -> Attention:
+    assert isinstance(mixer, Attention)
+    return replace(mixer, mask=replace(mixer.mask, bidirectional=True))

@@ -125,11 +125,6 @@ class Mixer(Layer, ABC):
         """Whether it stores something of a token that later tokens read."""
         return not isinstance(self.cache, Borrowed)
 
-    @property
-    def bidirectional(self) -> bool:
-        """Whether a token sees later ones, so that a sequence must be whole in a step."""
-        return False
-
     @abstractmethod
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, place: CacheIndex) -> Partial:
         """The rank's part of a sum over the ranks, fp32 [tokens, hidden]; `x` is bf16 [tokens, hidden].

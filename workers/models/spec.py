@@ -62,7 +62,7 @@ class ModelConfig:
     @property
     def bidirectional(self) -> bool:
         """Whether tokens see later ones: a prompt is then whole in a step, and nothing of it is reused."""
-        return any(block.attention.bidirectional for block in self.decoder.blocks)
+        return any(cache.span.bidirectional for cache in self.decoder.keeps)
 
     @property
     def has_states(self) -> bool:

@@ -93,11 +93,6 @@ class Attention(Mixer):
         )
         return Borrowed(cache) if self.source == "cached" else cache
 
-    @property
-    def bidirectional(self) -> bool:
-        """See `Mixer`."""
-        return self.mask.bidirectional
-
     @cached_property
     def qkv(self) -> MatrixParameter:
         """One matrix with the rows of the rank's query heads, then of its key heads, then of its value heads, as far as

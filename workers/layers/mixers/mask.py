@@ -41,9 +41,8 @@ class Sinks(Layer):
 class Mask(Layer):
     """A causal or bidirectional mask, with a cap on scores and sinks where there are any."""
 
-    window: int | None = (
-        None  # tokens that a query sees, itself included, or on either side if bidirectional; None: all
-    )
+    # Tokens that a query sees, itself included, or on either side if the mask is bidirectional; None: all.
+    window: int | None = None
     softcap: float | None = None
     sinks: Sinks | None = None
     chunked: bool = False  # a query sees the tokens of its chunk of `window` tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -53,13 +53,12 @@ class SummedEmbedding(Embedding):
     """The layer norm of token embeddings plus rows of other tables."""
 
     tables: tuple[Table, ...] = ()
-    norm: LayerNorm | None = None
+    norm: LayerNorm = field(kw_only=True)
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> Residual:
         """See `Embedding`."""
         more = [(each.index, part.matrix(each.rows), part.along(each.axis).start - each.shift) for each in self.tables]
         first_row = part.along(self.axis).start
         residual = b.embed(part.matrix(self.table), first_row=first_row, scale=self.scale, more=more)
-        if self.norm is not None:
-            self.norm.apply(b, part, residual)
+        self.norm.apply(b, part, residual)
         return residual

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from numaserve.workers.layers.block import Block
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 class PostNormBlock(Block):
     """A block with a layer norm of the stream after attention, and one after the MLP."""
 
-    attention_norm: LayerNorm | None = None
-    output_norm: LayerNorm | None = None
+    attention_norm: LayerNorm = field(kw_only=True)
+    output_norm: LayerNorm = field(kw_only=True)
 
     def attend(self, b: ProgramBuilder, part: RankPart, residual: Residual, place: CacheIndex) -> None:
         """See `Block`."""
         super().attend(b, part, residual, place)
-        if self.attention_norm is not None:
-            self.attention_norm.apply(b, part, residual)
+        self.attention_norm.apply(b, part, residual)
 
     def feed(self, b: ProgramBuilder, part: RankPart, residual: Residual, scale: Vector | None = None) -> None:
         """See `Block`."""
         super().feed(b, part, residual, scale)
-        if self.output_norm is not None:
-            self.output_norm.apply(b, part, residual)
+        self.output_norm.apply(b, part, residual)

@@ -1,6 +1,6 @@
 """BERT, RoBERTa, XLM-R and DistilBERT: encoders with learned positions, and layer norms of the residual stream."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mixers.attention import AttentionNames
@@ -109,13 +109,17 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         tables=_tables(common, shift, types),
         norm=norm("embeddings.LayerNorm", "token_embd_norm"),
     )
-    config = common.model("bert", architecture, block, embedding=embedding, norm=NoNorm(), prefixes=_PREFIXES)
-    return replace(
-        config,
-        decoder=replace(config.decoder, head=None, pooling="mean"),
+    config = common.model(
+        "bert",
+        architecture,
+        block,
+        embedding=embedding,
+        norm=NoNorm(),
         max_position=common.max_position - shift,
+        prefixes=_PREFIXES,
         ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
     )
+    return config.pooled("mean")
 
 
 def _tables(common: Common, shift: int, types: int) -> tuple[Table, ...]:

@@ -1,7 +1,5 @@
 """ModernBERT: an encoder with rope, gated MLPs, norms before each sub-layer, and windows in two of three layers."""
 
-from dataclasses import replace
-
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mixers.mask import Mask
@@ -68,13 +66,15 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         common.vocabulary, common.hidden, module="embeddings.tok_embeddings", norm=norm("embeddings.norm")
     )
     config = common.model(
-        "modernbert", architecture, block, embedding=embedding, norm=norm("final_norm"), prefixes=_PREFIXES
-    )
-    return replace(
-        config,
-        decoder=replace(config.decoder, head=None, pooling="mean"),
+        "modernbert",
+        architecture,
+        block,
+        embedding=embedding,
+        norm=norm("final_norm"),
+        prefixes=_PREFIXES,
         ignored_prefixes=_HEADS,
     )
+    return config.pooled("mean")
 
 
 FAMILY = Family(name="modernbert", architectures=("ModernBertModel", "ModernBertForMaskedLM"), configure=configure)

@@ -27,7 +27,7 @@ def family_of(architecture: str, where: str) -> Family:
 
     Raises `OperatorError` with the most similar names of supported architectures.
     """
-    known = {name: family for family in families().values() for name in family.architectures}
+    known = _by_architecture()
     if architecture not in known:
         raise _unsupported(architecture, where, known)
     return known[architecture]
@@ -35,7 +35,11 @@ def family_of(architecture: str, where: str) -> Family:
 
 def is_served(architecture: str) -> bool:
     """Return whether some family runs one of Hugging Face's architectures."""
-    return any(architecture in family.architectures for family in families().values())
+    return architecture in _by_architecture()
+
+
+def _by_architecture() -> dict[str, Family]:
+    return {name: family for family in families().values() for name in family.architectures}
 
 
 def gguf_family(architecture: str, metadata: Fields) -> Family:

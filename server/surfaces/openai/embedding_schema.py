@@ -33,8 +33,8 @@ class EmbeddingRequest(Strict):
     """Encoding of embeddings: `float`, a list of numbers, or `base64`, little-endian 32-bit floats; `float` unless
     set."""
     normalize: bool | None = None
-    """Extension of vLLM: scale embeddings to length 1 after cutting them to `dimensions`; as the model's
-    sentence-transformers files say unless set, and true without these files."""
+    """Extension of vLLM: scale embeddings to length 1 after cutting them to `dimensions`. Unless set, the model's
+    sentence-transformers files decide; true without these files."""
     prompt_name: ShortText | None = None
     """Extension: name of the prompt that precedes each text, one of `prompts` in the model's
     config_sentence_transformers.json; the model's default prompt unless set."""

@@ -13,7 +13,7 @@ SOURCES = [
     for path in (ROOT / folder).rglob("*.*")
     if path.suffix in (".h", ".inl") and "nanobind" not in path.read_text()  # which a wheel brings
 ]
-# Of `make asan`, `make tsan` and `make fuzz`.
+# What `make asan`, `make tsan` and `make fuzz` build.
 PROGRAMS = sorted(path for folder in ("kernels", "shm_comm") for path in (ROOT / "tests" / folder).glob("*.cc"))
 PORTABLE = ["-march=x86-64-v3"]
 WIDEST = ["-march=x86-64-v4", "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]

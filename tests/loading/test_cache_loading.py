@@ -1,3 +1,4 @@
+import gc
 import itertools
 import logging
 import os
@@ -122,6 +123,21 @@ def test_experts_are_cached(layout: str, tmp_path: Path, folder: Path, team: Tea
     second = load(loader(path, folder, 1, AS_PUBLISHED), team)
     assert second.origin == "cache"
     assert contents(second) == contents(first)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+def test_loaded_weights_that_are_to_be_cached_leave_the_checkpoint_closed(
+    kind: str, tmp_path: Path, folder: Path, team: Team
+) -> None:
+    checkpoint = checkpoints.random_model("llama-tied")
+    if kind == "gguf":
+        path = checkpoints.save_gguf(checkpoint, tmp_path / "model.gguf", "Q8_0")
+    else:
+        path = checkpoints.save(checkpoint, tmp_path / "model")
+    loaded = load(loader(path, folder), team)
+    gc.collect()
+    assert loaded.save is not None
+    assert str(path) not in Path("/proc/self/maps").read_text()
 
 
 def test_other_processes_find_the_same_weights(tmp_path: Path, folder: Path, team: Team) -> None:

@@ -117,10 +117,11 @@ class RankLoader:
                 )
             return None
         group_bytes = sum(part.weight_bytes() for part in self.part.partition.ranks)
+        path = self.files.path  # `write` lives as long as the rank: with `self` it would keep the checkpoint open
 
         def write(between: Callable[[], None]) -> int:
             try:
-                unchanged = look_at(self.files.path) == entry.checkpoint
+                unchanged = look_at(path) == entry.checkpoint
             except OSError:
                 unchanged = False
             if not unchanged:
@@ -130,7 +131,7 @@ class RankLoader:
                     weights.matrices,
                     folder,
                     entry.key,
-                    model=str(self.files.path),
+                    model=str(path),
                     group_bytes=group_bytes,
                     limit=entry.limit_bytes,
                     between=between,

@@ -28,12 +28,21 @@ class Chat:
 
 
 @dataclass(frozen=True)
+class Length:
+    """The maximum number of tokens of a prompt, special tokens included, and the treatment of a longer prompt."""
+
+    limit: int | None = None  # None, or a number above it: the context length
+    cut: Literal["start", "end"] | None = None  # the part of a longer prompt that is left out; None: it is refused
+    param: str = "truncate"  # the field with the limit, to blame in an error
+
+
+@dataclass(frozen=True)
 class Texts:
     """Texts, or token ids, to be continued as they are."""
 
     prompts: Sequence[str] | Sequence[list[int]]
     echo: bool = False  # answers repeat their prompts
-    truncate: bool = False  # a text that does not fit is cut to the length that fits
+    length: Length = Length()
     suffix: str = ""  # text after the answer; then there is exactly one prompt, which is a text
     param: str = "prompt"
 

@@ -1,21 +1,36 @@
-"""Embeddings, in the form that all API surfaces share."""
+"""Embeddings, in the forms that all API surfaces share."""
+
+import base64
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.http.errors import bad_request
 
+Form = Literal["float", "base64", "binary", "ubinary"]
+
 _LEAST_NORM = 1e-12  # as in torch's `normalize`, for vectors of zeros
+_PACKED = frozenset({"binary", "ubinary"})
 
 
-def check_embeds(context: ApiContext, dimensions: int | None) -> None:
-    """Raise `ApiError` where the model is not served for embeddings, or has fewer than `dimensions` dimensions."""
-    if not context.embedding_size:
+def check_embeds(context: ApiContext, dimensions: int | None, *forms: Form | None, param: str = "dimensions") -> None:
+    """Raise `ApiError` where the model is not served for embeddings, has fewer than `dimensions` dimensions, or has a
+    number of dimensions that one of the `forms` cannot hold. `param` is the field of the dimensions."""
+    size = context.embedding_size
+    if not size:
         message = "This model does not serve embeddings. The operator can start the server with '--task embed'."
         raise bad_request(message, "model", "task_unsupported")
-    if dimensions is not None and dimensions > context.embedding_size:
-        message = f"'dimensions' is {dimensions}, but this model's embeddings have {context.embedding_size} dimensions."
-        raise bad_request(message, "dimensions", "too_many_dimensions")
+    if dimensions is not None and dimensions > size:
+        message = f"'{param}' is {dimensions}, but this model's embeddings have {size} dimensions."
+        raise bad_request(message, param, "too_many_dimensions")
+    returned = dimensions or size
+    if returned % 8 and not _PACKED.isdisjoint(forms):
+        message = (
+            f"The embeddings have {returned} dimensions, and binary embeddings hold 8 dimensions in a byte. "
+            f"Send a multiple of 8 as '{param}', or request another form."
+        )
+        raise bad_request(message, param, "dimensions_unpacked")
 
 
 def embedding(pooled: bytes, dimensions: int | None, *, normalize: bool) -> npt.NDArray[np.float32]:
@@ -29,3 +44,19 @@ def embedding(pooled: bytes, dimensions: int | None, *, normalize: bool) -> npt.
         return values
     wide = values.astype(np.float64)
     return (wide / max(float(np.linalg.norm(wide)), _LEAST_NORM)).astype("<f4")
+
+
+def in_form(values: npt.NDArray[np.float32], form: Form) -> str | list[float] | list[int]:
+    """Return an embedding as JSON has it.
+
+    `base64` holds little-endian fp32. `ubinary` has a byte for 8 dimensions, the first in the highest bit, which is 1
+    for a positive value; `binary` is that byte minus 128, as Cohere, Jina and sentence-transformers define it.
+    """
+    if form == "base64":
+        return base64.b64encode(values.tobytes()).decode()
+    if form in _PACKED:
+        packed = np.packbits(values > 0).astype(np.int16)
+        whole: list[int] = (packed - 128 * (form == "binary")).tolist()
+        return whole
+    numbers: list[float] = values.tolist()
+    return numbers

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
 
 from numaserve.server.answers.tools.formats import plain_format
 from numaserve.server.generation.asked import Asked, Chat, Prompt, Texts, ToolUse
@@ -13,6 +12,7 @@ from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.conversation.fill_in import fill_in_of
 from numaserve.server.generation.conversation.plain_tools import described, in_plain_text
 from numaserve.server.generation.sampling import check_token_ids, output_limit
+from numaserve.server.generation.truncation import check_length, cut_text, cut_tokens, limit_of
 from numaserve.server.http.errors import ApiError, Overflow, bad_request, context_length_exceeded, template_unavailable
 from numaserve.server.text.work import TextTooLong, Turns
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
@@ -35,7 +35,7 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
     skip = asked.sampling.skip_special_tokens
     for given in texts.prompts:
         if isinstance(given, str):
-            if not texts.truncate:
+            if texts.length.cut is None:
                 check_text_length(context, len(given), texts.param)
         elif not asked.pool:  # pooling needs no space for output
             output_limit(len(given), None, None, context.limits.context_length, texts.param)
@@ -135,22 +135,17 @@ async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], tur
     if isinstance(given, str):
         bos = context.tokenizer.bos_token_id
         hidden = frozenset[int]() if bos is None else frozenset((bos,))
-        if asked.truncate:
-            return Prompt(await _beginning(context, turns, given), given, hidden)
-        return Prompt(await encode(context, turns, given, asked.param), given, hidden)
+        if asked.length.cut is not None:
+            return Prompt(await cut_text(context, turns, given, asked.length), given, hidden)
+        tokens = await encode(context, turns, given, asked.param)
+        check_length(tokens, asked.length, asked.param)
+        return Prompt(tokens, given, hidden)
     await turns.run(partial(check_token_ids, given, context.vocab_size, asked.param))
+    if asked.length.cut is not None:
+        return Prompt(cut_tokens(given, limit_of(context, asked.length), asked.length))
+    check_length(given, asked.length, asked.param)
     text = await turns.decode(given, skip_special_tokens=skip) if asked.echo else ""
     return Prompt(given, text, hidden_tokens(context, skip_special_tokens=skip))
-
-
-async def _beginning(context: ApiContext, turns: Turns, text: str) -> list[int]:
-    """Return the first tokens of a text that fit, and the tokens that the tokenizer appends to each text."""
-    limit, special = context.limits.context_length, context.tokenizer.special_token_ids
-    tokens = await turns.encode_beginning(text, at_least=limit)
-    if len(tokens) <= limit:
-        return tokens
-    behind = [*takewhile(special.__contains__, reversed(tokens))][::-1]
-    return [*tokens[: limit - len(behind)], *behind]
 
 
 async def _filled_in(context: ApiContext, asked: Texts, prefix: str, turns: Turns) -> Prompt:

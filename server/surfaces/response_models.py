@@ -157,11 +157,11 @@ class Completion(_Answer):
 
 
 class Embedding(BaseModel):
-    """The embedding of an input, as numbers or in base64."""
+    """The embedding of an input, as numbers, in base64 or in bytes of bits."""
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | list[int] | str
 
 
 class PromptUsage(BaseModel):

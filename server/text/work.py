@@ -46,16 +46,19 @@ class Turns:
             await self._count(text, max_tokens)
         return await self.run(partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens))
 
-    async def encode_beginning(self, text: str, *, at_least: int) -> list[int]:
-        """Return the token ids of `text`; for a long text, more than the first `at_least` ids, but not all."""
-        end = len(text)
+    async def encode_part(self, text: str, *, at_least: int, of_end: bool) -> list[int]:
+        """Return the token ids of `text`; for a long text, more than the first `at_least` ids, but not all.
+
+        With `of_end` they are the last ids.
+        """
+        start, end = 0, len(text)
         if end > PIECE_CHARACTERS:
-            async with aclosing(self._counted(text)) as counts:
-                async for at, tokens in counts:
+            async with aclosing(self._counted(text, backwards=of_end)) as counts:
+                async for piece, tokens in counts:
                     if tokens > at_least + _CUT_TOKENS:
-                        end = at
+                        start, end = (piece.start, end) if of_end else (start, piece.stop)
                         break
-        return await self.run(partial(self._tokenizer.encode, text[:end]))
+        return await self.run(partial(self._tokenizer.encode, text[start:end]))
 
     async def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of `token_ids`."""
@@ -67,13 +70,14 @@ class Turns:
                 if tokens > max_tokens:
                     raise TextTooLong(tokens)
 
-    async def _counted(self, text: str) -> AsyncGenerator[tuple[int, int], None]:
-        """Yield the end of each piece and the number of tokens up to it."""
+    async def _counted(self, text: str, *, backwards: bool = False) -> AsyncGenerator[tuple[slice, int], None]:
+        """Yield each piece and the number of tokens up to its end, or with `backwards` from its start."""
         tokens = 0
-        for start in range(0, len(text), PIECE_CHARACTERS):
-            piece = text[start : start + PIECE_CHARACTERS]
-            tokens += len(await self.run(partial(self._tokenizer.encode, piece, add_special_tokens=False)))
-            yield start + len(piece), tokens
+        starts = range(0, len(text), PIECE_CHARACTERS)
+        for start in reversed(starts) if backwards else starts:
+            piece = slice(start, start + PIECE_CHARACTERS)
+            tokens += len(await self.run(partial(self._tokenizer.encode, text[piece], add_special_tokens=False)))
+            yield piece, tokens
 
 
 class TextWork:

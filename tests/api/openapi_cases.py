@@ -32,6 +32,8 @@ BEYOND_THE_SCHEMA = {
     "task_unsupported",
     "prompt_unknown",
     "too_many_dimensions",
+    "dimensions_unpacked",
+    "limit_too_small",
     "previous_response_not_found",
     "item_not_found",
 }

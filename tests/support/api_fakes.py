@@ -189,7 +189,7 @@ class FakeSequence:
 
     def _pooled(self) -> GenerationChunk:
         """The numbers 3, 4 and then how many tokens there are, as often as there are dimensions."""
-        numbers = array("f", [3.0, 4.0, *[len(self.request.prompt)] * (EMBEDDING_SIZE - 2)])
+        numbers = array("f", [3.0, 4.0, *[len(self.request.prompt)] * (self._engine.dimensions - 2)])
         cached = self._engine.cached_tokens
         return GenerationChunk(self._index, finish_reason="stop", cached_tokens=cached, embedding=numbers.tobytes())
 
@@ -203,6 +203,7 @@ class FakeEngine:
     """Replies with `reply` to everything; the fields make it misbehave."""
 
     reply: str = REPLY
+    dimensions: int = EMBEDDING_SIZE
     ready: bool = True
     alive: bool = True
     idle: bool = True

@@ -25,3 +25,10 @@ def refuse_media(value: object) -> None:
         for name, kind in MEDIA.items():
             if value.get(name) is not None:
                 raise ValueError(takes_no(kind))
+
+
+def text_of(value: object) -> object:
+    """Return the text of an object with a field `text`, and any other value as it is. Raises `ValueError` for an object
+    with other input than text."""
+    refuse_media(value)
+    return value["text"] if isinstance(value, dict) and isinstance(value.get("text"), str) else value

@@ -1,16 +1,12 @@
 """POST /v1/embeddings."""
 
 import asyncio
-import base64
-from collections.abc import Sequence
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.embedding import check_embeds, embedding
+from numaserve.server.generation.embedding import check_embeds, embedding, in_form
 from numaserve.server.generation.many import Ends, ends_of
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
@@ -29,7 +25,7 @@ def embeddings_router(context: ApiContext) -> APIRouter:
     async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
         """Compute embeddings of texts, in OpenAI's format; needs a server with `--task embed`."""
         check_model(context, body.model)
-        check_embeds(context, body.dimensions)
+        check_embeds(context, body.dimensions, body.form)
         ends = await ends_of(context, request, body.asked(context.embeddings), record_of(request).request_id)
         # In a thread: thousands of numbers for each of a thousand texts take seconds.
         return await asyncio.to_thread(_answer, context, body, ends)
@@ -38,19 +34,12 @@ def embeddings_router(context: ApiContext) -> APIRouter:
 
 
 def _answer(context: ApiContext, body: EmbeddingRequest, ends: Ends) -> Response:
-    normalize = context.embeddings.normalize if body.normalize is None else body.normalize
+    normalize = body.normalizes(context.embeddings)
     usage = {"prompt_tokens": ends.prompt_tokens, "total_tokens": ends.prompt_tokens}
     pieces = [b'{"object":"list","data":[']
     for index, chunk in enumerate(ends.chunks):
         values = embedding(chunk.embedding, body.dimensions, normalize=normalize)
-        item = {"object": "embedding", "index": index, "embedding": _encoded(values, body.encoding_format)}
+        item = {"object": "embedding", "index": index, "embedding": in_form(values, body.form)}
         pieces.append(b"," * bool(index) + msgspec.json.encode(item))
     rest = msgspec.json.encode({"model": context.model_name, "usage": usage})
     return pieces_response([*pieces, b"],", rest[1:]])
-
-
-def _encoded(values: npt.NDArray[np.float32], encoding: str | None) -> str | Sequence[float]:
-    if encoding == "base64":
-        return base64.b64encode(values.tobytes()).decode()
-    numbers: list[float] = values.tolist()
-    return numbers

@@ -151,3 +151,13 @@ async def test_closing_ends_the_template_s_process_too() -> None:
     async with working(tokenizer) as work:
         work.close()
     assert tokenizer.closed
+
+
+@pytest.mark.parametrize(("of_end", "pieces"), [(False, [PIECE_CHARACTERS] * 2), (True, [1, *[PIECE_CHARACTERS] * 2])])
+async def test_only_the_part_of_a_text_that_is_asked_for_is_tokenized(of_end: bool, pieces: list[int]) -> None:
+    tokenizer = Words()
+    async with working(tokenizer) as work:
+        with work.admit(LONG) as turns:
+            tokens = await turns.encode_part("x" * LONG, at_least=PIECE_CHARACTERS // 2, of_end=of_end)
+    assert tokenizer.seen == [*pieces, sum(pieces)]
+    assert len(tokens) == sum(pieces) // 2 > PIECE_CHARACTERS // 2

@@ -34,6 +34,8 @@ from numaserve.server.http.limits import ApiLimits
 from numaserve.server.http.route_names import route_of
 from numaserve.server.surfaces.anthropic.messages import messages_router
 from numaserve.server.surfaces.anthropic.response_models import AnthropicError
+from numaserve.server.surfaces.cohere.responses import CohereError
+from numaserve.server.surfaces.cohere.routes import cohere_router
 from numaserve.server.surfaces.errors import error_of
 from numaserve.server.surfaces.ollama.embed import ollama_embed_router
 from numaserve.server.surfaces.ollama.generation import ollama_generation_router
@@ -57,6 +59,8 @@ from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizationError
 from starlette.exceptions import HTTPException
 
 __all__ = ["ApiContext", "ApiLimits", "create_app"]
+
+_ERRORS = (Error, AnthropicError, OllamaError, CohereError)
 
 _logger = logging.getLogger("numaserve.api")
 
@@ -88,13 +92,14 @@ def create_app(context: ApiContext) -> FastAPI:
         ollama_generation_router(context),
         ollama_embed_router(context),
         ollama_models_router(context),
+        cohere_router(context),
         generate_router(context),
         vllm_router(context),
         ui_router(context),
     )
     for router in routers:
         app.include_router(router)
-    describe(app, (Error, AnthropicError, OllamaError), has_keys=context.api_keys is not None)
+    describe(app, _ERRORS, has_keys=context.api_keys is not None)
     _answer_errors(app, context, _methods(routers))
     # The middleware added last is the outermost.
     app.add_middleware(SetCaller, context=context)

@@ -19,6 +19,7 @@ from numaserve.server.http.explain import Problem
 from numaserve.server.http.fields.types import Strict
 from numaserve.server.http.fields.unknown_fields import UnknownFields
 from numaserve.server.surfaces.anthropic.schema import CountTokensRequest, MessagesRequest
+from numaserve.server.surfaces.cohere.schema import CohereEmbedRequest
 from numaserve.server.surfaces.ollama.chat_schema import OllamaChatRequest
 from numaserve.server.surfaces.ollama.embed_schema import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from numaserve.server.surfaces.ollama.generate_schema import OllamaGenerateRequest
@@ -50,6 +51,7 @@ MODELS: dict[str, type[Strict]] = {
         OllamaGenerateRequest,
         OllamaEmbedRequest,
         OllamaEmbeddingsRequest,
+        CohereEmbedRequest,
         OllamaShowRequest,
         OllamaPullRequest,
         SGLangGenerateRequest,

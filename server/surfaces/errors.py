@@ -7,16 +7,18 @@ from fastapi.responses import Response
 from numaserve.server.http.access_log import RequestRecord
 from numaserve.server.http.errors import ApiError
 from numaserve.server.surfaces.anthropic import errors as anthropic
+from numaserve.server.surfaces.cohere import errors as cohere
 from numaserve.server.surfaces.ollama import errors as ollama
 from numaserve.server.surfaces.openai import errors as openai
 from starlette.types import Scope
 
-# From an error and the request's id to a body. The longest matching prefix of the path decides; the default is
-# OpenAI's.
+# From an error and the request's id to a body. The longest matching beginning of the path decides; the default is
+# OpenAI's. It ends where a part of the path ends: a client of OpenAI that leaves out /v1 requests /embeddings.
 _BODIES: dict[str, Callable[[ApiError, str], object]] = {
     "/": openai.error_body,
     "/v1/messages": anthropic.error_body,
     "/api/": ollama.error_body,
+    "/v2/embed": cohere.error_body,
 }
 
 
@@ -28,6 +30,10 @@ def error_of(scope: Scope, error: ApiError) -> Response:
 
 def error_response(error: ApiError, path: str, request_id: str = "") -> Response:
     """Return the answer to a failed request of `path`."""
-    body = max((prefix for prefix in _BODIES if path.startswith(prefix)), key=len, default="/")
+    body = max((prefix for prefix in _BODIES if _begins(path, prefix)), key=len, default="/")
     content = msgspec.json.encode(_BODIES[body](error, request_id))
     return Response(content, error.status_code, error.headers, media_type="application/json")
+
+
+def _begins(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(prefix if prefix.endswith("/") else f"{prefix}/")

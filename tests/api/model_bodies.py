@@ -18,4 +18,5 @@ POOLING: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": ["a", "b"]},
     "/api/embed": {"input": "a", "model": MODEL},
     "/api/embeddings": {"prompt": "a", "model": MODEL},
+    "/v2/embed": {"texts": ["a", "b"], "model": MODEL},
 }

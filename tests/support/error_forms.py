@@ -35,17 +35,24 @@ def _anthropic(body: Any) -> str:
     return str(body["error"]["message"])
 
 
+def _cohere(body: Any) -> str:
+    assert set(body) == {"id", "message"}
+    assert body["id"]
+    return str(body["message"])
+
+
 # By the beginning of a path; the longest one counts.
 _FORMS = {
     "/": Form("Error", _openai),
     "/v1/messages": Form("AnthropicError", _anthropic),
     "/api/": Form("OllamaError", _ollama),
+    "/v2/embed": Form("CohereError", _cohere),
 }
 
 
 def form_of(path: str) -> Form:
     """The form that errors of `path` have."""
-    return _FORMS[max((prefix for prefix in _FORMS if path.startswith(prefix)), key=len)]
+    return _FORMS[max((prefix for prefix in _FORMS if f"{path}/".startswith(prefix.rstrip("/") + "/")), key=len)]
 
 
 def error_message(answer: Response) -> str:

@@ -44,8 +44,8 @@ class EmbeddingRequest(ManyInputs):
     """Encoding of embeddings: `float`, a list of numbers, or `base64`, little-endian 32-bit floats; `float` unless
     set."""
     embedding_type: Form | None = None
-    """Extension of Jina, in place of `encoding_format`: `float`, `base64`, or one bit per dimension as whole numbers:
-    `ubinary`, bytes from 0 to 255, or `binary`, the same bytes minus 128."""
+    """Extension of Jina, in place of `encoding_format`: `float`, `base64`, `ubinary` or `binary`. `ubinary` holds one
+    bit per dimension in bytes from 0 to 255. `binary` holds the same bytes minus 128."""
     normalize: bool | None = None
     """Extension of vLLM: scale embeddings to length 1 after cutting them to `dimensions`. Unless set, the model's
     sentence-transformers files decide; true without these files."""

@@ -1,0 +1,1 @@
+"""Cohere's API for embeddings: POST /v2/embed."""

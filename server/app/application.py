@@ -53,6 +53,8 @@ from numaserve.server.surfaces.operations.ui import ui_router
 from numaserve.server.surfaces.rerank.routes import rerank_router
 from numaserve.server.surfaces.response_models import Error
 from numaserve.server.surfaces.sglang.generate import generate_router
+from numaserve.server.surfaces.tei.responses import TeiError
+from numaserve.server.surfaces.tei.routes import tei_router
 from numaserve.server.surfaces.vllm.routes import vllm_router
 from numaserve.server.surfaces.vllm.tokenize import tokenize_router
 from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizationError, TokenizerUnavailable
@@ -60,7 +62,7 @@ from starlette.exceptions import HTTPException
 
 __all__ = ["ApiContext", "ApiLimits", "create_app"]
 
-_ERRORS = (Error, AnthropicError, OllamaError, CohereError)
+_ERRORS = (Error, AnthropicError, OllamaError, CohereError, TeiError)
 
 _logger = logging.getLogger("numaserve.api")
 
@@ -93,6 +95,7 @@ def create_app(context: ApiContext) -> FastAPI:
         ollama_embed_router(context),
         ollama_models_router(context),
         cohere_router(context),
+        tei_router(context),
         generate_router(context),
         vllm_router(context),
         ui_router(context),

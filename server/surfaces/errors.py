@@ -10,6 +10,7 @@ from numaserve.server.surfaces.anthropic import errors as anthropic
 from numaserve.server.surfaces.cohere import errors as cohere
 from numaserve.server.surfaces.ollama import errors as ollama
 from numaserve.server.surfaces.openai import errors as openai
+from numaserve.server.surfaces.tei import errors as tei
 from starlette.types import Scope
 
 # From an error and the request's id to a body. The longest matching beginning of the path decides; the default is
@@ -19,6 +20,7 @@ _BODIES: dict[str, Callable[[ApiError, str], object]] = {
     "/v1/messages": anthropic.error_body,
     "/api/": ollama.error_body,
     "/v2/embed": cohere.error_body,
+    "/embed": tei.error_body,
 }
 
 

@@ -19,4 +19,5 @@ POOLING: dict[str, dict[str, Any]] = {
     "/api/embed": {"input": "a", "model": MODEL},
     "/api/embeddings": {"prompt": "a", "model": MODEL},
     "/v2/embed": {"texts": ["a", "b"], "model": MODEL},
+    "/embed": {"inputs": "a"},
 }

@@ -41,12 +41,19 @@ def _cohere(body: Any) -> str:
     return str(body["message"])
 
 
+def _tei(body: Any) -> str:
+    assert set(body) == {"error", "error_type"}
+    assert body["error_type"] in {"Backend", "Empty", "Overloaded", "Tokenizer", "Unhealthy", "Validation"}
+    return str(body["error"])
+
+
 # By the beginning of a path; the longest one counts.
 _FORMS = {
     "/": Form("Error", _openai),
     "/v1/messages": Form("AnthropicError", _anthropic),
     "/api/": Form("OllamaError", _ollama),
     "/v2/embed": Form("CohereError", _cohere),
+    "/embed": Form("TeiError", _tei),
 }
 
 

@@ -1,0 +1,1 @@
+"""The API of text-embeddings-inference: POST /embed."""

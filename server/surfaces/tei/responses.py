@@ -1,0 +1,14 @@
+"""The formats of answers of text-embeddings-inference for the OpenAPI document."""
+
+from numaserve.server.surfaces.openapi import body_errors
+from pydantic import BaseModel
+
+
+class TeiError(BaseModel):
+    """The body of every error response; `error_type` names the cause, such as `Validation` or `Overloaded`."""
+
+    error: str
+    error_type: str
+
+
+BODY_ERRORS = body_errors(TeiError)

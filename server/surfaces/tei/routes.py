@@ -1,0 +1,40 @@
+"""POST /embed."""
+
+import asyncio
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.embedding import check_embeds, embedding
+from numaserve.server.generation.many import Ends, ends_of
+from numaserve.server.generation.start import check_model
+from numaserve.server.http.access_log import record_of
+from numaserve.server.http.body.route import body_route
+from numaserve.server.http.large_json import pieces_response
+from numaserve.server.surfaces.tei.responses import BODY_ERRORS
+from numaserve.server.surfaces.tei.schema import TeiEmbedRequest
+
+
+def tei_router(context: ApiContext) -> APIRouter:
+    """Return the route of this module."""
+    router = APIRouter(tags=["text-embeddings-inference"], route_class=body_route(context.bodies))
+
+    @router.post("/embed", response_model=list[list[float]], responses=BODY_ERRORS)
+    async def tei_embed(body: TeiEmbedRequest, request: Request) -> Response:
+        """Compute embeddings of texts, in the format of text-embeddings-inference; needs `--task embed`."""
+        check_model(context, body.model)
+        check_embeds(context, body.dimensions)
+        ends = await ends_of(context, request, body.asked(context.embeddings), record_of(request).request_id)
+        # In a thread, as for /v1/embeddings.
+        return await asyncio.to_thread(_answer, body, ends)
+
+    return router
+
+
+def _answer(body: TeiEmbedRequest, ends: Ends) -> Response:
+    pieces = [b"["]
+    for index, chunk in enumerate(ends.chunks):
+        values = embedding(chunk.embedding, body.dimensions, normalize=body.normalize is not False)
+        pieces.append(b"," * bool(index) + msgspec.json.encode(values.tolist()))
+    return pieces_response([*pieces, b"]"])

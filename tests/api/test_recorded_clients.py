@@ -12,14 +12,19 @@ import pytest
 from httpx import Response
 from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.app.application import ApiLimits, create_app
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 
 MODEL, VOCAB = "SmolLM2-135M-Instruct", 49152  # that was asked then
 AGENT = "agent"  # and that of agents, whose prompts are long
+ENCODER, DIMENSIONS = "encoder", 72  # and that of clients for embeddings
+PROMPTS = EmbeddingSettings(prompts={"query": "query: ", "document": "passage: "})
 CONTEXT = 131_072
 ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = runpy.run_path(str(ROOT / "tests" / "clients" / "known_clients.py"))["CLIENTS"]
+ENCODER_CLIENTS = {client.name for client in CLIENTS if client.encoder}
 RECORDED = sorted((ROOT / "tests" / "clients" / "recorded").glob("*.json"))
 REQUESTS = {
     f"{file.stem}-{number}": request for file in RECORDED for number, request in enumerate(json.loads(file.read_text()))
@@ -30,6 +35,13 @@ MISTAKES = {
     "Invalid value for 'options.temperature': Input should be less than or equal to 2.",
     "Invalid value for 'top_p': Input should be less than or equal to 1.",
     "Invalid value for 'background': this field is not supported; omit it or use null, false.",
+    "'dimensions' is 73, but this model's embeddings have 72 dimensions.",
+    "'prompt_name' is 'passage', but this model's prompts are 'query', 'document'. Send one of these names, or leave "
+    "'prompt_name' out.",
+    "Invalid value for 'embedding_types[0]': int8 needs the range of each dimension, which this model's files do not "
+    "have; use 'float'.",
+    "Invalid value for 'images': this model does not accept images, only text; leave this out or describe the content "
+    "in text.",
     "'response_format' cannot be served: the constraint's $ref cannot be enforced: a reference must point into the "
     "schema itself, and circular references must not add keywords.",
 }
@@ -54,6 +66,15 @@ class DemoTokenizer(ByteTokenizer):
 @pytest.fixture(scope="module")
 def demo_client() -> Iterator[TestClient]:
     with TestClient(_app(DemoTokenizer()), base_url=LOCAL, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def encoder_client() -> Iterator[TestClient]:
+    engine = FakeEngine(dimensions=DIMENSIONS)
+    context = make_context(engine, embedding_size=DIMENSIONS, embeddings=PROMPTS)
+    app = create_app(replace(context, model_name=ENCODER))
+    with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -89,17 +110,18 @@ def _about_what_is_stored(client: TestClient, request: dict[str, Any]) -> dict[s
 
 
 def test_every_client_was_recorded_and_is_documented() -> None:
-    clients = runpy.run_path(str(ROOT / "tests" / "clients" / "known_clients.py"))["CLIENTS"]
-    assert sorted(file.stem for file in RECORDED) == sorted(client.name for client in clients)
+    assert sorted(file.stem for file in RECORDED) == sorted(client.name for client in CLIENTS)
     text = (ROOT / "docs" / "clients.md").read_text()
-    for client in clients:
+    for client in CLIENTS:
         assert f"| {client.version}" in text, client.name
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_recorded_request_is_answered_as_it_was(demo_client: TestClient, name: str) -> None:
+def test_a_recorded_request_is_answered_as_it_was(
+    demo_client: TestClient, encoder_client: TestClient, name: str
+) -> None:
     request = REQUESTS[name]
-    answer = _replay(demo_client, request)
+    answer = _replay(encoder_client if name.rpartition("-")[0] in ENCODER_CLIENTS else demo_client, request)
     assert answer.status_code == request["status"], answer.text
     if answer.status_code == 200 and request.get("body", {}).get("stream"):
         assert any(mark in answer.text.rstrip().splitlines()[-1] for mark in ENDS)

@@ -15,6 +15,9 @@ CHECKS = (
     "tools stream",
     "thoughts",
     "structured output",
+    "embeddings",
+    "truncation",
+    "search",
     "overflow",
     "cancellation",
     "errors",
@@ -37,6 +40,7 @@ class Client:
     routes: bool = False  # it stands before two servers
     npm: bool = False  # its packages are npm's, and its script is in Python
     agent: bool = False  # it runs before servers of the agents' model, see `agent_model`
+    encoder: bool = False  # it runs before servers of an encoder, see `encoder_model`
 
     @property
     def version(self) -> str:
@@ -88,6 +92,29 @@ CLIENTS = (
     Client("agno", "agno_py.py", {"agno": "3.1.10", "openai": "3.57.0"}, agent=True),
     Client("crewai", "crewai_py.py", {"crewai": "1.15.30"}, agent=True),
     Client("litellm-proxy", "litellm_proxy_cli.py", {"litellm[proxy]": "1.108.7", "anthropic": "2.12.0"}, agent=True),
+    Client("openai-embeddings", "openai_embeddings_py.py", {"openai": "3.57.0"}, encoder=True),
+    Client("cohere", "cohere_py.py", {"cohere": "7.3.1"}, encoder=True),
+    Client("huggingface-hub", "huggingface_hub_py.py", {"huggingface-hub": "2.4.0", "numpy": "2.4.6"}, encoder=True),
+    Client(
+        "langchain-embeddings",
+        "langchain_embeddings_py.py",
+        {"langchain-openai": "1.7.4", "numpy": "2.4.6"},
+        encoder=True,
+    ),
+    Client(
+        "llama-index-embeddings",
+        "llama_index_embeddings_py.py",
+        {"llama-index-embeddings-openai": "0.7.0", "llama-index-embeddings-text-embeddings-inference": "0.6.0"},
+        encoder=True,
+    ),
+    Client(
+        "haystack-embeddings",
+        "haystack_embeddings_py.py",
+        {"haystack-ai": "3.4.1", "huggingface-api-haystack": "3.1.0"},
+        encoder=True,
+    ),
+    Client("chromadb", "chromadb_py.py", {"chromadb": "1.5.9", "openai": "3.57.0"}, encoder=True),
+    Client("qdrant", "qdrant_py.py", {"qdrant-client": "1.20.0"}, encoder=True),
     Client("sglang-router", "sglang_router_cli.py", {"sglang-router": "0.3.2"}, routes=True),
     Client("vllm-router", "vllm_router_cli.py", {"vllm-router": "0.1.17"}, routes=True),
     Client("smg", "smg_cli.py", {"smg": "1.13.0"}, routes=True),

@@ -102,7 +102,8 @@ class Recorder:
             kept["body"] = _shortened(decoded)
         kept["status"] = status
         if said:
-            error = json.loads(said)["error"]
+            answer = json.loads(said)
+            error = answer.get("error", answer)  # Cohere's errors have the message outermost
             kept["refusal"] = error if isinstance(error, str) else error["message"]
         shape = json.dumps([request.method, _ID.sub("", request.path), kept["headers"], _shape(decoded), status])
         self._kept.setdefault(shape, kept)

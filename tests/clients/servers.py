@@ -9,6 +9,8 @@ from tests.support.real_server import metrics_of
 _SMALL = ("--tp", "1", "--threads-per-worker", "1")
 # A server for agents, and one whose context any prompt of theirs is too long for.
 AGENT_OPTIONS = (*_SMALL, "--kv-cache-gib", "0.1"), (*_SMALL, "--kv-cache-gib", "0.1", "--context-length", "512")
+# A server for embeddings.
+ENCODER_OPTIONS = ((*_SMALL, "--kv-cache-gib", "0.02"),)
 # Of servers that are started for this: two of them and a client share a machine.
 OPTIONS = (*_SMALL, "--kv-cache-gib", "0.5")
 

@@ -60,6 +60,29 @@ def test_texts_become_the_vectors_of_transformers(
     assert info["pages_free"] == info["num_pages"]
 
 
+def test_truncated_texts_become_the_vectors_of_truncated_tokens(
+    server: RealServer, model: hf.PreTrainedModel, tokenizer: Tokenizer
+) -> None:
+    truncated = Tokenizer.from_str(tokenizer.to_str())
+    truncated.enable_truncation(11, direction="left")
+    prompts = [truncated.encode(text).ids for text in TEXTS]
+    assert max(map(len, prompts)) == 11
+    exact = encoders.pooled(encoders.hidden_states(model, prompts), "cls")
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    answer = asked(server, "/v2/embed", texts=TEXTS, max_tokens=11, truncate="START").json()
+    assert (np.array(answer["embeddings"]["float"]) * exact).sum(1).min() >= 0.9999
+    assert answer["meta"]["billed_units"]["input_tokens"] == sum(map(len, prompts))
+
+
+def test_all_surfaces_give_the_same_vectors(server: RealServer) -> None:
+    expected = [each["embedding"] for each in asked(server, "/v1/embeddings", input=TEXTS).json()["data"]]
+    assert asked(server, "/embed", inputs=TEXTS).json() == expected
+    assert asked(server, "/api/embed", model=server.model, input=TEXTS).json()["embeddings"] == expected
+    found = asked(server, "/v2/embed", texts=TEXTS, embedding_types=["float", "ubinary"]).json()["embeddings"]
+    assert found["float"] == expected
+    assert found["ubinary"] == np.packbits(np.array(expected) > 0, axis=1).tolist()
+
+
 @pytest.mark.parametrize(
     ("route", "body"),
     [

@@ -1,38 +1,19 @@
 """BERT, RoBERTa, XLM-R and DistilBERT: encoders with learned positions, and layer norms of the residual stream."""
 
-from dataclasses import dataclass
-
-from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mixers.attention import AttentionNames
-from numaserve.workers.layers.mixers.mask import Mask
-from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
-from numaserve.workers.layers.norm import LayerNorm, NoNorm
-from numaserve.workers.layers.position_embedding import SummedEmbedding, Table
-from numaserve.workers.layers.post_norm_block import PostNormBlock
+from numaserve.workers.layers.position_embedding import Table
+from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import Common, read_common
+from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import UNROTATED
 
 _ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu"}
-_MAX_TYPES = 16
 
-
-@dataclass(frozen=True)
-class _Names:
-    """The modules of an encoder. `layer` begins the names of a layer's modules."""
-
-    layer: str
-    attention: AttentionNames
-    attention_norm: str
-    mlp: MlpNames
-    output_norm: str
-
-
-_BERT = _Names(
+_BERT = EncoderNames(
     layer="encoder.layer.",
     attention=AttentionNames(
         "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"
@@ -41,7 +22,7 @@ _BERT = _Names(
     mlp=MlpNames(up="intermediate.dense", down="output.dense"),
     output_norm="output.LayerNorm",
 )
-_DISTILBERT = _Names(
+_DISTILBERT = EncoderNames(
     layer="transformer.layer.",
     attention=AttentionNames("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
     attention_norm="sa_layer_norm",
@@ -74,62 +55,24 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     shift = fields.integer("pad_token_id", 0, common.vocabulary - 1, 1) + 1 if is_roberta else 0
     if shift >= common.max_position:
         raise fields.error(f"max_position_embeddings={common.max_position} leaves no position after pad_token_id")
-    eps = fields.number("layer_norm_eps", 1e-12, 1.0, 1e-12)
     activation = fields.choice("hidden_act", _ACTIVATIONS, "gelu")
-    types = 0 if is_distilled else fields.integer("type_vocab_size", 1, _MAX_TYPES, 2)
-
-    def norm(module: str, gguf: str) -> LayerNorm:
-        return LayerNorm(module, common.hidden, eps, gguf)
-
-    def block(layer: int) -> Block:
-        at = f"{names.layer}{layer}."
-        attention = common.attention(
-            layer,
-            at=at,
-            rotation=Rotation(UNROTATED),
-            mask=Mask(bidirectional=True),
-            biases="all",
-            names=names.attention,
-        )
-        mlp = PlainMlp(at, common.hidden, common.intermediate, activation, biased=True, names=names.mlp)
-        before = NoNorm()
-        return PostNormBlock(
-            before,
-            attention,
-            before,
-            mlp,
-            attention_norm=norm(at + names.attention_norm, f"{at}attn_output_norm"),
-            output_norm=norm(at + names.output_norm, f"{at}layer_output_norm"),
-        )
-
-    embedding = SummedEmbedding(
-        common.vocabulary,
-        common.hidden,
-        module="embeddings.word_embeddings",
-        tables=_tables(common, shift, types),
-        norm=norm("embeddings.LayerNorm", "token_embd_norm"),
+    positions = Table(
+        "position", "embeddings.position_embeddings", common.max_position, common.hidden, "position_embd", shift
     )
-    config = common.model(
+    types = () if is_distilled else read_types(fields, common.hidden, 2, least=1)
+    return post_norm_encoder(
+        common,
         "bert",
         architecture,
-        block,
-        embedding=embedding,
-        norm=NoNorm(),
+        names,
+        rope=UNROTATED,
+        biases="all",
+        mlp=lambda at: PlainMlp(at, common.hidden, common.intermediate, activation, biased=True, names=names.mlp),
+        tables=(positions, *types),
         max_position=common.max_position - shift,
         prefixes=_PREFIXES,
         ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
     )
-    return config.pooled("mean")
-
-
-def _tables(common: Common, shift: int, types: int) -> tuple[Table, ...]:
-    """Return the tables that are added to token embeddings: positions, and types where the model has them."""
-    positions = Table(
-        "position", "embeddings.position_embeddings", common.max_position, common.hidden, "position_embd", shift
-    )
-    if not types:
-        return (positions,)
-    return positions, Table("type", "embeddings.token_type_embeddings", types, common.hidden, "token_types")
 
 
 FAMILY = Family(

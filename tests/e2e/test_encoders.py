@@ -49,7 +49,7 @@ def cosines(some: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> n
 def test_vectors_are_those_of_transformers(name: str, tp: int, isa: str, tmp_path: Path) -> None:
     model = encoders.random_encoder(name)
     exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
-    with make_group(encoders.save(model, tmp_path), tp, isa=isa) as group:
+    with make_group(encoders.save(name, model, tmp_path), tp, isa=isa) as group:
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
 
 
@@ -58,7 +58,7 @@ def test_vectors_are_those_of_transformers(name: str, tp: int, isa: str, tmp_pat
 def test_the_reference_is_exact(name: str, masked: bool, tmp_path: Path) -> None:
     model = encoders.random_encoder(name, masked=masked)
     exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
-    with make_group(encoders.save(model, tmp_path), 1, backend="reference") as group:
+    with make_group(encoders.save(name, model, tmp_path), 1, backend="reference") as group:
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
 
 
@@ -66,22 +66,24 @@ def test_the_reference_is_exact(name: str, masked: bool, tmp_path: Path) -> None
 def test_the_pooling_is_that_of_sentence_transformers(pooling: str, tmp_path: Path) -> None:
     model = encoders.random_encoder("bert")
     exact = encoders.pooled(encoders.hidden_states(model, TEXTS), pooling)
-    with make_group(encoders.save(model, tmp_path, pooling), 2) as group:
+    with make_group(encoders.save("bert", model, tmp_path, pooling), 2) as group:
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
 
 
 # Weights of fp8 (e4m3) have three bits after the leading one: each is off by 2 % on average.
 @pytest.mark.parametrize(("quantization", "least"), [("int8", 0.999), ("fp8", 0.995)])
-def test_quantized_weights_keep_vectors_near(quantization: str, least: float, tmp_path: Path) -> None:
-    model = encoders.random_encoder("bert")
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_quantized_weights_keep_vectors_near(name: str, quantization: str, least: float, tmp_path: Path) -> None:
+    model = encoders.random_encoder(name)
     exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
-    with make_group(encoders.save(model, tmp_path), 2, formats=WeightFormats(linear=quantization)) as group:
+    with make_group(encoders.save(name, model, tmp_path), 2, formats=WeightFormats(linear=quantization)) as group:
         assert cosines(in_steps(group, TEXTS), exact).min() >= least
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_a_text_has_the_same_bits_in_any_company(tp: int, isa: str, tmp_path: Path) -> None:
-    with make_group(encoders.save(encoders.random_encoder("xlm-roberta"), tmp_path), tp, isa=isa, threads=2) as group:
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_a_text_has_the_same_bits_in_any_company(name: str, tp: int, isa: str, tmp_path: Path) -> None:
+    with make_group(encoders.save(name, encoders.random_encoder(name), tmp_path), tp, isa=isa, threads=2) as group:
         alone = [embedded(group, [text], step)[0] for step, text in enumerate(TEXTS)]
         assert len(set(alone)) == len(TEXTS)
         assert embedded(group, TEXTS[:4], 10) + embedded(group, TEXTS[4:], 11) == alone

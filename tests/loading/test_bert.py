@@ -18,7 +18,7 @@ POOLED = ModelSettings(pooled=True)
 
 def configured(folder: Path, name: str, **changes: Any) -> ModelConfig:
     """The model of a tiny config.json with `changes`; None leaves a field out."""
-    values = encoders.CONFIGS[name]().to_dict() | {"architectures": [encoders.ARCHITECTURES[name]]} | changes
+    values = encoders.config_values(name) | changes
     (folder / "config.json").write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
     return load_model_config(folder, POOLED)
 
@@ -33,8 +33,9 @@ def test_tokens_see_both_sides_and_the_mean_is_pooled(name: str, tmp_path: Path)
 
 
 def test_padding_takes_positions_of_roberta_alone(tmp_path: Path) -> None:
-    places = {name: configured(tmp_path, name).max_position for name in encoders.CONFIGS}
-    assert places == {"bert": 150, "distilbert": 150, "modernbert": 150, "roberta": 148, "xlm-roberta": 148}
+    names = ("bert", "distilbert", "roberta", "xlm-roberta")
+    places = {name: configured(tmp_path, name).max_position for name in names}
+    assert places == {"bert": 150, "distilbert": 150, "roberta": 148, "xlm-roberta": 148}
     assert configured(tmp_path, "roberta", pad_token_id=5).max_position == 144
 
 
@@ -66,6 +67,11 @@ def test_ropes_of_modernbert_may_be_spelt_as_in_older_versions(tmp_path: Path) -
         ("roberta", {"pad_token_id": 149}, "max_position_embeddings=150 leaves no position after pad_token_id"),
         ("modernbert", {"norm_bias": True}, "norm_bias=True is not supported"),
         ("modernbert", {"hidden_activation": "silu"}, "hidden_activation='silu' is not supported"),
+        ("nomic-bert", {"moe_every_n_layers": 2}, "with experts, such as nomic-embed-text-v2-moe, are not supported"),
+        ("nomic-bert", {"rotary_scaling_factor": 2}, "rotary_scaling_factor=2 is not supported"),
+        ("nomic-bert", {"activation_function": "relu"}, "hidden_act='relu' is not supported"),
+        ("nomic-bert", {"prenorm": True}, "prenorm=True is not supported"),
+        ("nomic-bert", {"n_inner": 0}, "intermediate_size must be an integer"),
         ("distilbert", {"dim": 0}, "hidden_size must be an integer"),
     ],
 )

@@ -1,5 +1,6 @@
 """Tiny random encoders, saved as published ones are, and their embeddings by transformers."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "xlm-roberta": lambda: hf.XLMRobertaConfig(**_SIZES, pad_token_id=1, type_vocab_size=1),
     "distilbert": lambda: hf.DistilBertConfig(**_DISTILBERT),
     "modernbert": lambda: hf.ModernBertConfig(**_SIZES, **_MODERNBERT),
+    "nomic-bert": lambda: hf.NomicBertConfig(**_SIZES),
+    "nomic-bert-renamed": lambda: hf.NomicBertConfig(**_SIZES),
 }
 ARCHITECTURES = {
     "bert": "BertModel",
@@ -47,8 +50,49 @@ ARCHITECTURES = {
     "xlm-roberta": "XLMRobertaModel",
     "distilbert": "DistilBertModel",
     "modernbert": "ModernBertModel",
+    "nomic-bert": "NomicBertModel",
+    "nomic-bert-renamed": "NomicBertModel",
 }
+# Encoders that are saved with the names of transformers, and not with those of the published checkpoints.
+_RENAMED = ("nomic-bert-renamed",)
+
+
+def _nomic_bert(values: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of nomic-ai/nomic-embed-text-v1.5, with these sizes."""
+    return {
+        "architectures": values["architectures"],
+        "model_type": "nomic_bert",
+        "vocab_size": values["vocab_size"],
+        "type_vocab_size": values["type_vocab_size"],
+        "n_embd": values["hidden_size"],
+        "n_head": values["num_attention_heads"],
+        "n_layer": values["num_hidden_layers"],
+        "n_inner": values["intermediate_size"],
+        "n_positions": values["max_position_embeddings"],
+        "max_trained_positions": values["max_position_embeddings"] // 2,
+        "layer_norm_epsilon": values["layer_norm_eps"],
+        "rotary_emb_base": values["rope_parameters"]["rope_theta"],
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None,
+        "rotary_scaling_factor": None,
+        "activation_function": "swiglu",
+        "causal": False,
+        "prenorm": False,
+        "qkv_proj_bias": False,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+    }
+
+
+_PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"nomic-bert": _nomic_bert}
 CONTEXT = POSITIONS - 2
+
+
+def config_values(name: str) -> dict[str, Any]:
+    """The config.json of an encoder, as it is published."""
+    values = CONFIGS[name]().to_dict() | {"architectures": [ARCHITECTURES[name]]}
+    return _PUBLISHED.get(name, dict)(values)
 
 
 def random_encoder(name: str, *, masked: bool = False) -> hf.PreTrainedModel:
@@ -68,10 +112,12 @@ def random_encoder(name: str, *, masked: bool = False) -> hf.PreTrainedModel:
     return model.eval()
 
 
-def save(model: hf.PreTrainedModel, folder: Path, pooling: str | None = None) -> Path:
+def save(name: str, model: hf.PreTrainedModel, folder: Path, pooling: str | None = None) -> Path:
     """Write a checkpoint in bf16, with the modules of sentence-transformers where there is a `pooling`."""
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder, save_original_format=name not in _RENAMED)
     model.float()
+    config = folder / "config.json"
+    config.write_text(json.dumps(_PUBLISHED.get(name, dict)(json.loads(config.read_text()))))
     if pooling is not None:
         write_modules(folder, pooling={"pooling_mode": "lasttoken" if pooling == "last" else pooling})
     return folder

@@ -93,7 +93,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
         # A model saved without a head has the name of the class without one.
         architecture = re.sub("Model$", "ForCausalLM", architecture)
     config = family_of(architecture, str(path)).configure(fields, architecture)
-    if config.aliases:
+    if config.aliases or config.saved_as:
         config = as_saved(config, files.safetensors)
     head = config.decoder.head
     if head is not None and head.tied and has_own_head(files.safetensors):

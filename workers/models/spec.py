@@ -32,6 +32,7 @@ class ModelConfig:
     prefixes: tuple[str, ...] = ("model.",)
     ignored_prefixes: tuple[str, ...] = ()
     aliases: Aliases = ()
+    saved_as: tuple[Decoder, ...] = ()  # the same decoder with the names of tensors that other checkpoints have
     # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.
     skipped_layers: int = 0
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
@@ -95,6 +96,10 @@ class ModelConfig:
     def drafting_for(self, served: ModelConfig) -> ModelConfig:
         """Return the same draft model as it drafts for another model. Raises `OperatorError` if it cannot."""
         return replace(self, decoder=self.decoder.drafting_for(served.decoder))
+
+    def or_saved_as(self, other: ModelConfig) -> ModelConfig:
+        """Return the same model, whose checkpoint may have the names of tensors of `other` instead."""
+        return replace(self, saved_as=(*self.saved_as, other.decoder))
 
     def unpredicted(self) -> ModelConfig:
         """Return the same model without the layer that predicts."""

@@ -1,4 +1,4 @@
-"""The gated MLP (Shazeer, 2020)."""
+"""MLPs with gates (Shazeer, 2020) and without."""
 
 from __future__ import annotations
 
@@ -32,25 +32,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MlpNames:
-    """The modules of a gated MLP. Where `up` is `gate`, that tensor holds the rows of gate above those of up, or with
-    `interleaved` a row of either in turn."""
+    """The modules of a gated MLP. Where `up` is `gate`, that tensor holds the rows of gate above those of up, with
+    `up_first` below those of up, or with `interleaved` a row of either in turn."""
 
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
     down: str = "mlp.down_proj"
     interleaved: bool = False
+    up_first: bool = False
 
     def below(self, module: str) -> MlpNames:
         """Return the names within `module`."""
-        return MlpNames(f"{module}.{self.gate}", f"{module}.{self.up}", f"{module}.{self.down}", self.interleaved)
+        gate, up, down = (f"{module}.{each}" for each in (self.gate, self.up, self.down))
+        return replace(self, gate=gate, up=up, down=down)
 
 
 _GGUF_NAMES = MlpNames("ffn_gate", "ffn_up", "ffn_down")
 
 
 @dataclass(frozen=True)
-class Mlp(FeedForward):
-    """(activation(gate(x)) * up(x)) through down. `at` is what its modules' names begin with."""
+class _HiddenColumns(FeedForward):
+    """A hidden vector of `intermediate` columns, which ranks divide, and the projection `down` of it. `at` is what its
+    modules' names begin with."""
 
     at: str
     hidden: int
@@ -59,11 +62,35 @@ class Mlp(FeedForward):
     names: MlpNames = MlpNames()
     gguf: MlpNames = _GGUF_NAMES
     axis_name: str = "intermediate"
+    biased: bool = False  # down has a bias, and without a gate up has one too
 
     @cached_property
     def columns(self) -> Axis:
-        """The columns of gate and up, which ranks divide."""
+        """The columns of the hidden vector, which ranks divide."""
         return Columns(self.axis_name, self.intermediate)
+
+    @cached_property
+    def down(self) -> MatrixParameter:
+        """The output projection, [hidden, the rank's columns]."""
+        return MatrixParameter((whole(self._down),), Split(self.columns))
+
+    @cached_property
+    def down_bias(self) -> VectorParameter | None:
+        """The bias of `down`, whole on every rank and added to the sum over the ranks."""
+        return vector(self._down.bias if self.biased else None)
+
+    def bias(self, part: RankPart) -> Vector | None:
+        """See `FeedForward`."""
+        return part.vector(self.down_bias)
+
+    @cached_property
+    def _down(self) -> Source:
+        return Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
+
+
+@dataclass(frozen=True)
+class Mlp(_HiddenColumns):
+    """(activation(gate(x)) * up(x)) through down."""
 
     @cached_property
     def gate_up(self) -> MatrixParameter:
@@ -71,15 +98,9 @@ class Mlp(FeedForward):
         parts = gate_up_parts(self.at, self.names, self.gguf, self.columns, self.hidden)
         return MatrixParameter(parts, layout="panels")
 
-    @cached_property
-    def down(self) -> MatrixParameter:
-        """The output projection, [hidden, the rank's columns]."""
-        source = Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
-        return MatrixParameter((whole(source),), Split(self.columns))
-
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
-        yield from (self.gate_up, self.down)
+        yield from (self.gate_up, self.down, self.down_bias)
 
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """llama.cpp's converters take gate and up apart for some families."""
@@ -97,22 +118,10 @@ class Mlp(FeedForward):
 
 
 @dataclass(frozen=True)
-class PlainMlp(FeedForward):
-    """activation(up(x)) through down: an MLP without a gate. `at` is what its modules' names begin with."""
+class PlainMlp(_HiddenColumns):
+    """activation(up(x)) through down: an MLP without a gate."""
 
-    at: str
-    hidden: int
-    intermediate: int
     activation: Activation = "relu2"
-    biased: bool = False  # up and down have biases
-    names: MlpNames = MlpNames()
-    gguf: MlpNames = _GGUF_NAMES
-    axis_name: str = "intermediate"
-
-    @cached_property
-    def columns(self) -> Axis:
-        """The columns of up, which ranks divide."""
-        return Columns(self.axis_name, self.intermediate)
 
     @cached_property
     def up(self) -> MatrixParameter:
@@ -120,19 +129,9 @@ class PlainMlp(FeedForward):
         return MatrixParameter((self._up,))
 
     @cached_property
-    def down(self) -> MatrixParameter:
-        """The output projection, [hidden, the rank's columns]."""
-        return MatrixParameter((whole(self._down),), Split(self.columns))
-
-    @cached_property
     def up_bias(self) -> VectorParameter | None:
         """The bias of `up`, with the rank's columns."""
         return VectorParameter((replace(self._up, source=self._up.source.bias),)) if self.biased else None
-
-    @cached_property
-    def down_bias(self) -> VectorParameter | None:
-        """The bias of `down`, whole on every rank and added to the sum over the ranks."""
-        return vector(self._down.bias if self.biased else None)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""
@@ -147,17 +146,9 @@ class PlainMlp(FeedForward):
         up, down = part.matrix(self.up), part.matrix(self.down)
         return b.plain_mlp(x, up, down, self.activation, part.vector(self.up_bias))
 
-    def bias(self, part: RankPart) -> Vector | None:
-        """See `FeedForward`."""
-        return part.vector(self.down_bias)
-
     @cached_property
     def _up(self) -> Part:
         return up_part(self.at, self.names, self.gguf, self.columns, self.hidden)
-
-    @cached_property
-    def _down(self) -> Source:
-        return Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
 
 
 def up_part(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -> Part:
@@ -169,12 +160,13 @@ def up_part(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -
 def gate_up_parts(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -> tuple[Part, Part]:
     """The rows of gate, and those of up."""
     count, is_fused = axis.count, names.gate == names.up
-    (gate, first), (up, after) = stacked(
-        # llama.cpp calls what is fused "up".
-        (at + names.gate, count, at + (gguf.up if is_fused else gguf.gate)),
-        (at + names.up, count, at + gguf.up),
-        columns=hidden,
-    )
+    # llama.cpp calls what is fused "up".
+    of_gate = at + names.gate, count, at + (gguf.up if is_fused else gguf.gate)
+    of_up = at + names.up, count, at + gguf.up
+    if names.up_first:
+        (up, after), (gate, first) = stacked(of_up, of_gate, columns=hidden)
+    else:
+        (gate, first), (up, after) = stacked(of_gate, of_up, columns=hidden)
     step = 1
     if names.interleaved:
         step, after = 2, 1

@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.interface.windows import Window
+from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.rope import frequencies
 
 from tests.support import encoders
 
@@ -57,6 +60,31 @@ def test_ropes_of_modernbert_may_be_spelt_as_in_older_versions(tmp_path: Path) -
     assert {rope.theta for rope in ropes} == {123.0, 45.0}
 
 
+def test_ntk_scaling_of_gte_stretches_the_low_frequencies(tmp_path: Path) -> None:
+    (rope,) = configured(tmp_path, "gte").decoder.ropes
+    base, dim, factor = 20000.0, 12, 8.0
+    found, scale = frequencies(rope, encoders.POSITIONS)
+    # Formula 6 of https://kexue.fm/archives/9706, as in the modelling code of Alibaba-NLP/new-impl.
+    exact = 1.0 / (base * factor) ** (np.arange(0, dim, 2) / dim) / factor ** (2 / dim)
+    np.testing.assert_allclose(found, exact, rtol=1e-12)
+    np.testing.assert_allclose(found[-1] * factor, base ** -((dim - 2) / dim), rtol=1e-12)
+    assert scale == 1.0
+
+
+def modules(config: ModelConfig) -> set[str]:
+    """The modules of the first layer's matrices."""
+    matrices = (each for each in config.decoder.blocks[0].parameters() if isinstance(each, MatrixParameter))
+    return {source.name for matrix in matrices for source in matrix.sources}
+
+
+def test_projections_of_gte_are_packed_or_apart(tmp_path: Path) -> None:
+    at = "encoder.layer.0."
+    others = {f"{at}attention.o_proj", f"{at}mlp.up_gate_proj", f"{at}mlp.down_proj"}
+    assert modules(configured(tmp_path, "gte")) == others | {f"{at}attention.qkv_proj"}
+    apart = {f"{at}attention.{each}_proj" for each in "qkv"}
+    assert modules(configured(tmp_path, "gte", pack_qkv=False)) == others | apart
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
@@ -72,6 +100,11 @@ def test_ropes_of_modernbert_may_be_spelt_as_in_older_versions(tmp_path: Path) -
         ("nomic-bert", {"activation_function": "relu"}, "hidden_act='relu' is not supported"),
         ("nomic-bert", {"prenorm": True}, "prenorm=True is not supported"),
         ("nomic-bert", {"n_inner": 0}, "intermediate_size must be an integer"),
+        ("gte", {"position_embedding_type": "absolute"}, "position_embedding_type='absolute' is not supported"),
+        ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type='rms_norm' is not supported"),
+        ("gte", {"logn_attention_scale": True}, "logn_attention_scale=True is not supported"),
+        ("gte", {"rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.5}}, "mixed_b=0.5 is not supported"),
+        ("gte", {"hidden_act": "relu"}, "hidden_act='relu' is not supported"),
         ("distilbert", {"dim": 0}, "hidden_size must be an integer"),
     ],
 )

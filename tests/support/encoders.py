@@ -35,6 +35,8 @@ _DISTILBERT = {
 _MODERNBERT = {"local_attention": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2} | dict.fromkeys(
     ("cls_token_id", "sep_token_id"), 1
 )
+# In the published form: rope_theta is 20000, scaled by a factor of 8 of type ntk.
+_GTE_ROPE = {"rope_type": "linear", "rope_theta": 8 * 20000.0, "factor": 8 ** (2 / 12)}
 CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "bert": lambda: hf.BertConfig(**_SIZES),
     "roberta": lambda: hf.RobertaConfig(**_SIZES, pad_token_id=1, type_vocab_size=1),
@@ -43,6 +45,8 @@ CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "modernbert": lambda: hf.ModernBertConfig(**_SIZES, **_MODERNBERT),
     "nomic-bert": lambda: hf.NomicBertConfig(**_SIZES),
     "nomic-bert-renamed": lambda: hf.NomicBertConfig(**_SIZES),
+    "gte": lambda: hf.GteConfig(**_SIZES, rope_parameters=_GTE_ROPE),
+    "gte-renamed": lambda: hf.GteConfig(**_SIZES, type_vocab_size=0),
 }
 ARCHITECTURES = {
     "bert": "BertModel",
@@ -52,9 +56,11 @@ ARCHITECTURES = {
     "modernbert": "ModernBertModel",
     "nomic-bert": "NomicBertModel",
     "nomic-bert-renamed": "NomicBertModel",
+    "gte": "NewModel",
+    "gte-renamed": "GteModel",
 }
 # Encoders that are saved with the names of transformers, and not with those of the published checkpoints.
-_RENAMED = ("nomic-bert-renamed",)
+_RENAMED = ("nomic-bert-renamed", "gte-renamed")
 
 
 def _nomic_bert(values: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +91,23 @@ def _nomic_bert(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"nomic-bert": _nomic_bert}
+def _gte(values: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of Alibaba-NLP/gte-multilingual-base, with these sizes."""
+    architecture = values["architectures"][0].replace("Gte", "New")
+    return {name: value for name, value in values.items() if name != "rope_parameters"} | {
+        "architectures": [architecture],
+        "model_type": "new",
+        "layer_norm_type": "layer_norm",
+        "logn_attention_clip1": False,
+        "logn_attention_scale": False,
+        "pack_qkv": True,
+        "position_embedding_type": "rope",
+        "rope_scaling": {"factor": 8.0, "type": "ntk"},
+        "rope_theta": 20000,
+    }
+
+
+_PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"nomic-bert": _nomic_bert, "gte": _gte}
 CONTEXT = POSITIONS - 2
 
 
@@ -107,7 +129,8 @@ def random_encoder(name: str, *, masked: bool = False) -> hf.PreTrainedModel:
             if parameter.ndim == 1:
                 value = 0.2 * noise + module.endswith("orm.weight")
             else:
-                value = noise if "embeddings" in module else 1.5 * noise * parameter.shape[-1] ** -0.5
+                # A little less than what keeps the variance: the rounding of fp8 would grow from layer to layer.
+                value = noise if "embeddings" in module else 0.9 * noise * parameter.shape[-1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
     return model.eval()
 

@@ -1,4 +1,4 @@
-"""BERT, its relatives and ModernBERT: what a configuration may say, and what is refused."""
+"""Encoders: what a configuration may say, and what is refused."""
 
 import json
 from pathlib import Path

@@ -37,6 +37,10 @@ _MODERNBERT = {"local_attention": 40, "pad_token_id": 0, "bos_token_id": 1, "eos
 )
 # In the published form: rope_theta is 20000, scaled by a factor of 8 of type ntk.
 _GTE_ROPE = {"rope_type": "linear", "rope_theta": 8 * 20000.0, "factor": 8 ** (2 / 12)}
+# Decoders whose tokens see later ones too; windows are of 20 tokens on either side.
+_DECODER: dict[str, Any] = _SIZES | {"num_key_value_heads": 2, "is_causal": False, "tie_word_embeddings": False}
+_SLIDING = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
+_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "bert": lambda: hf.BertConfig(**_SIZES),
     "roberta": lambda: hf.RobertaConfig(**_SIZES, pad_token_id=1, type_vocab_size=1),
@@ -47,6 +51,10 @@ CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "nomic-bert-renamed": lambda: hf.NomicBertConfig(**_SIZES),
     "gte": lambda: hf.GteConfig(**_SIZES, rope_parameters=_GTE_ROPE),
     "gte-renamed": lambda: hf.GteConfig(**_SIZES, type_vocab_size=0),
+    "eurobert": lambda: hf.EuroBertConfig(**_SIZES, **_TOKENS, num_key_value_heads=3),
+    "llama": lambda: hf.LlamaConfig(**_DECODER),
+    "qwen2": lambda: hf.Qwen2Config(**_DECODER, **_SLIDING),
+    "qwen3": lambda: hf.Qwen3Config(**_DECODER, head_dim=20),
 }
 ARCHITECTURES = {
     "bert": "BertModel",
@@ -58,7 +66,12 @@ ARCHITECTURES = {
     "nomic-bert-renamed": "NomicBertModel",
     "gte": "NewModel",
     "gte-renamed": "GteModel",
+    "eurobert": "EuroBertModel",
+    "llama": "LlamaBidirectionalModel",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3Model",
 }
+_DECODERS = ("llama", "qwen2", "qwen3")
 # Encoders that are saved with the names of transformers, and not with those of the published checkpoints.
 _RENAMED = ("nomic-bert-renamed", "gte-renamed")
 
@@ -107,7 +120,19 @@ def _gte(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"nomic-bert": _nomic_bert, "gte": _gte}
+def _llama(values: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of nvidia/llama-nemotron-embed-1b-v2, with these sizes, or that of a model with a head."""
+    if values["architectures"] == ["LlamaForCausalLM"]:
+        return values
+    left = {name: value for name, value in values.items() if name != "is_causal"}
+    return left | {"architectures": ["LlamaBidirectionalModel"], "model_type": "llama_bidirec", "pooling": "avg"}
+
+
+_PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "nomic-bert": _nomic_bert,
+    "gte": _gte,
+    "llama": _llama,
+}
 CONTEXT = POSITIONS - 2
 
 
@@ -120,7 +145,8 @@ def config_values(name: str) -> dict[str, Any]:
 def random_encoder(name: str, *, masked: bool = False) -> hf.PreTrainedModel:
     """A random encoder in fp32, whose values bf16 has; `masked`: with the head that it was trained with."""
     config = CONFIGS[name]()
-    made = hf.AutoModelForMaskedLM if masked else hf.AutoModel
+    with_head = hf.AutoModelForCausalLM if name in _DECODERS else hf.AutoModelForMaskedLM
+    made = with_head if masked else hf.AutoModel
     model = made.from_config(config, attn_implementation="eager").float()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -130,7 +156,7 @@ def random_encoder(name: str, *, masked: bool = False) -> hf.PreTrainedModel:
                 value = 0.2 * noise + module.endswith("orm.weight")
             else:
                 # A little less than what keeps the variance: the rounding of fp8 would grow from layer to layer.
-                value = noise if "embeddings" in module else 0.9 * noise * parameter.shape[-1] ** -0.5
+                value = noise if "embed" in module else 0.9 * noise * parameter.shape[-1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
     return model.eval()
 

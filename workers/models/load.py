@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import is_there, read_json
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.models.config.direction import is_bidirectional
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.own_head import has_own_head
 from numaserve.workers.models.config.quantization import left_out, read_quantization, with_quantization_file
@@ -89,7 +90,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
     architecture = architectures[0]
-    if pooled and not is_served(architecture):
+    if not is_served(architecture) and (pooled or is_bidirectional(fields)):
         # A model saved without a head has the name of the class without one.
         architecture = re.sub("Model$", "ForCausalLM", architecture)
     config = family_of(architecture, str(path)).configure(fields, architecture)

@@ -1,7 +1,6 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v, and an optional sliding window on the later layers."""
 
 from numaserve.workers.layers.block import Block
-from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     read_common,
@@ -16,11 +15,11 @@ from numaserve.workers.models.spec import ModelConfig
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json."""
-    common = read_common(fields)
+    common = read_common(fields, either=True)
     windows = read_late_windows(fields)
 
     def block(layer: int) -> Block:
-        return common.block(layer, common.attention(layer, biases="qkv", mask=Mask(windows[layer])))
+        return common.block(layer, common.attention(layer, biases="qkv", mask=common.mask(windows[layer])))
 
     return common.model("qwen2", architecture, block)
 

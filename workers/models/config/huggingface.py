@@ -11,12 +11,13 @@ from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import FeedForward, Mixer
 from numaserve.workers.layers.mixers.attention import Attention, Biases
-from numaserve.workers.layers.mixers.mask import Sinks
+from numaserve.workers.layers.mixers.mask import Mask, Sinks
 from numaserve.workers.layers.mixers.query_key_norms import AllHeadsNorms, HeadNorms
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.norm import DividedNorm, NoNorm, Norm
 from numaserve.workers.layers.predictor import Predictor
+from numaserve.workers.models.config.direction import is_bidirectional, refuse_bidirectional
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
 from numaserve.workers.models.spec import ModelConfig
@@ -68,6 +69,7 @@ class Common:
     max_position: int
     tied: bool
     plus_one: bool = False  # the checkpoint has the weights of norms minus one
+    bidirectional: bool = False  # tokens see later ones
 
     @cached_property
     def rope(self) -> RopeConfig:
@@ -130,6 +132,10 @@ class Common:
         values: dict[str, Any] = {"intermediate": self.intermediate} | changes
         return Mlp(f"layers.{layer}.", self.hidden, **values)
 
+    def mask(self, window: int | None = None, softcap: float | None = None) -> Mask:
+        """A mask with a window, before a token or on either side of it; None: without one."""
+        return Mask(window, softcap, bidirectional=self.bidirectional)
+
     def block(self, layer: int, mixer: Mixer, mlp: FeedForward | None = None, **norms: Norm | NoNorm) -> Block:
         """A layer with norms before attention and before the MLP."""
         at = f"layers.{layer}."
@@ -141,7 +147,7 @@ class Common:
 
     def model(self, family: str, architecture: str, block: Callable[[int], Block], **changes: Any) -> ModelConfig:
         """Return the whole model; `block` makes each layer, and the first of the `skipped_layers` too, which
-        predict."""
+        predict. The mean of a bidirectional model is pooled."""
         embedding = changes.pop("embedding", Embedding(self.vocabulary, self.hidden))
         norm = changes.pop("norm", self.norm("norm", "output_norm"))
         head = Head(embedding, self.tied, changes.pop("softcap", None))
@@ -155,7 +161,8 @@ class Common:
             "eos_token_ids": self.fields.token_ids("eos_token_id", self.vocabulary),
             "bos_token_id": next(iter(self.fields.token_ids("bos_token_id", self.vocabulary)), None),
         }
-        return ModelConfig(**values | changes)
+        config = ModelConfig(**values | changes)
+        return config.pooled("mean") if self.bidirectional else config
 
     def _predictor(self, embedding: Embedding, block: Block, head: Head) -> Predictor:
         at = f"layers.{self.layers}."
@@ -165,13 +172,21 @@ class Common:
 
 
 def read_common(
-    fields: Fields, *, kv_heads: int | None = None, head_dim: int | None = None, plus_one: bool = False
+    fields: Fields,
+    *,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    plus_one: bool = False,
+    either: bool = False,
 ) -> Common:
     """Return the common fields; `kv_heads` and `head_dim` replace the usual fields for families with other fields.
+    With `either` the family masks its layers by `Common.mask`, and config.json may make the model bidirectional.
 
     Raises `OperatorError` for a missing field, a value out of range and for features that no family has.
     """
     _refuse_unsupported(fields)
+    if not either:
+        refuse_bidirectional(fields)
     heads = fields.integer("num_attention_heads", 1, _MAX_HEADS)
     if kv_heads is None:
         kv_heads = fields.integer("num_key_value_heads", 1, _MAX_HEADS, heads)
@@ -190,6 +205,7 @@ def read_common(
         max_position=fields.integer("max_position_embeddings", 1, MAX_POSITION),
         tied=fields.flag("tie_word_embeddings", False),
         plus_one=plus_one,
+        bidirectional=either and is_bidirectional(fields),
     )
 
 
@@ -279,7 +295,5 @@ def read_layer_count(fields: Fields) -> int:
 
 def _refuse_unsupported(fields: Fields) -> None:
     fields.refuse("mlp_bias", False)
-    fields.refuse("use_bidirectional_attention", False)
-    fields.refuse("is_causal", True)
     fields.refuse("attention_chunk_size")
     fields.refuse("is_encoder_decoder", False)

@@ -162,6 +162,11 @@ def draft_options(options: DeploymentOptions, model: ModelConfig, shares: Sequen
     draft = options.draft
     if draft is None:
         return None
+    if draft.config.bidirectional:
+        raise OperatorError(
+            "--draft-model needs a model that generates text, and this draft model is an encoder: its attention is"
+            " bidirectional. Choose another one"
+        )
     if draft.config.has_states:
         raise OperatorError(
             "--draft-model needs a model without recurrent layers, because it goes back when draft tokens are rejected,"

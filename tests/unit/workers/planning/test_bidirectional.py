@@ -6,9 +6,10 @@ import pytest
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.interface.settings import ModelSettings
+from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.needs import step_tokens
+from numaserve.workers.planning.options import DraftOptions
 
 from tests.support.configured import bidirectional, configured
 from tests.support.machines import GIB, OPTIONS, machine
@@ -123,3 +124,9 @@ def test_a_default_context_that_the_kv_cache_shortens_shortens_the_step() -> Non
     deployment = deployed(kv_cache_gib=101 * page / GIB)
     assert deployment.launches[0].max_step_tokens == deployment.context_length == 3200
     assert step_tokens(POOLED, LONG) == 8192
+
+
+def test_an_encoder_is_no_draft_model() -> None:
+    options = replace(OPTIONS, drafts=True, draft=DraftOptions("draft", LONG, DEFAULT_SETTINGS))
+    with pytest.raises(OperatorError, match=r"^--draft-model needs a model that generates text"):
+        make_deployment(options, configured(), machine(8))

@@ -40,9 +40,24 @@ def test_a_decoder_is_causal_otherwise(name: str, tmp_path: Path) -> None:
     assert config.decoder.head is not None
 
 
+def spans(config: ModelConfig) -> list[Window]:
+    return [block.attention.cache.span for block in config.decoder.blocks]
+
+
 def test_windows_are_on_either_side(tmp_path: Path) -> None:
-    spans = [block.attention.cache.span for block in configured(tmp_path, "qwen2", **BIDIRECTIONAL).decoder.blocks]
-    assert spans == [Window(bidirectional=True), *[Window(20, bidirectional=True)] * 2]
+    found = spans(configured(tmp_path, "qwen2", **BIDIRECTIONAL))
+    assert found == [Window(bidirectional=True), *[Window(20, bidirectional=True)] * 2]
+
+
+# Half of a window is on either side. It hides tokens of a text that the whole window covers.
+@pytest.mark.parametrize(("window", "side"), [(40, 20), (41, 20), (2, 1), (200, 100)])
+def test_windows_of_embedding_gemma_are_halved(window: int, side: int, tmp_path: Path) -> None:
+    gemma = {"architectures": ["Gemma3TextModel"], "sliding_window": window}
+    config = configured(tmp_path, "embedding-gemma", **gemma)
+    assert spans(config) == [*[Window(side, bidirectional=True)] * 2, Window(bidirectional=True)]
+    assert (config.decoder.head, config.decoder.pooling) == (None, "mean")
+    causal = configured(tmp_path, "embedding-gemma", use_bidirectional_attention=False, **gemma)
+    assert spans(causal) == [*[Window(window if window < encoders.POSITIONS else 0)] * 2, Window()]
 
 
 @pytest.mark.parametrize("architecture", ["Qwen3Model", "Qwen3ForCausalLM"])
@@ -64,6 +79,8 @@ def test_bidirectional_llama_names_its_pooling(pooling: str | None, expected: st
     ("name", "changes", "message"),
     [
         ("llama", {"architectures": ["LlamaBidirectionalModel"], "pooling": "weighted_avg"}, "pooling='weighted_avg'"),
+        ("embedding-gemma", {"architectures": ["Gemma3TextModel"], "sliding_window": 1}, "sliding_window must be"),
+        ("embedding-gemma", {"architectures": ["Gemma3TextModel"], **BIDIRECTIONAL}, "is_causal=False"),
         ("qwen3", {"is_causal": "no"}, "is_causal must be true or false"),
         ("qwen3", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention must be true or false"),
     ],

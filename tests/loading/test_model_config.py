@@ -260,12 +260,6 @@ def test_dynamic_rope_of_hunyuan_needs_its_alpha(spelling: str, tmp_path: Path) 
         load_model_config(write(tmp_path, **values, rope_scaling=scaling))
 
 
-def test_bidirectional_attention_is_refused(tmp_path: Path) -> None:
-    values = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}
-    with pytest.raises(OperatorError, match="use_bidirectional_attention"):
-        load_model_config(write(tmp_path, **values))
-
-
 def test_a_layer_type_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     values = LLAMA | {"architectures": ["Qwen3ForCausalLM"], "layer_types": ["full_attention", "linear_attention"]}
     with pytest.raises(OperatorError, match="linear_attention"):

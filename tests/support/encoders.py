@@ -41,6 +41,14 @@ _GTE_ROPE = {"rope_type": "linear", "rope_theta": 8 * 20000.0, "factor": 8 ** (2
 _DECODER: dict[str, Any] = _SIZES | {"num_key_value_heads": 2, "is_causal": False, "tie_word_embeddings": False}
 _SLIDING = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_GEMMA = {
+    "use_bidirectional_attention": True,
+    "sliding_window": 40,  # on both sides together
+    "sliding_window_pattern": 3,
+    "num_key_value_heads": 3,
+    "head_dim": 20,
+    "query_pre_attn_scalar": 20,
+}
 CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "bert": lambda: hf.BertConfig(**_SIZES),
     "roberta": lambda: hf.RobertaConfig(**_SIZES, pad_token_id=1, type_vocab_size=1),
@@ -55,6 +63,7 @@ CONFIGS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "llama": lambda: hf.LlamaConfig(**_DECODER),
     "qwen2": lambda: hf.Qwen2Config(**_DECODER, **_SLIDING),
     "qwen3": lambda: hf.Qwen3Config(**_DECODER, head_dim=20),
+    "embedding-gemma": lambda: hf.Gemma3TextConfig(**_SIZES, **_GEMMA),
 }
 ARCHITECTURES = {
     "bert": "BertModel",
@@ -70,8 +79,9 @@ ARCHITECTURES = {
     "llama": "LlamaBidirectionalModel",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3Model",
+    "embedding-gemma": "Gemma3TextModel",
 }
-_DECODERS = ("llama", "qwen2", "qwen3")
+_DECODERS = ("llama", "qwen2", "qwen3", "embedding-gemma")
 # Encoders that are saved with the names of transformers, and not with those of the published checkpoints.
 _RENAMED = ("nomic-bert-renamed", "gte-renamed")
 

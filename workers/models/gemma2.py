@@ -5,7 +5,6 @@ from typing import Any
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.embedding import Embedding
-from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.query_key_norms import NoNorms, QueryKeyNorms
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.norm import Norm
@@ -20,6 +19,7 @@ from numaserve.workers.models.config.huggingface import (
     read_sliding_window,
     windows_of,
 )
+from numaserve.workers.models.config.rope import MAX_POSITION
 from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
@@ -58,7 +58,7 @@ def gemma(
     makes the norms of queries and keys of a layer; `changes` are fields of the model."""
     fields = common.fields
     biases = read_biases(fields)
-    windows = windows_of(slides, read_sliding_window(fields, default=4096))
+    windows = windows_of(slides, _window(common))
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
     scale = fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5
     softcap = fields.optional_number("attn_logit_softcapping", 1e-3, 1e6)
@@ -74,7 +74,7 @@ def gemma(
             rotation=Rotation(ropes[slides[layer]]),
             scale=scale,
             norms=norms_of(layer),
-            mask=Mask(windows[layer], softcap),
+            mask=common.mask(windows[layer], softcap),
             biases=biases,
         )
         return common.block(
@@ -96,6 +96,13 @@ def gemma(
         softcap=fields.optional_number("final_logit_softcapping", 1e-3, 1e6),
         **changes,
     )
+
+
+def _window(common: Common) -> int | None:
+    """Return the sliding window. If the model is bidirectional, half of it is on either side, as in transformers."""
+    if not common.bidirectional:
+        return read_sliding_window(common.fields, default=4096)
+    return common.fields.integer("sliding_window", 2, MAX_POSITION, 4096) // 2
 
 
 def query_scalar(metadata: Fields, values: Values) -> Values:

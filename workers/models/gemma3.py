@@ -1,6 +1,7 @@
 """Gemma 3, text: Gemma 2 without soft caps, with q/k norms, five sliding layers to one full, and a rope for each kind.
 
-The text part of the multimodal checkpoints is served too; their vision tower is left out.
+EmbeddingGemma is bidirectional. The text part of the multimodal checkpoints is served too; their vision tower is left
+out.
 """
 
 from numaserve.workers.models.config.fields import Fields
@@ -34,7 +35,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     if architecture == "Gemma3ForConditionalGeneration":
         fields = read_text(fields)
     fields = fields.with_defaults(**_DEFAULTS)
-    common = read_common(fields, plus_one=True)
+    fields.refuse("is_causal", True)  # with windows of another width
+    common = read_common(fields, plus_one=True, either=True)
     pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
     slides = read_layer_kinds(fields, [bool((layer + 1) % pattern) for layer in range(common.layers)])
     full_theta = fields.number("rope_theta", 1.0, 1e12, 1e6)
@@ -45,7 +47,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 FAMILY = Family(
     name="gemma3",
-    architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"),
     configure=configure,
     gguf=GgufForm("gemma3", values=query_scalar),
 )

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gguf import PoolingType
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
 from numaserve.workers.interface.settings import WeightFormats
 
-from tests.support import encoders
+from tests.support import encoders, gguf_encoders
 from tests.support.rank_group import RankGroup
 
 TEXTS = encoders.texts(7)
@@ -68,6 +69,25 @@ def test_the_pooling_is_that_of_sentence_transformers(pooling: str, tmp_path: Pa
     exact = encoders.pooled(encoders.hidden_states(model, TEXTS), pooling)
     with make_group(encoders.save("bert", model, tmp_path, pooling), 2) as group:
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
+
+
+@pytest.mark.parametrize("tp", [1, 3])
+@pytest.mark.parametrize("name", gguf_encoders.ARCHITECTURES)
+def test_gguf_files_hold_the_same_encoders(name: str, tp: int, tmp_path: Path) -> None:
+    model = encoders.random_encoder(name)
+    exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "mean")
+    with make_group(gguf_encoders.save_gguf(name, model, tmp_path), tp) as group:
+        assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
+
+
+# The sizes fill blocks of 32.
+@pytest.mark.parametrize("name", ["bert", "nomic-bert", "modernbert"])
+def test_quantized_gguf_files_state_the_pooling(name: str, tmp_path: Path) -> None:
+    model = encoders.random_encoder(name, hidden_size=96, head_dim=16, intermediate_size=160)
+    exact = encoders.pooled(encoders.hidden_states(model, TEXTS), "cls")
+    path = gguf_encoders.save_gguf(name, model, tmp_path, "Q8_0", PoolingType.CLS)
+    with make_group(path, 2) as group:
+        assert cosines(in_steps(group, TEXTS), exact).min() >= 0.999
 
 
 # Weights of fp8 (e4m3) have three bits after the leading one: each is off by 2 % on average.

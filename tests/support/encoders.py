@@ -152,9 +152,11 @@ def config_values(name: str) -> dict[str, Any]:
     return _PUBLISHED.get(name, dict)(values)
 
 
-def random_encoder(name: str, *, masked: bool = False) -> hf.PreTrainedModel:
-    """A random encoder in fp32, whose values bf16 has; `masked`: with the head that it was trained with."""
+def random_encoder(name: str, *, masked: bool = False, **sizes: int) -> hf.PreTrainedModel:
+    """A random encoder in fp32, whose values bf16 has; `masked`: with the head that it was trained with. `sizes` are
+    fields of the configuration."""
     config = CONFIGS[name]()
+    config.update(sizes)
     with_head = hf.AutoModelForCausalLM if name in _DECODERS else hf.AutoModelForMaskedLM
     made = with_head if masked else hf.AutoModel
     model = made.from_config(config, attn_implementation="eager").float()

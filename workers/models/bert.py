@@ -3,10 +3,10 @@
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
+from numaserve.workers.models.config.encoders import EncoderNames, encoder_values, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import UNROTATED
@@ -59,7 +59,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     positions = Table(
         "position", "embeddings.position_embeddings", common.max_position, common.hidden, "position_embd", shift
     )
-    types = () if is_distilled else read_types(fields, common.hidden, 2, least=1)
+    types = () if is_distilled else read_types(fields, common.hidden, 2)
     return post_norm_encoder(
         common,
         "bert",
@@ -89,4 +89,5 @@ FAMILY = Family(
         "DistilBertForMaskedLM",
     ),
     configure=configure,
+    gguf=GgufForm("bert", values=encoder_values),  # the positions of padding are left out there
 )

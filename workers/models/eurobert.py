@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from numaserve.workers.models import llama
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 
 
@@ -14,4 +14,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     return replace(llama.configure(fields, architecture), family="eurobert")
 
 
-FAMILY = Family(name="eurobert", architectures=("EuroBertModel", "EuroBertForMaskedLM"), configure=configure)
+FAMILY = Family(
+    name="eurobert",
+    architectures=("EuroBertModel", "EuroBertForMaskedLM"),
+    configure=configure,
+    gguf=GgufForm("eurobert"),
+)

@@ -110,7 +110,7 @@ def query_scalar(metadata: Fields, values: Values) -> Values:
     the file does not state it."""
     name, fields = metadata.text("general.architecture"), Fields(values, metadata.where)
     per_head = fields.integer("hidden_size", 1, 2**17) // fields.integer("num_attention_heads", 1, 2**10)
-    is_27b = values.get("num_hidden_layers") == _SIZE_27B[name]
+    is_27b = values.get("num_hidden_layers") == _SIZE_27B.get(name)
     scalar = per_head if is_27b else fields.integer("head_dim", 1, 2**10, max(1, per_head))
     return {**without_experts(metadata, values), "query_pre_attn_scalar": scalar}
 

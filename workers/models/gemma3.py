@@ -12,7 +12,7 @@ from numaserve.workers.models.config.huggingface import (
     read_text,
 )
 from numaserve.workers.models.config.rope import read_ropes
-from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.gemma2 import gemma, query_scalar
 from numaserve.workers.models.spec import ModelConfig
 
@@ -45,9 +45,17 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     return gemma(common, "gemma3", architecture, slides, ropes=ropes, norms_of=common.head_norms, **MULTIMODAL)
 
 
+_EMBEDDING = "gemma-embedding"
+
+
+def _gguf_values(metadata: Fields, values: Values) -> Values:
+    is_embedding = metadata.text("general.architecture") == _EMBEDDING
+    return {**query_scalar(metadata, values), "is_causal": None, "use_bidirectional_attention": is_embedding}
+
+
 FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"),
     configure=configure,
-    gguf=GgufForm("gemma3", values=query_scalar),
+    gguf=GgufForm("gemma3", values=_gguf_values, others=(_EMBEDDING,)),
 )

@@ -21,6 +21,7 @@ from numaserve.workers.models.config.huggingface import MAX_LAYERS
 from numaserve.workers.models.family import GgufForm
 from numaserve.workers.models.registry import gguf_family
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.rows import Pooling
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
@@ -37,15 +38,21 @@ _KEYS = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+    "attention.causal": "is_causal",
     "attention.sliding_window": "sliding_window",
     "attention.sliding_window_pattern": "sliding_window_pattern",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
+    "hidden_activation": "hidden_activation",
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
 }
 
 
+# As numbered by llama.cpp. Where a file states none, a model has the pooling of its family.
+_POOLINGS: dict[int | None, Pooling] = {1: "mean", 2: "cls", 3: "last"}
+_RANK = 4
 _UNTURNED = 1e30  # the divisor of frequencies that are 0
 
 
@@ -64,9 +71,17 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     present = {tensor.name for tensor in tensors}
     # For some models, conversion leaves out the layers that predict.
     decoder = (config if any(".nextn.eh_proj." in name for name in present) else config.unpredicted()).decoder
-    decoder = decoder.in_gguf(family.gguf.pairs, present)
+    decoder = _with_pooling(decoder.in_gguf(family.gguf.pairs, present), metadata)
     stored = _stored(tensors, decoder, config.skipped_layers)
-    return replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), stored=stored)
+    return replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), saved_as=(), stored=stored)
+
+
+def _with_pooling(decoder: Decoder, metadata: Fields) -> Decoder:
+    """Return the decoder with the pooling that the file states, if it states one."""
+    kind = metadata.optional_integer(f"{metadata.text('general.architecture')}.pooling_type", 0, _RANK)
+    if kind == _RANK and decoder.head is None:
+        raise metadata.error("pooling_type is rank: the encoder is a reranker, which is not supported; serve another")
+    return replace(decoder, pooling=_POOLINGS[kind]) if kind in _POOLINGS else decoder
 
 
 def _stored(tensors: Sequence[ReaderTensor], decoder: Decoder, skipped: int) -> dict[str, Stored]:
@@ -102,6 +117,8 @@ def _as_config_json(
     values["mlp_layer_types"] = [
         "sparse" if f"blk.{block}.ffn_gate_inp.weight" in tensors else "dense" for block in range(blocks)
     ]
+    types = tensors.get("token_types.weight")
+    values["type_vocab_size"] = 0 if types is None else int(types.shape[-1])
     values |= form.values(metadata, values)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors

@@ -7,10 +7,11 @@ from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.layers.norm import LayerNorm, NoNorm
 from numaserve.workers.layers.position_embedding import SummedEmbedding
+from numaserve.workers.models.config.encoders import encoder_values
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common, read_layer_kinds
 from numaserve.workers.models.config.rope import read_ropes
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 
@@ -22,7 +23,7 @@ _DEFAULTS = {
     "num_attention_heads": 12,
     "max_position_embeddings": 8192,
 }
-_ACTIVATIONS: dict[str, Activation] = {"gelu": "geglu"}
+_ACTIVATIONS: dict[str, Activation] = {"gelu": "geglu", "silu": "silu"}
 _ATTENTION = AttentionNames("attn.Wqkv", "attn.Wqkv", "attn.Wqkv", "attn.Wo")
 _MLP = MlpNames("mlp.Wi", "mlp.Wi", "mlp.Wo")
 _PERIOD = 3  # every third layer sees all tokens, the first one among them
@@ -46,8 +47,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     eps = fields.number("norm_eps", 1e-12, 1.0, 1e-5)
     activation = fields.choice("hidden_activation", _ACTIVATIONS, "gelu")
 
-    def norm(module: str) -> LayerNorm:
-        return LayerNorm(module, common.hidden, eps, biased=False)
+    def norm(module: str, gguf: str) -> LayerNorm:
+        return LayerNorm(module, common.hidden, eps, gguf, biased=False)
 
     def block(layer: int) -> Block:
         at, slide = f"layers.{layer}.", slides[layer]
@@ -58,23 +59,42 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
             names=_ATTENTION,
         )
         # The embeddings are normalised already where the first layer begins.
-        before = norm(f"{at}attn_norm") if layer else NoNorm()
+        before = norm(f"{at}attn_norm", f"{at}attn_norm") if layer else NoNorm()
         mlp = common.mlp(layer, activation=activation, names=_MLP)
-        return Block(before, attention, norm(f"{at}mlp_norm"), mlp)
+        return Block(before, attention, norm(f"{at}mlp_norm", f"{at}ffn_norm"), mlp)
 
     embedding = SummedEmbedding(
-        common.vocabulary, common.hidden, module="embeddings.tok_embeddings", norm=norm("embeddings.norm")
+        common.vocabulary,
+        common.hidden,
+        module="embeddings.tok_embeddings",
+        norm=norm("embeddings.norm", "token_embd_norm"),
     )
     config = common.model(
         "modernbert",
         architecture,
         block,
         embedding=embedding,
-        norm=norm("final_norm"),
+        norm=norm("final_norm", "output_norm"),
         prefixes=_PREFIXES,
         ignored_prefixes=_HEADS,
     )
     return config.pooled("mean")
 
 
-FAMILY = Family(name="modernbert", architectures=("ModernBertModel", "ModernBertForMaskedLM"), configure=configure)
+def _gguf_values(metadata: Fields, values: Values) -> Values:
+    return {
+        **encoder_values(metadata, values),
+        "local_attention": values.get("sliding_window"),
+        "global_attn_every_n_layers": values.get("sliding_window_pattern"),
+        "global_rope_theta": values.get("rope_theta"),
+        "local_rope_theta": values.get("rope_local_base_freq"),
+        "norm_eps": values.get("layer_norm_eps"),
+    }
+
+
+FAMILY = Family(
+    name="modernbert",
+    architectures=("ModernBertModel", "ModernBertForMaskedLM"),
+    configure=configure,
+    gguf=GgufForm("modern-bert", values=_gguf_values),
+)

@@ -5,11 +5,11 @@ Published checkpoints have the names of their own modelling code, and saved ones
 
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import Mlp, MlpNames
-from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
+from numaserve.workers.models.config.encoders import EncoderNames, encoder_values, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 
@@ -105,4 +105,5 @@ FAMILY = Family(
     name="nomic_bert",
     architectures=("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
     configure=configure,
+    gguf=GgufForm("nomic-bert", values=encoder_values),
 )

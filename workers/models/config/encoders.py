@@ -15,10 +15,12 @@ from numaserve.workers.layers.position_embedding import SummedEmbedding, Table
 from numaserve.workers.layers.post_norm_block import PostNormBlock
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import Common
+from numaserve.workers.models.family import Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
 _MAX_TYPES = 16
+_LEAST_EPS = 9e-13  # GGUF files have 1e-12 in fp32, which is less
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def post_norm_encoder(
 ) -> ModelConfig:
     """Return an encoder whose mean is pooled. `mlp` makes the MLP of a layer from the beginning of its modules' names;
     `changes` are fields of the model."""
-    eps = common.fields.number("layer_norm_eps", 1e-12, 1.0, 1e-12)
+    eps = common.fields.number("layer_norm_eps", _LEAST_EPS, 1.0, 1e-12)
 
     def norm(module: str, gguf: str) -> LayerNorm:
         return LayerNorm(module, common.hidden, eps, gguf)
@@ -82,7 +84,12 @@ def post_norm_encoder(
     return config.pooled("mean")
 
 
-def read_types(fields: Fields, hidden: int, default: int, *, least: int = 0) -> tuple[Table, ...]:
+def read_types(fields: Fields, hidden: int, default: int) -> tuple[Table, ...]:
     """Return the table of token types, `hidden` columns wide; none where the model has no types."""
-    count = fields.integer("type_vocab_size", least, _MAX_TYPES, default)
+    count = fields.integer("type_vocab_size", 0, _MAX_TYPES, default)
     return (Table("type", "embeddings.token_type_embeddings", count, hidden, "token_types"),) if count else ()
+
+
+def encoder_values(metadata: Fields, values: Values) -> Values:
+    """Return the `values` of a GGUF file without the field that decoders have for bidirectional attention."""
+    return {**without_experts(metadata, values), "is_causal": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 PREFIX = "model."
 NAMES = TensorNames(PREFIX, HEAD)  # the names that this module makes
 _LAYERS, _BLOCKS = "layers.", "blk."
+_LAYER = re.compile(r"^[a-z.]*layers?\.(?=\d)")  # encoders have "encoder.layer." and others
 _MAX_UNITS = 2**10
 
 Shape = tuple[int, ...]
@@ -54,7 +56,7 @@ def shape_of(tensor: ReaderTensor) -> Shape:
 
 
 def _in_file(source: Source) -> str:
-    name = source.gguf.replace(_LAYERS, _BLOCKS, 1)
+    name = _LAYER.sub(_BLOCKS, source.gguf)
     return f"{name}.weight" if source.is_matrix else name
 
 

@@ -90,6 +90,8 @@ KIMI_K2 = "kimi-k2"
 _BY_NAME = {
     "default": _GPT2_WAY,
     "gpt-2": _GPT2_WAY,
+    "roberta-bpe": _GPT2_WAY,
+    "modern-bert": PreTokenization(_gpt2, normalizer=normalizers.NFC()),
     "smollm": PreTokenization(_single_digits),
     "refact": PreTokenization(_single_digits),  # Granite 3
     "llama3": _LLAMA3_WAY,

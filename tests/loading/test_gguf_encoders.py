@@ -20,7 +20,7 @@ def saved(name: str, folder: Path, pooling: PoolingType | None = None) -> Path:
 
 
 def described(config: ModelConfig) -> object:
-    """What a model computes, but for its weights."""
+    """The computation of a model, without its weights."""
     decoder = config.decoder
     attention = [block.attention for block in decoder.blocks]
     caches = [(each.cache, each.rotation, each.scale) for each in attention]

@@ -163,20 +163,23 @@ def write_sentencepiece_gguf(path: Path, architecture: str = "llama", **flags: b
     return _finish(writer, path)
 
 
-def write_byte_level_gguf(path: Path, pre: str, **strings: str) -> Path:
-    """A GGUF without tensors that carries the byte-level tokenizer under the pre-tokenizer's name `pre`."""
+def write_byte_level_gguf(path: Path, pre: str, **metadata: str | bool) -> Path:
+    """A GGUF without tensors that carries the byte-level tokenizer under the pre-tokenizer's name `pre`. `metadata` are
+    the model, the chat template and flags."""
     model = json.loads(byte_level_backend().to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model(strings.get("model", "gpt2"))
+    writer.add_tokenizer_model(metadata.pop("model", "gpt2"))
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([TokenType.CONTROL] * 2 + [TokenType.NORMAL] * (len(tokens) - 2))
     writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
-    if "chat_template" in strings:
-        writer.add_chat_template(strings["chat_template"])
+    if "chat_template" in metadata:
+        writer.add_chat_template(metadata.pop("chat_template"))
+    for flag, value in metadata.items():
+        writer.add_bool(f"tokenizer.ggml.{flag}", value)
     return _finish(writer, path)
 
 

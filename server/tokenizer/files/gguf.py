@@ -2,59 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 import tokenizers
 from gguf.constants import Keys, TokenType
 from numaserve.server.tokenizer.chat_template import ChatTemplate
-from numaserve.server.tokenizer.files.gguf_metadata import Value, read_metadata
+from numaserve.server.tokenizer.files.gguf_encoders import unigram, wordpiece
+from numaserve.server.tokenizer.files.gguf_vocabulary import Built, Metadata
 from numaserve.server.tokenizer.files.sentencepiece import SPACE, Pieces, add_tokens, build
 from numaserve.server.tokenizer.pre_tokenizers import pre_tokenization
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
-from tokenizers import processors
 
 # Control tokens that end a turn. Files name one end-of-sequence id, often that of the base model; llama.cpp also stops
 # at these tokens.
 _END_OF_TURN = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>")
-_T = TypeVar("_T")
-
-
-class _Metadata:
-    """Typed look-ups; a key of a wrong type is a `TokenizerError`."""
-
-    def __init__(self, path: Path) -> None:
-        self._values = read_metadata(path)
-        self._path = path
-        self.architecture = self.scalar(Keys.General.ARCHITECTURE, str) or ""
-        self.tokens = self.array(Keys.Tokenizer.LIST, str)
-        self.types = self.array(Keys.Tokenizer.TOKEN_TYPE, int) or [int(TokenType.NORMAL)] * len(self.tokens)
-        if not self.tokens or len(self.types) != len(self.tokens):
-            raise self.error("the vocabulary is missing or incomplete")
-
-    def scalar(self, key: str, kind: type[_T]) -> _T | None:
-        value: Value | None = self._values.get(key)
-        if value is not None and not isinstance(value, kind):
-            raise self.error(f"the value of {key} must be of type {kind.__name__}")
-        return value
-
-    def array(self, key: str, kind: type[_T]) -> list[_T]:
-        values = self._values.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
-            raise self.error(f"the value of {key} must be an array of type {kind.__name__}")
-        return cast(list[_T], values)
-
-    def token_id(self, key: str) -> int | None:
-        value = self.scalar(key, int)
-        if value is not None and not 0 <= value < len(self.tokens):
-            raise self.error(f"{key} is {value}, outside the vocabulary of {len(self.tokens)} tokens")
-        return value
-
-    def chat_template(self) -> str | None:
-        return self.scalar(Keys.Tokenizer.CHAT_TEMPLATE, str)
-
-    def error(self, what: str) -> TokenizerError:
-        return TokenizerError(f"the tokenizer in {self._path} cannot be used: {what}; use another copy of the model")
 
 
 def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
@@ -62,7 +24,7 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
 
     `chat_template` replaces the file's own.
     """
-    metadata = _Metadata(path)
+    metadata = Metadata(path)
     model = metadata.scalar(Keys.Tokenizer.MODEL, str)
     if model not in _BUILDERS:
         raise metadata.error(
@@ -72,20 +34,16 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
     # First: its process starts while the vocabulary is built.
     template = ChatTemplate.of(metadata.chat_template() if chat_template is None else chat_template)
     try:
-        backend, adds_bos = _BUILDERS[model](metadata)
+        built = _BUILDERS[model](metadata)
     except TokenizerError:
         raise
     except Exception as error:  # the Rust library raises plain Exception, for example for a merge of unknown tokens
         raise metadata.error(str(error)) from error
-    bos = metadata.token_id(Keys.Tokenizer.BOS_ID)
-    adds_bos = adds_bos if (stated := metadata.scalar(Keys.Tokenizer.ADD_BOS, bool)) is None else stated
-    if bos is not None and adds_bos:
-        text = metadata.tokens[bos]
-        backend.post_processor = processors.TemplateProcessing(single=[text, "$A"], special_tokens=[(text, bos)])
+    built.surround()
     return Tokenizer(
-        backend,
+        built.backend,
         eos_token_ids=_end_ids(metadata),
-        bos_token_id=bos,
+        bos_token_id=metadata.token_id(Keys.Tokenizer.BOS_ID),
         eos_token_id=metadata.token_id(Keys.Tokenizer.EOS_ID),
         chat_template=template,
         vocab_size=len(metadata.tokens),
@@ -94,37 +52,33 @@ def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
 
 def gguf_chat_template(path: Path) -> str | None:
     """Return the chat template in the GGUF file at `path`; None if it has none. Raises `TokenizerError`."""
-    return _Metadata(path).chat_template()
+    return Metadata(path).chat_template()
 
 
-def _end_ids(metadata: _Metadata) -> frozenset[int]:
+def _end_ids(metadata: Metadata) -> frozenset[int]:
     keys = (Keys.Tokenizer.EOS_ID, Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID)
     named = {token_id for key in keys if (token_id := metadata.token_id(key)) is not None}
-    return frozenset(named | {i for i in _of_type(metadata, TokenType.CONTROL) if metadata.tokens[i] in _END_OF_TURN})
+    return frozenset(named | {i for i in metadata.of_type(TokenType.CONTROL) if metadata.tokens[i] in _END_OF_TURN})
 
 
-def _of_type(metadata: _Metadata, kind: TokenType) -> list[int]:
-    return [token_id for token_id, value in enumerate(metadata.types) if value == kind]
-
-
-def _byte_level(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
-    """Return byte-level BPE with the file's merges, and whether it adds a BOS token by default."""
+def _byte_level(metadata: Metadata) -> Built:
+    """Return byte-level BPE with the file's merges."""
     way = pre_tokenization(metadata.scalar(Keys.Tokenizer.PRE, str) or "default")
     merges = [cast(tuple[str, str], tuple(merge.split(" ", 1))) for merge in _merges_of(metadata)]
     vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
     backend = way.tokenizer(vocabulary, merges)
     _add_tokens(backend, metadata, metadata.tokens)
-    return backend, way.adds_bos
+    return Built(backend, metadata.first(default=way.adds_bos), metadata.last(default=False))
 
 
-def _merges_of(metadata: _Metadata) -> list[str]:
+def _merges_of(metadata: Metadata) -> list[str]:
     merges = metadata.array(Keys.Tokenizer.MERGES, str)
     if not all(" " in merge for merge in merges):
         raise metadata.error("a merge rule of the vocabulary has only one part")
     return merges
 
 
-def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
+def _sentencepiece(metadata: Metadata) -> Built:
     """Return sentencepiece BPE: merges follow from the scores, and text without a token falls back to byte tokens."""
     gemma = metadata.architecture.startswith("gemma")
     tokens = [SPACE * len(token) if gemma and token.isspace() and " " in token else token for token in metadata.tokens]
@@ -138,13 +92,13 @@ def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
     pieces = Pieces(tokens, scores, metadata.types, metadata.token_id(Keys.Tokenizer.UNK_ID))
     backend = build(pieces, prefixed=prefixed, at_every_fragment=metadata.architecture == "phi3")
     _add_tokens(backend, metadata, tokens)
-    return backend, True
+    return Built(backend, metadata.first(default=True), metadata.last(default=False))
 
 
-def _add_tokens(backend: tokenizers.Tokenizer, metadata: _Metadata, tokens: Sequence[str]) -> None:
+def _add_tokens(backend: tokenizers.Tokenizer, metadata: Metadata, tokens: Sequence[str]) -> None:
     # A respelled token (see Gemma above) is reached by merges; its original spelling is not in the vocabulary.
-    defined = [tokens[i] for i in _of_type(metadata, TokenType.USER_DEFINED) if tokens[i] == metadata.tokens[i]]
-    add_tokens(backend, [tokens[i] for i in _of_type(metadata, TokenType.CONTROL)], defined)
+    defined = [tokens[i] for i in metadata.of_type(TokenType.USER_DEFINED) if tokens[i] == metadata.tokens[i]]
+    add_tokens(backend, [tokens[i] for i in metadata.of_type(TokenType.CONTROL)], defined)
 
 
-_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece, "bert": wordpiece, "t5": unigram}

@@ -8,9 +8,11 @@ import httpx
 import numpy as np
 import pytest
 import transformers as hf
+from gguf import PoolingType
 from tokenizers import Tokenizer
 
 from tests.support import encoders
+from tests.support.gguf_encoders import save_gguf
 from tests.support.real_server import RealServer
 from tests.support.tokenizer_builders import wordpiece_backend
 
@@ -34,9 +36,19 @@ def tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path, tokenizer: Tokenizer) -> Iterator[RealServer]:
-    with RealServer("--tp", "2", "--kv-cache-gib", "0.02", model=str(folder)) as server:
+@pytest.fixture(scope="module", params=["folder", "gguf"])
+def server(
+    request: pytest.FixtureRequest,
+    model: hf.PreTrainedModel,
+    folder: Path,
+    tokenizer: Tokenizer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RealServer]:
+    place = folder
+    if request.param == "gguf":
+        into = tmp_path_factory.mktemp("gguf")
+        place = save_gguf("bert", model, into, pooling=PoolingType.CLS, tokenizer=tokenizer)
+    with RealServer("--tp", "2", "--kv-cache-gib", "0.02", model=str(place)) as server:
         yield server
 
 

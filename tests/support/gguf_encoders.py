@@ -6,10 +6,12 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+import tokenizers
 import transformers as hf
 from safetensors.torch import load_file
 
 from tests.support import encoders
+from tests.support.gguf_tokenizers import add_wordpiece
 from tests.support.k_quants import fitting, quantize
 
 _BERT = gguf.MODEL_ARCH.BERT
@@ -27,9 +29,15 @@ _POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def save_gguf(
-    name: str, model: hf.PreTrainedModel, folder: Path, kind: str = "BF16", pooling: gguf.PoolingType | None = None
+    name: str,
+    model: hf.PreTrainedModel,
+    folder: Path,
+    kind: str = "BF16",
+    pooling: gguf.PoolingType | None = None,
+    tokenizer: tokenizers.Tokenizer | None = None,
 ) -> Path:
-    """Write the encoder `name` into `folder`, with matrices of `kind` and its pooling if there is one."""
+    """Write the encoder `name` into `folder`, with matrices of `kind`, and its pooling and tokenizer if there are
+    such."""
     encoders.save(name, model, folder)
     config, architecture = model.config, ARCHITECTURES[name]
     path = folder / "model.gguf"
@@ -39,6 +47,8 @@ def save_gguf(
     _add_metadata(writer, name, config, shift)
     if pooling is not None:
         writer.add_pooling_type(pooling)
+    if tokenizer is not None:
+        add_wordpiece(writer, tokenizer, lowercase=True)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     for module, tensor in load_file(folder / "model.safetensors").items():
         if module.startswith("pooler."):

@@ -25,10 +25,16 @@ def _finished(writer: gguf.GGUFWriter, path: Path) -> Path:
 
 
 def write_wordpiece_gguf(path: Path, backend: tokenizers.Tokenizer, **flags: bool) -> Path:
-    """Write BERT's tokenizer. `flags` are those of its normalizer; older files have none, and only the id of [CLS]."""
+    """Write BERT's tokenizer. `flags` are as for `add_wordpiece`."""
+    writer = gguf.GGUFWriter(path, "bert")
+    add_wordpiece(writer, backend, **flags)
+    return _finished(writer, path)
+
+
+def add_wordpiece(writer: gguf.GGUFWriter, backend: tokenizers.Tokenizer, **flags: bool) -> None:
+    """Add BERT's tokenizer. `flags` are those of its normalizer; older files have none, and only the id of [CLS]."""
     tokens = sorted(backend.get_vocab(), key=backend.get_vocab().__getitem__)
     special = {token for token in tokens if token.startswith("[")}
-    writer = gguf.GGUFWriter(path, "bert")
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("jina-v2-en")
     writer.add_token_list([token if token in special else _phantom(token) for token in tokens])
@@ -41,7 +47,6 @@ def write_wordpiece_gguf(path: Path, backend: tokenizers.Tokenizer, **flags: boo
         writer.add_unk_token_id(tokens.index("[UNK]"))
     else:
         writer.add_uint32("tokenizer.ggml.cls_token_id", tokens.index("[CLS]"))
-    return _finished(writer, path)
 
 
 def _phantom(token: str) -> str:

@@ -10,9 +10,10 @@ namespace numaserve {
 inline constexpr float kSigmoidGain = 1.702f;
 // kRelu2 is max(x, 0)^2 of every column, kGelu is x * Phi(x) of every column, with the cumulative distribution function
 // of the normal distribution; the others multiply what they gate. The gates of kGeglu are those of kGelu.
-enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai, kRelu2, kGelu, kGeglu };
+enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai, kRelu2, kGelu, kGeglu, kTanh, kRelu };
 [[gnu::always_inline]] constexpr bool is_gated(Activation activation) {
-  return activation != Activation::kNone && activation != Activation::kRelu2 && activation != Activation::kGelu;
+  return activation == Activation::kSilu || activation == Activation::kGeluTanh ||
+         activation == Activation::kSwigluOai || activation == Activation::kGeglu;
 }
 
 // A weight [n, k] as the GEMM reads it.
@@ -185,11 +186,11 @@ struct LayerInputsArgs {
 
 // out = x * activation(y).
 struct MultiplyArgs {
-  const float* x;  // [rows, ldx]
+  const float* x;  // [rows, ldx], or null: the factor alone
   int64_t ldx;
   const float* y;  // [rows, ldy]
   int64_t ldy;
-  Activation activation;  // none, silu or gelu_tanh
+  Activation activation;  // none, silu, gelu_tanh, gelu, tanh or relu
   float* out_f32;         // [rows, ldo], or null; columns cols..ldo are zeroed
   bf16* out_bf16;         // the same, if out_f32 is null
   int64_t ldo;

@@ -15,6 +15,7 @@ EXACT = (0, HIDDEN, -1)
 HEADS = (0, DIM, -1)
 QUANTIZED = (PLACE, HIDDEN, 0)
 NEEDS_LATENTS = frozenset({"latent_store"})
+MAKES_NO_NODE = frozenset({"pooled"})
 NEEDS_RING = frozenset({"gather_columns", "gather_queries", "divided_attention"})
 
 SETTINGS: dict[str, Any] = {
@@ -55,6 +56,7 @@ GREEDY: dict[str, Any] = {
     "penalties": False,
     "prompt_history": [],
     "output_history": [],
+    "second_text": 0,
 }
 
 
@@ -122,6 +124,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "multiply": places("x", "y", "out") | {"activation": "silu", "cols": HIDDEN, "rounded": True},
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"pooling": "last", "weight": vector(), "cols": HIDDEN, "eps": 1e-5},
+        "pooled": places("x") | {"cols": HIDDEN},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},
         "sample": places("logits", "tokens") | {"vocab_first": [0, 16], "softcap": 0.0},
         "moe_route": places("logits", "x", "sorted", "routes", "counts")

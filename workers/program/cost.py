@@ -26,7 +26,7 @@ Kind = Literal["gemm", "experts", "attention", "latent", "recurrent", "rows", "s
 @dataclass(frozen=True)
 class StepWork:
     """The work of a step: (position of the first new token, number of new tokens) for each sequence, the number of rows
-    of logits that are wanted, and that of sequences that are pooled."""
+    of logits that are wanted, and that of sequences that are pooled. The last operations work on one kind of these."""
 
     sequences: Sequence[tuple[int, int]]
     logit_rows: int
@@ -37,20 +37,25 @@ class StepWork:
         """New tokens of all sequences."""
         return sum(count for _, count in self.sequences)
 
+    @property
+    def last_rows(self) -> int:
+        """Rows of the last operations."""
+        return self.logit_rows + self.pooled
+
     def rows(self, logits: bool) -> int:
-        """Rows of logits, or new tokens."""
-        return self.logit_rows if logits else self.tokens
+        """Rows of the last operations, or new tokens."""
+        return self.last_rows if logits else self.tokens
 
     def sequence_rows(self) -> list[int]:
-        """The rows of logits of each sequence: the same number of all as far as they have the tokens."""
-        left, found = self.logit_rows, list[int]()
+        """The last rows of each sequence: the same number of all as far as they have the tokens."""
+        left, found = self.last_rows, list[int]()
         for index, (_, count) in enumerate(self.sequences):
             found.append(min(count, -(-left // (len(self.sequences) - index))))
             left -= found[-1]
         return found
 
     def narrowed(self) -> StepWork:
-        """The step with the rows of logits as its new tokens: the last ones of each sequence."""
+        """The step with its last rows as its new tokens: the last ones of each sequence."""
         each = zip(self.sequences, self.sequence_rows(), strict=True)
         found = [(start + count - rows, rows) for (start, count), rows in each if rows]
         return StepWork(found, self.logit_rows, self.pooled)
@@ -120,13 +125,14 @@ def _sum(one: OperationTerms, other: OperationTerms) -> OperationTerms:
 
 
 def of_logit_rows(cost: OperationCost) -> OperationCost:
-    """The cost of the same operation on the rows of logits alone."""
+    """The cost of the same operation on the rows of logits, or of pooled sequences, alone."""
     terms = None if cost.terms is None else replace(cost.terms, of_logits=True)
 
     def amount(step: StepWork) -> Amount:
-        return cost.amount(step.narrowed()) if step.logit_rows else Amount()
+        return cost.amount(step.narrowed()) if step.last_rows else Amount()
 
-    moves = cost.moves._replace(token=0, logit_row=cost.moves.token + cost.moves.logit_row)
+    row = cost.moves.token + cost.moves.logit_row
+    moves = cost.moves._replace(token=0, logit_row=row, pooled=row)
     return dataclasses.replace(cost, amount=amount, terms=terms, moves=moves)
 
 

@@ -36,6 +36,7 @@ from numaserve.workers.program.ops.rows import (
     LayerNorm,
     Multiply,
     Pool,
+    Pooled,
     Quantize,
     QuantizeHeads,
     RmsNorm,
@@ -208,6 +209,10 @@ def _pool(nodes: _Nodes, op: Pool) -> dict[str, Any]:
     return {"cols": op.cols}
 
 
+def _pooled(nodes: _Nodes, op: Pooled) -> dict[str, Any]:
+    return {"cols": op.x.cols}
+
+
 def _multiply(nodes: _Nodes, op: Multiply) -> dict[str, Any]:
     return {"cols": op.out.cols, "rounded": op.out.itemsize == BF16}
 
@@ -247,5 +252,6 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     DividedNorm: ("divided_norm", _none),
     Sample: ("sample", _none),
     Pool: ("pool", _pool),
+    Pooled: ("pooled", _pooled),
 }
 _NOT_NATIVE = frozenset({"routing", "held", "before", "by"})  # fields that no node takes

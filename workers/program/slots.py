@@ -29,4 +29,5 @@ def slot_settings(init: SlotInit) -> dict[str, Any]:
         "penalties": s.has_penalties,
         "prompt_history": init.prompt_history,
         "output_history": init.output_history,
+        "second_text": init.second_text,
     }

@@ -144,8 +144,8 @@ void LinearNode::run(Run& run, int thread) const {
 Cost LinearNode::cost(const Step& step) const {
   const Step::Totals& done = step.totals;
   const bool few = logits || narrow;
-  return {.bytes = bytes * (few ? done.logit_steps : done.steps),
-          .flops = 2 * weight.n() * weight.k() * (few ? done.logit_rows : done.tokens),
+  return {.bytes = bytes * (few ? done.last_steps : done.steps),
+          .flops = 2 * weight.n() * weight.k() * (few ? done.logit_rows + done.pooled : done.tokens),
           .format = widened ? WeightFormat::kBf16 : weight.format()};
 }
 

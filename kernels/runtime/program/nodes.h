@@ -119,7 +119,7 @@ class Node {
   int64_t rows(const Run& run) const { return run.step.num_rows(narrow); }
   const std::string name;
   const Node* next_node = nullptr;
-  bool narrow = false;  // whether it works on the rows of logits, not on all tokens; see NarrowNode
+  bool narrow = false;  // whether it works on the last rows, not on all tokens; see NarrowNode and PoolNode
   int64_t bytes = 0;    // of weights read by a run, for the profile
 };
 
@@ -262,7 +262,7 @@ struct GatherNode : Node {
   Place x, out;
 };
 
-// The vector, in fp32, of each sequence that is pooled.
+// The vector, in fp32, of each sequence that is pooled. The nodes after it work on these rows alone.
 struct PoolNode : Node {
   PoolNode(Place x_in, Pooling pooling_in, const float* weight_in, int64_t cols_in, Place out_in, float eps_in)
       : Node("pool"), x(x_in), pooling(pooling_in), weight(weight_in), cols(cols_in), out(out_in), eps(eps_in) {}

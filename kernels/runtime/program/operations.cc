@@ -18,6 +18,8 @@ Activation activation_of(std::string_view name) {
          : name == "relu2"      ? Activation::kRelu2
          : name == "gelu"       ? Activation::kGelu
          : name == "geglu"      ? Activation::kGeglu
+         : name == "tanh"       ? Activation::kTanh
+         : name == "relu"       ? Activation::kRelu
          : name == "none"       ? Activation::kNone
                                 : throw std::invalid_argument("unknown activation " + std::string(name));
 }
@@ -145,7 +147,9 @@ void add(Program& p, const Quantize& f) {
 void add(Program& p, const Linear& f) {
   require(!f.accumulate || f.activation == Activation::kNone, f.name,
           "the result of an activation function cannot be added to the output");
-  require(f.activation != Activation::kSwigluOai, f.name, "only experts support this activation function");
+  require(
+      f.activation != Activation::kSwigluOai && f.activation != Activation::kTanh && f.activation != Activation::kRelu,
+      f.name, "matrix products do not support this activation function");
   require(!f.widened || is_grouped(f.weight->format()), f.name,
           "only weights that are quantized in groups can be expanded to bf16");
   require(f.x.ld >= operand_columns(*f.weight, f.widened), f.name, "the input has too few columns for the weight");
@@ -200,11 +204,11 @@ void add(Program& p, const LayerInputs& f) {
 }
 
 void add(Program& p, const Multiply& f) {
-  require(
-      f.activation == Activation::kNone || f.activation == Activation::kSilu || f.activation == Activation::kGeluTanh,
-      f.kKind, "the activation of a factor must be none, silu or gelu_tanh");
-  require(f.cols >= 0 && f.x.ld >= f.cols && f.y.ld >= f.cols && f.out.ld >= f.cols && f.out.ld % kPad == 0, f.kKind,
-          "an input or the output has too few columns");
+  require(f.activation != Activation::kSwigluOai && f.activation != Activation::kRelu2 &&
+              f.activation != Activation::kGeglu,
+          f.kKind, "the activation of a factor must be none, silu, gelu_tanh, gelu, tanh or relu");
+  require(f.cols >= 0 && (!f.x || f.x->ld >= f.cols) && f.y.ld >= f.cols && f.out.ld >= f.cols && f.out.ld % kPad == 0,
+          f.kKind, "an input or the output has too few columns");
   p.add(std::make_unique<MultiplyNode>(f.x, f.y, f.out, f.activation, f.cols, f.rounded));
 }
 
@@ -265,7 +269,13 @@ void add(Program& p, const Pool& f) {
           "the input or the output has too few columns");
   require(f.out.collective < 0, f.kKind, "the output must not be a message to other ranks");
   p.add(std::make_unique<PoolNode>(f.x, f.pooling, data_or_null(f.weight), f.cols, f.out, f.eps));
-  p.pool_to(f.out, f.cols);
+  p.pool();
+}
+
+void add(Program& p, const Pooled& f) {
+  require(f.cols > 0 && f.x.ld >= f.cols, f.kKind, "the vectors have too few columns");
+  require(f.x.collective < 0, f.kKind, "the vectors must not be a message to other ranks");
+  p.pool_to(f.x, f.cols);
 }
 
 void add(Program& p, const DividedNorm& f) {

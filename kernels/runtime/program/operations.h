@@ -155,7 +155,8 @@ struct LayerInputs {
 
 struct Multiply {
   static constexpr const char* kKind = "multiply";
-  Place x, y, out;
+  std::optional<Place> x;
+  Place y, out;
   Activation activation;
   int64_t cols;
   bool rounded;
@@ -218,6 +219,14 @@ struct Pool {
   }
 };
 
+// The vectors that pooled sequences have after the step.
+struct Pooled {
+  static constexpr const char* kKind = "pooled";
+  Place x;
+  int64_t cols;
+  void visit(auto&& field) { field("x", x), field("cols", cols); }
+};
+
 struct DividedNorm {
   static constexpr const char* kKind = "divided_norm";
   Place x, message;
@@ -270,6 +279,7 @@ void add(Program& p, const RopeStore& f);
 void add(Program& p, const Attention& f);
 void add(Program& p, const Gather& f);
 void add(Program& p, const Pool& f);
+void add(Program& p, const Pooled& f);
 void add(Program& p, const DividedNorm& f);
 void add(Program& p, const GroupNorm& f);
 void add(Program& p, const GatherColumns& f);

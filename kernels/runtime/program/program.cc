@@ -87,7 +87,6 @@ void Program::use_masks(const Masks& masks) {
 void Program::pool_to(const Place& place, int64_t columns) {
   pooled_ = place;
   pooled_columns_ = columns;
-  step_.allow_pooling();
 }
 
 std::span<const float> Program::pooled(size_t index) const {

@@ -54,6 +54,11 @@ class Program {
     narrow_ = true;
     step_.allow_narrowing(kv_.kinds(), team_.size());
   }
+  // Lets the nodes that are added after this work on pooled rows alone; none of them may attend.
+  void pool() {
+    narrow_ = true;
+    step_.allow_pooling();
+  }
   // Keeps `object`, into which nodes point, alive as long as the Program.
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // Sets the number of collectives of a step. Call it once, after the last `add`.
@@ -65,7 +70,7 @@ class Program {
   Kind* last() const {
     return nodes_.empty() ? nullptr : dynamic_cast<Kind*>(nodes_.back().get());
   }
-  // Sets where a node puts the results of pooling, with `columns` of each.
+  // Sets where the results of pooled sequences are after a step, with `columns` of each.
   void pool_to(const Place& place, int64_t columns);
   // Sets the mask board, which outlives the Program. Throws std::invalid_argument for a board with too few rows or
   // bits.

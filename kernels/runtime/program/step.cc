@@ -154,6 +154,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   check(sequences_in, tokens_in, targets, slots);
   tokens.clear();
   positions.clear();
+  types.clear();
   whole_.clear();
   if (narrowed_) narrowed_->clear();
   segments.clear();
@@ -177,7 +178,10 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
     }
     if (lists_positions_)
-      for (int32_t at = 0; at < s.count; ++at) positions.push_back(s.start + at);
+      for (int32_t at = s.start; at < s.start + s.count; ++at) {
+        positions.push_back(at);
+        types.push_back(slot.second_text > 0 && at >= slot.second_text ? 1 : 0);
+      }
     whole_.add(slot, row, s.start, s.count);
     divide_last();
     add_segments(s, row, slot);
@@ -195,7 +199,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   totals.steps += counts();
   totals.tokens += num_tokens();
   totals.sequences += static_cast<int64_t>(plan.size());
-  totals.logit_steps += !logit_rows.empty();
+  totals.last_steps += num_rows(true) > 0;
   totals.logit_rows += static_cast<int64_t>(logit_rows.size());
   totals.pooled += static_cast<int64_t>(pooled_rows.size());
   totals.divided += static_cast<int64_t>(divided.rows.size());

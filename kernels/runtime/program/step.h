@@ -25,7 +25,7 @@ struct SequenceInput {
   int32_t slot, start, count;
   bool from_previous, sample;
   int32_t num_targets;  // number of first positions at which the log-probability of a given next token is wanted
-  bool pool = false;    // whether it is pooled; such a sequence has no rows of logits
+  bool pool = false;    // whether it is pooled, into one row; such a sequence has no rows of logits
   // The number of last tokens that are draft tokens. Each gets a row of logits. The token sampled there is kept only if
   // all draft tokens up to this one are accepted.
   int32_t drafts = 0;
@@ -69,17 +69,17 @@ class Step {
   // Lets a sequence go on only from where its states are.
   void keep_states() { keeps_states_ = true; }
 
-  // Lets the last nodes work on the rows of logits alone.
+  // Lets nodes after some layer work on the rows of logits alone.
   void allow_narrowing(std::span<const CacheKind> kinds, int threads);
 
   // Allows pooled sequences: a node exists for them.
   void allow_pooling() { may_pool_ = true; }
 
-  // Lists the position and the type of every token.
+  // Lists the position of every token, and its type: 1 for those of a second text.
   void list_positions() {
     lists_positions_ = true;
     positions.reserve(static_cast<size_t>(limits_.max_tokens));
-    types.assign(static_cast<size_t>(limits_.max_tokens), 0);
+    types.reserve(static_cast<size_t>(limits_.max_tokens));
   }
 
   // Validates a plan and lays it out. `tokens` are the tokens of all sequences that do not use their previous sample,
@@ -90,9 +90,13 @@ class Step {
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   // The rows of a node; `narrow` as in Node.
-  int64_t num_rows(bool narrow) const { return narrow ? static_cast<int64_t>(logit_rows.size()) : num_tokens(); }
+  int64_t num_rows(bool narrow) const {
+    return narrow ? static_cast<int64_t>(logit_rows.size() + pooled_rows.size()) : num_tokens();
+  }
   const Batch& batch(bool narrow) const { return narrow ? *narrowed_ : whole_; }
-  int64_t max_rows(bool narrow) const { return narrow ? limits_.max_logit_rows : limits_.max_tokens; }
+  int64_t max_rows(bool narrow) const {
+    return narrow ? limits_.max_logit_rows + (may_pool_ ? limits_.max_slots : 0) : limits_.max_tokens;
+  }
 
   // Whether totals and times count this step. Empty steps, by which workers show that they are alive, would make the
   // other steps look cheaper.
@@ -100,7 +104,7 @@ class Step {
 
   int64_t num_named = 0;  // log-probabilities of named tokens, of all rows of logits
   std::vector<int32_t> tokens;
-  std::vector<int32_t> positions, types;  // of the tokens, if a node reads them; no plan has a second text, of type 1
+  std::vector<int32_t> positions, types;  // of the tokens, if a node reads them
   std::vector<LogitRow> logit_rows;
   std::vector<PooledRows> pooled_rows;    // in the batch
   std::vector<int32_t> pooled_sequences;  // index in the plan
@@ -121,9 +125,10 @@ class Step {
   // take time.
   struct Totals {
     int64_t steps = 0, tokens = 0, sequences = 0;
-    int64_t logit_steps = 0, logit_rows = 0;  // a step without rows of logits does not read the output head
-    int64_t pooled = 0;                       // sequences
-    int64_t divided = 0;                      // tokens of sequences whose latents the ranks divide
+    int64_t logit_rows = 0;
+    int64_t last_steps = 0;  // with rows of logits or pooled ones: others do not read the head
+    int64_t pooled = 0;      // sequences
+    int64_t divided = 0;     // tokens of sequences whose latents the ranks divide
   } totals;
 
  private:

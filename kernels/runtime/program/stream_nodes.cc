@@ -68,8 +68,8 @@ void GroupNormNode::run(Run& run, int thread) const {
 }
 
 void MultiplyNode::run(Run& run, int thread) const {
-  run.table.multiply({.x = run.at<float>(x),
-                      .ldx = x.ld,
+  run.table.multiply({.x = x ? run.at<float>(*x) : nullptr,
+                      .ldx = x ? x->ld : 0,
                       .y = run.at<float>(y),
                       .ldy = y.ld,
                       .activation = activation,

@@ -49,9 +49,10 @@ struct GroupNormNode : Node {
   float eps;
 };
 
-// out = x * activation(y), in bf16 if `rounded`.
+// out = x * activation(y), or without x the activation alone, in bf16 if `rounded`.
 struct MultiplyNode : Node {
-  MultiplyNode(Place x_in, Place y_in, Place out_in, Activation activation_in, int64_t cols_in, bool rounded_in)
+  MultiplyNode(std::optional<Place> x_in, Place y_in, Place out_in, Activation activation_in, int64_t cols_in,
+               bool rounded_in)
       : Node("multiply"),
         x(x_in),
         y(y_in),
@@ -60,7 +61,8 @@ struct MultiplyNode : Node {
         cols(cols_in),
         rounded(rounded_in) {}
   void run(Run& run, int thread) const override;
-  Place x, y, out;
+  std::optional<Place> x;
+  Place y, out;
   Activation activation;
   int64_t cols;
   bool rounded;

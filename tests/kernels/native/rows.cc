@@ -109,16 +109,16 @@ void pool(const std::string& isa, Array<const float, 2> x, Array<const int32_t, 
   play_threads(threads, [&](int thread) { table.pool(args, thread, threads); });
 }
 
-// Products in fp32 or in bf16.
+// Products in fp32 or in bf16; activations alone without x.
 template <class T>
-void multiply(const std::string& isa, Array<const float, 2> x, Array<const float, 2> y, const std::string& activation,
-              int64_t cols, Array<T, 2> out, int threads) {
+void multiply(const std::string& isa, std::optional<Array<const float, 2>> x, Array<const float, 2> y,
+              const std::string& activation, int64_t cols, Array<T, 2> out, int threads) {
   const KernelTable& table = *table_by_name(isa);
-  const int64_t rows = size(x, 0), ldo = size(out, 1);
-  require(size(x, 1) >= cols && size(y, 1) >= cols && ldo >= cols && ldo % kPad == 0, "too few columns");
-  require(size(y, 0) == rows && size(out, 0) == rows, "the numbers of rows differ");
-  MultiplyArgs args{.x = x.data(),
-                    .ldx = size(x, 1),
+  const int64_t rows = size(y, 0), ldo = size(out, 1);
+  require((!x || size(*x, 1) >= cols) && size(y, 1) >= cols && ldo >= cols && ldo % kPad == 0, "too few columns");
+  require((!x || size(*x, 0) == rows) && size(out, 0) == rows, "the numbers of rows differ");
+  MultiplyArgs args{.x = x ? x->data() : nullptr,
+                    .ldx = x ? size(*x, 1) : 0,
                     .y = y.data(),
                     .ldy = size(y, 1),
                     .activation = activation_of(activation),
@@ -141,8 +141,9 @@ void bind_rows(nb::module_& ops) {
           "threads"_a);
   ops.def("embed", &embed, "isa"_a, "tokens"_a, "table"_a, "first_row"_a, "scale"_a, "accumulate"_a, "out"_a,
           "threads"_a);
-  ops.def("multiply", &multiply<float>, "isa"_a, "x"_a, "y"_a, "activation"_a, "cols"_a, "out"_a, "threads"_a);
-  ops.def("multiply_rounded", &multiply<bf16>, "isa"_a, "x"_a, "y"_a, "activation"_a, "cols"_a, "out"_a, "threads"_a);
+  ops.def("multiply", &multiply<float>, "isa"_a, "x"_a.none(), "y"_a, "activation"_a, "cols"_a, "out"_a, "threads"_a);
+  ops.def("multiply_rounded", &multiply<bf16>, "isa"_a, "x"_a.none(), "y"_a, "activation"_a, "cols"_a, "out"_a,
+          "threads"_a);
   ops.def("pool", &pool, "isa"_a, "x"_a, "sequences"_a, "pooling"_a, "weight"_a.none(), "cols"_a, "eps"_a, "out"_a,
           "threads"_a);
   ops.def("layer_norm", &layer_norm<float>, "isa"_a, "x"_a, "weight"_a, "bias"_a.none(), "eps"_a, "out"_a, "threads"_a);

@@ -20,7 +20,7 @@ from numaserve.workers.program.ops.base import (
 from numaserve.workers.program.setup import ProgramSetup
 
 GateActivation = Literal["silu", "gelu_tanh"]  # that all operations with gates have
-Activation = Literal["none", "silu", "gelu_tanh", "relu2", "gelu", "geglu"]
+Activation = Literal["none", "silu", "gelu_tanh", "relu2", "gelu", "geglu", "tanh", "relu"]
 
 
 @dataclass(frozen=True, kw_only=True)

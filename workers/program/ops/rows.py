@@ -31,7 +31,7 @@ Pooling = Literal["last", "cls", "mean", "max"]
 class Embed(Accumulating):
     """out [tokens, hidden] = the rows of `table` that the tokens name, times `scale`; zeros for tokens whose row it
     does not have. It holds rows `first_row` ... of the embedding. Rows may be those of positions, or of the type of
-    each token instead, which is 0: plans have no second text."""
+    each token instead: 1 in the second text of a sequence, otherwise 0."""
 
     table: Matrix
     first_row: int
@@ -151,16 +151,18 @@ class QuantizeHeads(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Multiply(Operation):
-    """out = x * activation(y), fp32 of the shape of `out`; rounded where `out` is bf16."""
+    """out = x * activation(y), fp32 of the shape of `out`; rounded where `out` is bf16. Without x it is the activation
+    alone."""
 
-    x: Reads[Tensor]
+    x: Reads[Tensor | None]
     y: Reads[Tensor]
     out: Writes[Tensor]
     activation: Activation
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """fp32 is read twice, and the product written."""
-        return [of_columns("multiply", self.out.cols, self.out.cols * (2 * FP32 + self.out.itemsize))]
+        """fp32 is read, and the product written."""
+        read = FP32 if self.x is None else 2 * FP32
+        return [of_columns("multiply", self.out.cols, self.out.cols * (read + self.out.itemsize))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +180,7 @@ class Gather(Operation):
 @dataclass(frozen=True, kw_only=True)
 class Pool(Operation):
     """out, fp32 [sequences that are pooled, columns] = the last or first row of x that each of them has, or the mean or
-    the maximum of its rows; of their RMS norms if there is a weight."""
+    the maximum of its rows; of their RMS norms if there is a weight. The operations after it work on these rows."""
 
     x: Reads[Residual]
     out: Writes[Tensor]
@@ -204,3 +206,14 @@ class Pool(Operation):
 
         moves = RowBytes(token=row_bytes, pooled=row_bytes) if reads_all else RowBytes(pooled=2 * row_bytes)
         return [OperationCost("pool", "rows", amount, moves=moves)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooled(Operation):
+    """x, fp32 [sequences that are pooled, columns], has their vectors, which are read from outside after the step."""
+
+    x: Reads[Tensor]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Nothing is done."""
+        return []

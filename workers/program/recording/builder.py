@@ -39,6 +39,7 @@ from numaserve.workers.program.ops.rows import (
     LayerNorm,
     Multiply,
     Pool,
+    Pooled,
     Pooling,
     RmsNorm,
 )
@@ -105,8 +106,14 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         self.operations.append(Multiply(x=x, y=y, out=out, activation=activation))
         return out
 
+    def activated(self, y: Tensor, activation: Activation) -> Tensor:
+        """activation(y), of fp32 [tokens, columns]: fp32 of the same shape."""
+        out = Tensor(y.rows, y.cols, 4)
+        self.operations.append(Multiply(x=None, y=y, out=out, activation=activation))
+        return out
+
     def multiply_rounded(self, x: Tensor, y: Tensor, activation: Activation = "none") -> Operand:
-        """The same in bf16."""
+        """The same as `multiply` in bf16."""
         out = Operand(x.rows, x.cols, 2)
         self.operations.append(Multiply(x=x, y=y, out=out, activation=activation))
         return out
@@ -292,11 +299,18 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         bounds = tuple(self.shape.vocab_bounds)
         self.operations.append(Sample(logits=logits, tokens=tokens, vocab_first=bounds, softcap=softcap or 0.0))
 
-    def pool(self, x: Residual, pooling: Pooling, weight: Vector | None = None, eps: float = 0.0) -> None:
+    def pool(self, x: Residual, pooling: Pooling, weight: Vector | None = None, eps: float = 0.0) -> Tensor:
         """The vector, in fp32, of each sequence that is pooled: [sequences, columns of x]; of the RMS norms of its rows
-        if there is a weight."""
+        if there is a weight. All that is recorded after this works on these rows."""
         out = Tensor(self.limits.max_slots, x.cols, 4)
         self.operations.append(Pool(x=x, out=out, pooling=pooling, weight=weight, eps=eps))
+        self.is_narrow = True
+        return out
+
+    def answer(self, vectors: Tensor) -> None:
+        """Let `vectors`, fp32 [pooled sequences, columns], be read from outside after each step; the last thing to be
+        recorded."""
+        self.operations.append(Pooled(x=vectors))
 
     def fused(self) -> list[Operation]:
         """Return the recorded operations, fused as far as kernels exist."""
@@ -309,5 +323,5 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         for operation in self.fused():
             costs = operation.cost(self.setup)
             found += [of_logit_rows(cost) for cost in costs] if is_narrow else costs
-            is_narrow = is_narrow or isinstance(operation, Narrow)
+            is_narrow = is_narrow or isinstance(operation, Narrow | Pool)
         return found

@@ -28,6 +28,7 @@ class Slot:
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     last_token: int = -1
+    second_text: int = 0  # position of the first token of its second text; 0: it has none
     state_position: int = 0
     state_drafts: int = 0
 
@@ -59,7 +60,8 @@ class SlotTable:
         own = {name: settings[name] for name in SamplingParams.__struct_fields__ if name in settings}
         bias = dict(zip(settings["bias_ids"], settings["bias_values"], strict=True))
         sampling = SamplingParams(**own, logit_bias=bias, logprobs=settings["num_logprobs"])
-        slot = Slot(self._empty_tables(), sampling, list(settings["prompt_history"]), list(settings["output_history"]))
+        histories = list(settings["prompt_history"]), list(settings["output_history"])
+        slot = Slot(self._empty_tables(), sampling, *histories, second_text=settings["second_text"])
         self._change(index, slot)
 
     def append_pages(self, index: int, pages: Sequence[int]) -> None:

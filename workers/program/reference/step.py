@@ -95,6 +95,15 @@ class Step:
         """The position of each token of the step."""
         return [position for each in self.sequences for position in range(each.start, each.end)]
 
+    @property
+    def types(self) -> list[int]:
+        """The type of each token: 1 in the second text of a sequence, otherwise 0."""
+        return [
+            int(0 < each.slot.second_text <= position)
+            for each in self.sequences
+            for position in range(each.start, each.end)
+        ]
+
     def narrowed(self) -> Step:
         """The step with the rows of logits as its new tokens, each a sequence of its own."""
         sequences = [
@@ -102,6 +111,13 @@ class Step:
             for row, each in enumerate(self.logit_rows)
         ]
         return replace(self, tokens=[self.tokens[each.row] for each in self.logit_rows], sequences=sequences)
+
+    def pooled_rows(self) -> Step:
+        """The step with one row of each pooled sequence, in place of its last token."""
+        sequences = [
+            replace(each, row=row, start=each.end - 1, count=1, segments=[]) for row, each in enumerate(self.pooled)
+        ]
+        return replace(self, tokens=[self.tokens[each.last_row] for each in self.pooled], sequences=sequences)
 
     def places(self, table: int) -> Iterator[tuple[int, int]]:
         """The page of each token in a page table, and its place in that."""

@@ -36,10 +36,14 @@ def _gated(x: torch.Tensor, activation: str, columns: int, limit: float) -> torc
 
 
 def gate_factor(gate: torch.Tensor, activation: str) -> torch.Tensor:
-    """Silu, or GELU, in the tanh approximation unless the activation is geglu."""
+    """Silu, tanh, the positive part, or GELU, in the tanh approximation unless the activation is gelu or geglu."""
     if activation == "silu":
         return gate * torch.sigmoid(gate)
-    if activation == "geglu":
+    if activation == "tanh":
+        return torch.tanh(gate)
+    if activation == "relu":
+        return torch.relu(gate)
+    if activation in ("gelu", "geglu"):
         return torch.nn.functional.gelu(gate)
     return torch.nn.functional.gelu(gate, approximate="tanh")
 

@@ -13,6 +13,7 @@ from numaserve.workers.program.ops.rows import (
     LayerNorm,
     Multiply,
     Pool,
+    Pooled,
     Pooling,
     Quantize,
     QuantizeHeads,
@@ -24,7 +25,7 @@ from numaserve.workers.program.reference.run import Run
 
 def embed(run: Run, op: Embed) -> None:
     """Rows of the table; zeros for tokens of other ranks."""
-    indices = {"token": run.step.tokens, "position": run.step.positions, "type": [0] * len(run.step.tokens)}
+    indices = {"token": run.step.tokens, "position": run.step.positions, "type": run.step.types}
     table, wanted = run.weights.values(op.table), torch.tensor(indices[op.index]) - op.first_row
     mine = (wanted >= 0) & (wanted < len(table))
     rows = table.new_zeros(len(wanted), table.shape[1])
@@ -85,9 +86,10 @@ def quantize_heads(run: Run, op: QuantizeHeads) -> None:
 
 
 def multiply(run: Run, op: Multiply) -> None:
-    """The products of two tensors, of which the second may have an activation."""
+    """The product of a tensor and the activation of another one, or the activation alone."""
     y = run.get(op.y)
-    product = run.get(op.x) * (y if op.activation == "none" else gate_factor(y, op.activation))
+    factor = y if op.activation == "none" else gate_factor(y, op.activation)
+    product = factor if op.x is None else run.get(op.x) * factor
     run.put(op.out, run.numbers.bf16(product) if op.out.itemsize == BF16 else product)
 
 
@@ -105,14 +107,19 @@ _POOLINGS: dict[Pooling, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def pool(run: Run, op: Pool) -> None:
-    """The vectors of sequences that end here."""
+    """The vectors of sequences that end here; what follows sees a step of these."""
     pooled, x = run.step.pooled, run.get(op.x)
     weight = run.optional(op.weight)
     rows = x if weight is None else normed(x, weight, op.eps)
     parts = (rows[each.row : each.last_row + 1] for each in pooled)
     out = torch.stack([_POOLINGS[op.pooling](part) for part in parts]) if pooled else x[:0]
     run.put(op.out, out)
-    for sequence, values in zip(pooled, out.to(torch.float32), strict=True):
+    run.step = run.step.pooled_rows()
+
+
+def pooled(run: Run, op: Pooled) -> None:
+    """Give the vectors of sequences back."""
+    for sequence, values in zip(run.step.pooled, run.get(op.x).to(torch.float32), strict=True):
         run.pooled.append((sequence.index, values.numpy().tobytes()))
         if not torch.isfinite(values).all():
             run.spoiled.append(sequence.index)

@@ -20,17 +20,20 @@ def make_group(folder: Path, tp: int, **more: object) -> RankGroup:
     return RankGroup(folder, tp, context_length=encoders.CONTEXT, pooled=True, **more)
 
 
-def whole(slot: int, tokens: list[int], first_page: int) -> SeqPlan:
-    """A prompt that is pooled, on pages of its own."""
+def whole(slot: int, tokens: list[int], first_page: int, second: int = 0) -> SeqPlan:
+    """A prompt that is pooled, on pages of its own, whose second text begins at position `second`."""
     pages = range(first_page, first_page - (-len(tokens) // PAGE_SIZE))
-    return SeqPlan(slot, 0, tokens, pages=list(pages), init=SlotInit(SamplingParams()), pool=True)
+    init = SlotInit(SamplingParams(), second_text=second)
+    return SeqPlan(slot, 0, tokens, pages=list(pages), init=init, pool=True)
 
 
-def embedded(group: RankGroup, prompts: Sequence[list[int]], step: int = 0) -> list[bytes]:
+def embedded(
+    group: RankGroup, prompts: Sequence[list[int]], step: int = 0, second: Sequence[int] | None = None
+) -> list[bytes]:
     """The vectors of prompts that are together in one step."""
     plans, page = [], 0
-    for slot, prompt in enumerate(prompts):
-        plans.append(whole(slot, prompt, page))
+    for slot, (prompt, at) in enumerate(zip(prompts, second or [0] * len(prompts), strict=True)):
+        plans.append(whole(slot, prompt, page, at))
         page += len(plans[-1].pages)
     return [result.embedding for result in group.run(StepPlan(step, plans)).seqs]
 
@@ -108,3 +111,42 @@ def test_a_text_has_the_same_bits_in_any_company(name: str, tp: int, isa: str, t
         assert len(set(alone)) == len(TEXTS)
         assert embedded(group, TEXTS[:4], 10) + embedded(group, TEXTS[4:], 11) == alone
         assert embedded(group, TEXTS[::-1][:3], 12) == alone[::-1][:3]
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("name", encoders.CLASSIFIERS)
+def test_scores_are_those_of_transformers(name: str, tp: int, isa: str, tmp_path: Path) -> None:
+    model = encoders.random_classifier(name)
+    exact = encoders.logits(model, TEXTS)
+    with make_group(encoders.save(model, tmp_path), tp, isa=isa) as group:
+        np.testing.assert_allclose(sigmoid(in_steps(group, TEXTS)), sigmoid(exact), atol=0.01)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("name", encoders.CLASSIFIERS)
+def test_logits_are_as_near_as_those_of_transformers_in_bf16(name: str, backend: str, tmp_path: Path) -> None:
+    model = encoders.random_classifier(name, 5)
+    exact = encoders.logits(model, TEXTS)
+    rounded = encoders.logits(encoders.random_classifier(name, 5).bfloat16(), TEXTS)
+    with make_group(encoders.save(model, tmp_path), 1, backend=backend) as group:
+        assert np.linalg.norm(in_steps(group, TEXTS) - exact) <= 1.1 * np.linalg.norm(rounded - exact)
+
+
+def sigmoid(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    scores: npt.NDArray[np.float64] = 1 / (1 + np.exp(-logits))
+    return scores
+
+
+def test_tokens_of_a_second_text_are_of_another_type(isa: str, tmp_path: Path) -> None:
+    model = encoders.random_classifier("bert")
+    second = [len(text) // 2 for text in TEXTS[:4]]
+    exact = encoders.logits(model, TEXTS[:4], second)
+    assert abs(exact - encoders.logits(model, TEXTS[:4])).min() > 0.05
+    with make_group(encoders.save(model, tmp_path), 2, isa=isa) as group:
+        found = np.stack([np.frombuffer(each, "<f4") for each in embedded(group, TEXTS[:4], second=second)])
+        np.testing.assert_allclose(found, exact, atol=0.04)
+        alone = [
+            embedded(group, [text], 1 + step, [at])
+            for step, (text, at) in enumerate(zip(TEXTS[:4], second, strict=True))
+        ]
+        assert np.array_equal(np.stack([np.frombuffer(each, "<f4") for (each,) in alone]), found)

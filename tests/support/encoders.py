@@ -144,6 +144,7 @@ _PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "llama": _llama,
 }
 CONTEXT = POSITIONS - 2
+CLASSIFIERS = ("bert", "xlm-roberta", "distilbert", "modernbert")  # with heads of their own
 
 
 def config_values(name: str) -> dict[str, Any]:
@@ -158,7 +159,17 @@ def random_encoder(name: str, *, masked: bool = False, **sizes: int) -> hf.PreTr
     config = CONFIGS[name]()
     config.update(sizes)
     with_head = hf.AutoModelForCausalLM if name in _DECODERS else hf.AutoModelForMaskedLM
-    made = with_head if masked else hf.AutoModel
+    return _random(with_head if masked else hf.AutoModel, config)
+
+
+def random_classifier(name: str, labels: int = 1) -> hf.PreTrainedModel:
+    """The same with a head that classifies, whose logits are about as large as those of trained ones."""
+    config = CONFIGS[name]()
+    config.num_labels = labels
+    return _random(hf.AutoModelForSequenceClassification, config)
+
+
+def _random(made: Any, config: hf.PreTrainedConfig) -> hf.PreTrainedModel:
     model = made.from_config(config, attn_implementation="eager").float()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -195,6 +206,18 @@ def hidden_states(model: hf.PreTrainedModel, prompts: Sequence[list[int]]) -> li
     """The last hidden states of each prompt, alone, fp64 [tokens, hidden]."""
     with torch.inference_mode():
         return [model.base_model(torch.tensor([prompt])).last_hidden_state[0].double() for prompt in prompts]
+
+
+def logits(model: hf.PreTrainedModel, prompts: Sequence[list[int]], second: Sequence[int] = ()) -> Any:
+    """The logits of each prompt, alone, fp64 [prompts, labels]; from its position `second` on tokens are of type 1,
+    unless that is 0."""
+    found = []
+    with torch.inference_mode():
+        for index, prompt in enumerate(prompts):
+            at = second[index] if second else 0
+            types = {"token_type_ids": torch.tensor([[int(0 < at <= i) for i in range(len(prompt))]])} if at else {}
+            found.append(model(torch.tensor([prompt]), **types).logits[0].double())
+    return torch.stack(found).numpy()
 
 
 _POOLINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

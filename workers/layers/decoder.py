@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from numaserve.workers.interface.windows import Window, distinct
 from numaserve.workers.layers.block import Block, rank_shape
 from numaserve.workers.layers.caches import Cache, NumberedCaches, numbered
+from numaserve.workers.layers.dense import Dense, pooled_through
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.layer_inputs import LayerInputs
@@ -33,6 +34,7 @@ class Decoder(Layer):
     predictor: Predictor | None = None  # makes draft tokens for the decoder, with a program of its own
     inputs: LayerInputs | None = None  # that the layers have besides the residual stream
     pooling: Pooling = "last"  # of sequences, without a head
+    dense: tuple[Dense, ...] = ()  # layers of pooled sequences
     shows_rows: bool = False  # whether the hidden states of rows of logits are read from outside
 
     @property
@@ -58,7 +60,8 @@ class Decoder(Layer):
                 residual, inputs = b.narrow(residual, inputs)
             block.complete(b, part, residual, inputs)
         if self.head is None:
-            self.norm.pool(b, part, residual, self.pooling)
+            vectors = self.norm.pool(b, part, residual, self.pooling)
+            b.answer(pooled_through(self.dense, b, part, vectors))
         else:
             x = self.norm.forward(b, part, residual)
             self.head.forward(b, part, x)

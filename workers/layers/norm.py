@@ -53,9 +53,9 @@ class Norm(Layer):
         """The norm of `x` in bf16, of its shape."""
         return b.rms_norm(x, self.weight(part), self.eps)
 
-    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> None:
+    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> Tensor:
         """Pool the norms of sequences."""
-        b.pool(x, pooling, self.weight(part), self.eps)
+        return b.pool(x, pooling, self.weight(part), self.eps)
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class NoNorm(Layer):
         """`x` in bf16, of its shape."""
         return b.rounded(x)
 
-    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> None:
+    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> Tensor:
         """Pool the rows of sequences."""
-        b.pool(x, pooling)
+        return b.pool(x, pooling)
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class LayerNorm(Layer):
         """The norm of `x` in bf16, of its shape."""
         return b.layer_norm(x, part.whole(self.weight), part.vector(self.bias), self.eps)
 
-    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> None:
+    def pool(self, b: ProgramBuilder, part: RankPart, x: Residual, pooling: Pooling) -> Tensor:
         """Pool the norms of sequences, which take the place of the stream."""
         self.apply(b, part, x)
-        b.pool(x, pooling)
+        return b.pool(x, pooling)
 
     def apply(self, b: ProgramBuilder, part: RankPart, residual: Residual) -> None:
         """Put the norm of the stream in its place."""

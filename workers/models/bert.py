@@ -1,8 +1,11 @@
-"""BERT, RoBERTa, XLM-R and DistilBERT: encoders with learned positions, and layer norms of the residual stream."""
+"""BERT, RoBERTa, XLM-R and DistilBERT: encoders with learned positions, and layer norms of the residual stream; also
+with a classification head."""
 
+from numaserve.workers.layers.dense import Dense
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.position_embedding import Table
+from numaserve.workers.models.config.classifier import CLASSIFIES, read_labels
 from numaserve.workers.models.config.encoders import EncoderNames, encoder_values, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
@@ -60,7 +63,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         "position", "embeddings.position_embeddings", common.max_position, common.hidden, "position_embd", shift
     )
     types = () if is_distilled else read_types(fields, common.hidden, 2)
-    return post_norm_encoder(
+    config = post_norm_encoder(
         common,
         "bert",
         architecture,
@@ -72,7 +75,26 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         max_position=common.max_position - shift,
         prefixes=_PREFIXES,
         ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
+        # The head of a classifier is not below the prefix of the encoder.
+        aliases=tuple((name, name) for name in ("classifier", "pre_classifier")),
     )
+    if not architecture.endswith(CLASSIFIES):
+        return config
+    labels = read_labels(fields)
+    made = _distilbert_head if is_distilled else _roberta_head if is_roberta else _bert_head
+    return config.classifying("cls", made(common.hidden, len(labels)), labels)
+
+
+def _bert_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
+    return Dense("pooler.dense", hidden, hidden, "tanh"), Dense("classifier", hidden, labels)
+
+
+def _roberta_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
+    return Dense("classifier.dense", hidden, hidden, "tanh"), Dense("classifier.out_proj", hidden, labels)
+
+
+def _distilbert_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
+    return Dense("pre_classifier", hidden, hidden, "relu"), Dense("classifier", hidden, labels)
 
 
 FAMILY = Family(
@@ -80,13 +102,18 @@ FAMILY = Family(
     architectures=(
         "BertModel",
         "BertForMaskedLM",
+        "BertForSequenceClassification",
         "RobertaModel",
         "RobertaForMaskedLM",
+        "RobertaForSequenceClassification",
         "XLMRobertaModel",
         "XLMRobertaForMaskedLM",
+        "XLMRobertaForSequenceClassification",
         "CamembertModel",
+        "CamembertForSequenceClassification",
         "DistilBertModel",
         "DistilBertForMaskedLM",
+        "DistilBertForSequenceClassification",
     ),
     configure=configure,
     gguf=GgufForm("bert", values=encoder_values),  # the positions of padding are left out there

@@ -69,7 +69,7 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
         config = config.unpredicted()
     elif config.decoder.predictor is None:
         raise OperatorError(f"{files.path}: the checkpoint has no multi-token prediction (MTP) layer; leave mtp out")
-    if not settings.pooled:
+    if config.labels or not settings.pooled:
         return config
     modules = read_sentence_modules(files.path)
     return config.pooled(None if modules is None else modules.pooling)

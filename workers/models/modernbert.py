@@ -1,12 +1,15 @@
-"""ModernBERT: an encoder with rope, gated MLPs, norms before each sub-layer, and windows in two of three layers."""
+"""ModernBERT: an encoder with rope, gated MLPs, norms before each sub-layer, and windows in two of three layers;
+also with a classification head."""
 
 from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.dense import Dense
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.layers.norm import LayerNorm, NoNorm
 from numaserve.workers.layers.position_embedding import SummedEmbedding
+from numaserve.workers.models.config.classifier import CLASSIFIES, read_labels
 from numaserve.workers.models.config.encoders import encoder_values
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common, read_layer_kinds
@@ -14,6 +17,7 @@ from numaserve.workers.models.config.rope import read_ropes
 from numaserve.workers.models.family import Family, GgufForm, Values
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.ops.rows import Pooling
 
 _DEFAULTS = {
     "vocab_size": 50368,
@@ -24,6 +28,8 @@ _DEFAULTS = {
     "max_position_embeddings": 8192,
 }
 _ACTIVATIONS: dict[str, Activation] = {"gelu": "geglu", "silu": "silu"}
+_HEAD_ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu"}
+_POOLINGS: dict[str, Pooling] = {"cls": "cls", "mean": "mean"}
 _ATTENTION = AttentionNames("attn.Wqkv", "attn.Wqkv", "attn.Wqkv", "attn.Wo")
 _MLP = MlpNames("mlp.Wi", "mlp.Wi", "mlp.Wo")
 _PERIOD = 3  # every third layer sees all tokens, the first one among them
@@ -77,8 +83,21 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         norm=norm("final_norm", "output_norm"),
         prefixes=_PREFIXES,
         ignored_prefixes=_HEADS,
+        aliases=tuple((name, name) for name in ("classifier", "head")),
     )
-    return config.pooled("mean")
+    if not architecture.endswith(CLASSIFIES):
+        return config.pooled("mean")
+    labels = read_labels(fields)
+    head = Dense(
+        "head.dense",
+        common.hidden,
+        common.hidden,
+        fields.choice("classifier_activation", _HEAD_ACTIVATIONS, "gelu"),
+        biased=fields.flag("classifier_bias", False),
+        norm=norm("head.norm"),
+    )
+    pooling = fields.choice("classifier_pooling", _POOLINGS, "cls")
+    return config.classifying(pooling, (head, Dense("classifier", common.hidden, len(labels))), labels)
 
 
 def _gguf_values(metadata: Fields, values: Values) -> Values:
@@ -94,7 +113,7 @@ def _gguf_values(metadata: Fields, values: Values) -> Values:
 
 FAMILY = Family(
     name="modernbert",
-    architectures=("ModernBertModel", "ModernBertForMaskedLM"),
+    architectures=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
     configure=configure,
     gguf=GgufForm("modern-bert", values=_gguf_values),
 )

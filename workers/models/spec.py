@@ -9,6 +9,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.caches import Latent
 from numaserve.workers.layers.decoder import Decoder
+from numaserve.workers.layers.dense import Dense
 from numaserve.workers.layers.names import Aliases, TensorNames, find_names
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
@@ -36,6 +37,7 @@ class ModelConfig:
     # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.
     skipped_layers: int = 0
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
+    labels: tuple[str, ...] = ()  # of a classifier, whose vectors are their logits
     left_out: tuple[str, ...] = ()  # sentences about parts and settings of the checkpoint that are not used
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
@@ -49,6 +51,12 @@ class ModelConfig:
     def hidden_size(self) -> int:
         """Columns of the residual stream."""
         return self.decoder.embedding.hidden
+
+    @property
+    def vector_size(self) -> int:
+        """Columns of the vector of a pooled sequence."""
+        dense = self.decoder.dense
+        return dense[-1].outputs if dense else self.hidden_size
 
     @property
     def num_layers(self) -> int:
@@ -115,6 +123,11 @@ class ModelConfig:
             prefixes=(*self.prefixes, ""),
             ignored_prefixes=(*self.ignored_prefixes, "output."),
         )
+
+    def classifying(self, pooling: Pooling, dense: Sequence[Dense], labels: tuple[str, ...]) -> ModelConfig:
+        """Return the same model as a classifier with these layers of pooled sequences."""
+        pooled = self.pooled(pooling)
+        return replace(pooled, decoder=replace(pooled.decoder, dense=tuple(dense)), labels=labels)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -1,0 +1,21 @@
+"""Fields of config.json that a model with a classification head has."""
+
+from numaserve.workers.models.config.fields import Fields
+
+CLASSIFIES = "ForSequenceClassification"  # end of the names of such architectures
+_MAX_LABELS = 1 << 16
+
+
+def read_labels(fields: Fields) -> tuple[str, ...]:
+    """Return the names of the labels, in the order of their logits.
+
+    Raises `OperatorError` for ids that are not 0, 1, ... As in transformers, there are two labels unless the file says
+    otherwise.
+    """
+    named = fields.child("id2label")
+    count = len(named.values) or fields.integer("num_labels", 1, _MAX_LABELS, 2)
+    if not named.values:
+        return tuple(f"LABEL_{index}" for index in range(count))
+    if count > _MAX_LABELS or set(named.values) != {str(index) for index in range(count)}:
+        raise fields.error(f"id2label must name the labels 0, 1, ..., of which there are at most {_MAX_LABELS}")
+    return tuple(named.text(str(index)) for index in range(count))

@@ -73,6 +73,7 @@ class GenerationRequest:
     shown_tokens: frozenset[int] = frozenset()  # special tokens that appear in the text nevertheless
     cache_salt: str = ""  # within the cache group of its client, see `scope`
     pool: bool = False  # return an embedding and no token: `max_new_tokens` is 0
+    second_text: int = 0  # position of the first token of type 1, of a pair of texts to be pooled; 0: there is none
     client: Client = EVERYBODY
     priority: int = 0  # among the requests of the same client only: lower begins earlier
     timeout_s: float | None = None  # from admission on, queued or not; None: no limit

@@ -45,6 +45,7 @@ class Texts:
     length: Length = Length()
     suffix: str = ""  # text after the answer; then there is exactly one prompt, which is a text
     param: str = "prompt"
+    second_texts: Sequence[int] = ()  # position of the first token of type 1 in each of the prompts, 0: it has none
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ class Prompt:
     text: str = ""  # the prompt in an answer that echoes it; for a conversation, the rendered template
     hidden: frozenset[int] = frozenset()  # tokens that are not in `text`
     prediction: Sequence[int] = ()  # tokens of the predicted answer
+    second_text: int = 0  # position of its first token of type 1; 0: it has none
 
 
 def total_tokens(prompts: Sequence[Prompt]) -> int:

@@ -12,6 +12,7 @@ from numaserve.server.answers.reasoning.format import ReasoningFormat
 from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
 from numaserve.server.engine.types import EngineProtocol
+from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.conversation.late_system import LateSystem
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
@@ -62,6 +63,7 @@ class ApiContext:
     ui: bool = False  # serve the page of GET /ui
     embedding_size: int = 0  # of the model's embeddings; 0: the model is not served for embeddings
     embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
+    classifier: Classifier | None = None  # None: the model is no classifier
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -120,7 +122,7 @@ class ApiContext:
 
     def prepare(self) -> None:
         """Load what the first request with a constraint needs, so that it blocks no other. Meant for a thread."""
-        if not self.embedding_size:  # an embedding model writes no text
+        if not self.pools:
             self.grammars.prepare()
 
     def close(self) -> None:
@@ -141,6 +143,11 @@ class ApiContext:
         """Return the client that shares the server with others: by API key, and without keys by address."""
         scope = request.scope
         return client_at(scope.get("client")) if self.api_keys is None else self.api_keys.client(scope["headers"])
+
+    @property
+    def pools(self) -> bool:
+        """Whether the model makes one vector of each text, and writes no text."""
+        return self.embedding_size > 0 or self.classifier is not None
 
     @property
     def prefix_sharing(self) -> PrefixSharing:

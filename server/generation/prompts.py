@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from numaserve.server.answers.tools.formats import plain_format
@@ -42,6 +43,8 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
     check_text_length(context, len(texts.suffix), "suffix")
     with context.text.admit(sum(map(len, texts.prompts)) + len(texts.suffix)) as turns:
         prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
+    if texts.second_texts:
+        prompts = [replace(prompt, second_text=at) for prompt, at in zip(prompts, texts.second_texts, strict=True)]
     if not all(prompt.tokens for prompt in prompts):
         message = "A prompt is empty, and this model has no beginning-of-sequence token. Send a prompt with text."
         raise bad_request(message, texts.param, "empty_prompt")

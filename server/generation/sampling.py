@@ -119,6 +119,7 @@ def _pooled(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, 
         SamplingParams(),
         max_new_tokens=0,
         pool=True,
+        second_text=prompt.second_text,
         client=client,
         priority=asked.priority,
     )

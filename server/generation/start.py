@@ -28,8 +28,13 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     """
     check_model(context, asked.model)
     check_ready(context)
-    if context.embedding_size:
-        message = "This model serves embeddings and cannot generate text. Use /v1/embeddings."
+    if context.pools:
+        does, path = (
+            ("serves embeddings", "/v1/embeddings") if context.embedding_size else ("scores texts", "/v1/rerank")
+        )
+        if context.classifier is not None and len(context.classifier.labels) > 1:
+            does, path = "classifies texts", "/predict"
+        message = f"This model {does} and cannot generate text. Use {path}."
         raise bad_request(message, "model", "task_unsupported")
     _check_sequences(context, asked)
     _check_tools(context, asked)

@@ -123,6 +123,7 @@ class Sequence:
     drafters: frozenset[str] | None = None  # allowed drafters; None: all
     prediction: ListOf[int] = ()  # the output that the client expects
     generated: InitVar[Iterable[int]] = ()  # output that another server has sampled
+    second_text: int = 0  # position of the first token of type 1, in a pair of texts to be pooled; 0: there is none
     prompt_keys: InitVar[Iterable[Key] | None] = None  # by which the radix tree finds the prompt; None: its tokens
 
     position: Position = field(init=False)  # its progress, and the only record of it

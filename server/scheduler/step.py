@@ -230,5 +230,5 @@ class StepBuilder:
 def slot_init(seq: Sequence) -> SlotInit:
     """The start of `seq` in a slot, or its next one: the tokens before count for the penalties."""
     if not seq.sampling.has_penalties:
-        return SlotInit(sampling=seq.sampling)
+        return SlotInit(sampling=seq.sampling, second_text=seq.second_text)
     return SlotInit(sampling=seq.sampling, prompt_history=seq.tokens[: seq.prompt_len], output_history=seq.output)

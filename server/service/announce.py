@@ -27,6 +27,7 @@ _EXAMPLES: dict[Task, Example] = {
     ),
     "embed": Example("/v1/embeddings", {"input": _STATEMENT}),
     "score": Example("/v1/rerank", {"query": _QUESTION, "documents": [_STATEMENT, "Bread is made of flour."]}),
+    "classify": Example("/predict", {"inputs": _STATEMENT}),
 }
 _WITHOUT_TEMPLATE = Example(
     "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}

@@ -18,6 +18,7 @@ from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.views.traces import TraceSink
+from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.token_choice import Sampling
@@ -57,6 +58,7 @@ class Checked:
     vocab_size: int  # token ids the model has rows for
     embedding_size: int  # 0: the model is not served for embeddings
     embeddings: EmbeddingSettings
+    classifier: Classifier | None  # None: the model is no classifier
     judge: Judge | None  # None: the model is not served as a reranker
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
@@ -208,6 +210,7 @@ def make_http_server(
         judge=checked.judge,
         embedding_size=checked.embedding_size,
         embeddings=checked.embeddings,
+        classifier=checked.classifier,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,
         browsers=BrowserRules(

@@ -32,6 +32,7 @@ from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
+from numaserve.server.service.model.classifier import read_classifier
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.pooling import embedding_settings
 from numaserve.server.service.model.reranker import find_judge
@@ -83,8 +84,8 @@ def _check(started: Started) -> Checked:
     files = open_model(path)
     config = with_model_defaults(started.config, files)
     options = deployment_options(config, path)
-    embeds = options.settings.pooled
     model = read_config(files, options.settings)
+    pools, embeds = options.settings.pooled, options.settings.pooled and not model.labels
     embeddings = embedding_settings(path) if embeds else EmbeddingSettings()
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
@@ -110,8 +111,8 @@ def _check(started: Started) -> Checked:
     parser = config.tool_call_parser
     calls = tool_format(parser, tokenizer.chat_template)
     answers = deployment.max_running_requests + config.max_queued_requests
-    responses = None if embeds else response_template(parser, calls, path, tokenizer, max_answers=answers)
-    judge = find_judge(path, tokenizer) if config.served_task == "score" else None
+    responses = None if pools else response_template(parser, calls, path, tokenizer, max_answers=answers)
+    judge = find_judge(path, tokenizer) if config.served_task == "score" and not pools else None
     tokenizer_check.finish()
     return Checked(
         config,
@@ -121,8 +122,9 @@ def _check(started: Started) -> Checked:
         path,
         tokenizer,
         model.vocab_size,
-        model.hidden_size if embeds else 0,
+        model.vector_size if embeds else 0,
         embeddings,
+        read_classifier(path, model),
         judge,
         sampling_defaults,
         calls,

@@ -46,7 +46,9 @@ class Turns:
             await self._count(text, max_tokens)
         return await self.run(partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens))
 
-    async def encode_part(self, text: str, *, at_least: int, of_end: bool) -> list[int]:
+    async def encode_part(
+        self, text: str, *, at_least: int, of_end: bool, add_special_tokens: bool = True
+    ) -> list[int]:
         """Return the token ids of `text`; for a long text, more than the first `at_least` ids, but not all.
 
         With `of_end` they are the last ids.
@@ -58,7 +60,7 @@ class Turns:
                     if tokens > at_least + _CUT_TOKENS:
                         start, end = (piece.start, end) if of_end else (start, piece.stop)
                         break
-        return await self.run(partial(self._tokenizer.encode, text[start:end]))
+        return await self.run(partial(self._tokenizer.encode, text[start:end], add_special_tokens=add_special_tokens))
 
     async def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of `token_ids`."""

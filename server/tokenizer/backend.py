@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import tokenizers
 from numaserve.server.tokenizer.failures import while_serving
+from numaserve.server.tokenizer.types import PairForm, TokenizationError
+
+_TEXT = "a b"
 
 
 @while_serving
@@ -18,6 +21,22 @@ def encode(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -
 def decode(backend: tokenizers.Tokenizer, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
     """Return the text of `token_ids`; ids outside the vocabulary add nothing. Raises `TokenizationError`."""
     return backend.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
+
+
+@while_serving
+def pair_form(backend: tokenizers.Tokenizer) -> PairForm:
+    """Return how the tokenizer joins two texts, as it does with two short ones. Raises `TokenizationError` unless
+    their tokens come in one piece each, the first text first."""
+    pair = backend.encode(_TEXT, _TEXT)
+    texts = [backend.encode(_TEXT, add_special_tokens=False).ids] * 2
+    owners = pair.sequence_ids
+    first, second = ([at for at, owner in enumerate(owners) if owner == which] for which in (0, 1))
+    found = [pair.ids[part[0] : part[-1] + 1] for part in (first, second) if part]
+    if found != texts or first[-1] > second[0]:
+        raise TokenizationError("this tokenizer does not join two texts by special tokens around them")
+    before, between = pair.ids[: first[0]], pair.ids[first[-1] + 1 : second[0]]
+    types = pair.type_ids[second[0] :]
+    return PairForm(tuple(before), tuple(between), tuple(pair.ids[second[-1] + 1 :]), typed=all(types))
 
 
 def _without_surrogates(text: str) -> str:

@@ -4,12 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 
 import tokenizers
-from numaserve.server.tokenizer.backend import decode, encode
+from numaserve.server.tokenizer.backend import decode, encode, pair_form
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.confined import ConfinedTokenizer
 from numaserve.server.tokenizer.steps import all_are_bounded
 from numaserve.server.tokenizer.token_bytes import spelling_of
-from numaserve.server.tokenizer.types import ChatTemplateError
+from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 
 _PLAIN_TEXT = "a b"
 
@@ -78,6 +78,11 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that the token adds to a text; empty for an id outside the vocabulary."""
         return self._bytes_of(self.token_text(token_id))
+
+    def pair_form(self) -> PairForm:
+        """Return how two texts are joined. Raises `TokenizationError` for a tokenizer that joins them otherwise than by
+        tokens around both."""
+        return pair_form(self._backend)
 
     def definition(self) -> str:
         """Return the tokenizer as the text of a tokenizer.json. A large one takes half a second and holds the GIL."""

@@ -1,6 +1,7 @@
 """The interface of tokenizers to the rest of the server."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from numaserve.workers.interface.errors import OperatorError
@@ -30,6 +31,26 @@ class ChatTemplateUnavailable(Exception):
     """The template's process does not answer; the next request gets a new one. The message is meant for the client."""
 
 
+@dataclass(frozen=True)
+class PairForm:
+    """The tokens that a tokenizer puts before, between and after the two texts of a pair."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    typed: bool  # whether the tokens after `between` are of type 1
+
+    @property
+    def added(self) -> int:
+        """The number of these tokens."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def joined(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], int]:
+        """Return the tokens of a pair, and the position of its first token of type 1, or 0 if it has none."""
+        begin = [*self.before, *first, *self.between]
+        return [*begin, *second, *self.after], len(begin) if self.typed else 0
+
+
 class TokenizerProtocol(Protocol):
     """A loaded tokenizer with its chat template. Several threads may call any method at once."""
 
@@ -51,6 +72,9 @@ class TokenizerProtocol(Protocol):
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that the token adds to a text; they need not be valid UTF-8 on their own."""
+
+    def pair_form(self) -> PairForm:
+        """Return how two texts are joined. Raises `TokenizationError`."""
 
     def definition(self) -> str:
         """Return the tokenizer as the text of a tokenizer.json, whatever format it was loaded from."""

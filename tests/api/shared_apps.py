@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 # The fields of a context that an application reads at each request alone, or, as `created`, means nothing by.
 READ_LATER = {
+    "classifier",
     "created",
     "embedding_size",
     "embeddings",

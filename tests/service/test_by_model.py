@@ -1,6 +1,7 @@
 """The options that an encoder decides where the operator leaves them out."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,28 @@ def test_an_encoder_that_is_asked_for_embeddings_is_read_without_a_head(
 ) -> None:
     caplog.set_level(logging.INFO)
     given, decided = decide(bidirectional(), task="embed")
-    assert decided == given
+    assert decided == given.model_copy(update={"settings": structs.replace(given.settings, pooled=True)})
     assert decide.asked == [structs.replace(given.settings, pooled=True)]
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize("task", ["generate", "score"])
 def test_an_encoder_is_refused_for_other_tasks(decide: Decide, task: str) -> None:
-    with pytest.raises(OperatorError, match=rf"--task {task} needs .*Set --task embed or leave --task out"):
+    with pytest.raises(OperatorError, match=rf"--task {task} does not fit .*Set --task embed or leave --task out"):
         decide(bidirectional(), task=task)
+
+
+@pytest.mark.parametrize(("labels", "task"), [(("yes",), "score"), (("a", "b"), "classify")])
+def test_the_head_of_an_encoder_decides_its_task(
+    decide: Decide, caplog: pytest.LogCaptureFixture, labels: tuple[str, ...], task: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    model = replace(bidirectional(), labels=labels)
+    _, decided = decide(model)
+    assert (decided.served_task, caplog.messages) == (task, [f"the model is an encoder: the task is {task}"])
+    assert deployment_options(decided, decide.files.path).settings.pooled
+    with pytest.raises(OperatorError, match=rf"--task embed does not fit .*Set --task {task} or leave --task out"):
+        decide(model, task="embed")
 
 
 def test_an_encoder_has_no_draft_model(decide: Decide) -> None:

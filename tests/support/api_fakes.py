@@ -24,6 +24,7 @@ from numaserve.server.engine.types import (
     Load,
     NotReady,
 )
+from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
 from numaserve.server.http.auth.key_file import ApiKey
@@ -31,7 +32,7 @@ from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
-from numaserve.server.tokenizer.types import ChatTemplateError
+from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 from numaserve.workers.interface.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -86,6 +87,9 @@ class ByteTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         skipped = self.special_token_ids if skip_special_tokens else ()
         return b"".join(self.token_bytes(t) for t in token_ids if t not in skipped).decode(errors="replace")
+
+    def pair_form(self) -> PairForm:
+        return PairForm((BOS,), (EOS,), (EOS,), typed=True)
 
     def definition(self) -> str:
         vocabulary = dict(byte_alphabet())
@@ -273,6 +277,7 @@ def make_context(
     ui: bool = True,
     embedding_size: int = 0,
     embeddings: EmbeddingSettings | None = None,
+    classifier: Classifier | None = None,
     judge: Judge | None = None,
     context_length: int = CONTEXT,
     takes_predictions: bool = False,
@@ -295,6 +300,7 @@ def make_context(
         ui=ui,
         embedding_size=embedding_size,
         embeddings=embeddings or EmbeddingSettings(),
+        classifier=classifier,
         judge=judge,
         takes_predictions=takes_predictions,
     )

@@ -116,6 +116,7 @@ class LiveRequests:
             request.prediction,
             # As if the sequence had been sent back to the queue: earlier draws and tokens count as on the other server.
             request.generated,
+            request.second_text,
         )
         live = LiveRequest(
             request,

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from msgspec import structs
-from numaserve.server.config.serve import ServeConfig
+from numaserve.server.config.serve import ServeConfig, Task
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
 from numaserve.workers.models.load import ModelFiles, read_config
@@ -22,19 +22,20 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
     model = read_config(files, settings)
     if not model.bidirectional:
         return config
-    if config.task not in (None, "embed"):
+    task = _task_of(model)
+    if config.task not in (None, task):
         raise OperatorError(
-            f"--task {config.task} needs a model that generates text, and this model is an encoder: its attention is"
-            " bidirectional. Set --task embed or leave --task out"
+            f"--task {config.task} does not fit this model, an encoder for the task {task}. Set --task {task} or leave"
+            " --task out"
         )
     if config.draft_model is not None:
         raise OperatorError(
             "--draft-model needs a model that generates text, and this model is an encoder: leave the option out"
         )
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"settings": structs.replace(config.settings, pooled=True)}
     if config.task is None:
-        _log.info("the model is an encoder: the task is embed")
-        found["task"] = "embed"
+        _log.info("the model is an encoder: the task is %s", task)
+        found["task"] = task
     if config.context_length is None and (limit := _text_limit(files, model)):
         _log.info(
             "texts have at most %d tokens, as sentence_bert_config.json says; --context-length raises the limit to"
@@ -44,6 +45,13 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
         )
         found["context_length"] = limit
     return config.model_copy(update=found)
+
+
+def _task_of(encoder: ModelConfig) -> Task:
+    """Return the task of an encoder: its head decides."""
+    if not encoder.labels:
+        return "embed"
+    return "score" if len(encoder.labels) == 1 else "classify"
 
 
 def _text_limit(files: ModelFiles, model: ModelConfig) -> int | None:

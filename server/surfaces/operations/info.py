@@ -50,7 +50,7 @@ def info_router(context: ApiContext) -> APIRouter:
     async def model_info() -> Response:
         """Return the served model, its context length and the number of its token ids."""
         sizes = {"max_model_len": context.limits.context_length, "vocab_size": context.vocab_size}
-        return json_response({**_model_names(context), "is_generation": context.embedding_size == 0, **sizes})
+        return json_response({**_model_names(context), "is_generation": not context.pools, **sizes})
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:

@@ -29,8 +29,16 @@ class Ranking(BaseModel):
     usage: PromptUsage
 
 
+class RankedText(BaseModel):
+    """A ranked text, in the format of text-embeddings-inference."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
 class Score(BaseModel):
-    """The probability that a document fits its query."""
+    """The score of a document for its query; a probability for most models."""
 
     index: int
     object: Literal["score"]

@@ -58,19 +58,48 @@ class _Judged(Strict):
 
 
 class RerankRequest(_Judged):
-    """The body of POST /v1/rerank, in the format of Jina and Cohere."""
+    """The body of POST /v1/rerank, in the format of Jina and Cohere; with `texts`, in the format of
+    text-embeddings-inference."""
 
     query: Text
     """Query to rank the documents by."""
-    documents: Documents
+    documents: Documents | None = None
     """Documents to rank: strings, or objects with a field `text`."""
+    texts: Annotated[list[Text], Field(min_length=1, max_length=_MAX_DOCUMENTS)] | None = None
+    """The same in the format of text-embeddings-inference, which decides the format of the answer."""
     top_n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Number of best results to return; all unless set."""
     return_documents: bool | None = None
     """Return the documents with the results; true unless set."""
     max_tokens_per_doc: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Maximum number of tokens per document; longer documents are truncated. Unless set, the server rejects documents
-    that exceed the context length."""
+    that exceed the context length, but POST /v2/rerank truncates to 4096 tokens, and to the context length."""
+    truncate: bool | None = None
+    """Truncate a query and a document that exceed the context length together: the longer of both first. False unless
+    set."""
+    raw_scores: bool | None = None
+    """With `texts`: return scores without a sigmoid; false unless set."""
+    return_text: bool | None = None
+    """With `texts`: return the texts with the scores; false unless set."""
+    truncation_direction: Annotated[Neutral, neutral("Right", "right")] = None
+
+    @model_validator(mode="after")
+    def _one_format(self) -> RerankRequest:
+        if (self.documents is None) == (self.texts is None):
+            raise conflict("documents", "exactly one of 'documents' and 'texts' is needed")
+        of_texts = (("raw_scores", self.raw_scores), ("return_text", self.return_text))
+        of_documents = (("top_n", self.top_n), ("return_documents", self.return_documents))
+        other = of_texts if self.texts is None else of_documents
+        for name, value in other:
+            if value is not None:
+                kind = "documents" if self.texts is None else "texts"
+                raise conflict(name, f"'{name}' does not belong to a request with '{kind}'")
+        return self
+
+    @property
+    def ranked(self) -> list[str]:
+        """The documents or texts."""
+        return self.documents or self.texts or []
 
 
 class ScoreRequest(_Judged):

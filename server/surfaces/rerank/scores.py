@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from fastapi import Request
 from numaserve.server.generation.asked import Asked, Texts
+from numaserve.server.generation.classifier import Activation, Classifier, activated
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import AFTER, BEFORE, Judge, probability, question
 from numaserve.server.generation.many import ends_of
+from numaserve.server.generation.pairs import WHOLE, Cut, Pair, pairs_asked
 from numaserve.server.generation.prompts import check_text_length, encode
 from numaserve.server.generation.start import check_model, check_ready
 from numaserve.server.generation.token_choice import Sampling
@@ -18,7 +20,6 @@ from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import bad_request
 from numaserve.server.text.work import Turns
 
-Pair = tuple[str, str]  # query, document
 _TOO_LONG = "a query and its document have more than {} tokens. Shorten the document."
 
 
@@ -26,21 +27,21 @@ _TOO_LONG = "a query and its document have more than {} tokens. Shorten the docu
 class Wanted:
     """Pairs to score.
 
-    `param` is the field of the documents, `per_document` the number of tokens after which a document is truncated,
-    `priority` as in `Asked`.
+    `param` is the field of the documents, `cut` says how long pairs are shortened, `priority` is as in `Asked`.
     """
 
     pairs: Sequence[Pair]
     param: str
     model: str | None
-    instruct: str | None
-    per_document: int | None = None
+    instruct: str | None = None
+    cut: Cut = WHOLE
     priority: int = 0
+    activation: Activation | None = None  # of scores; None: what the model's files declare
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A probability for each pair, in order, and the number of tokens in all their prompts."""
+    """A score for each pair, in order, and the number of tokens in all their prompts."""
 
     values: list[float]
     prompt_tokens: int
@@ -49,19 +50,35 @@ class Scores:
 async def scores(context: ApiContext, request: Request, wanted: Wanted) -> Scores:
     """Return the scores of all pairs. Raises `ApiError` for invalid pairs, and the errors of `EngineProtocol.admit`."""
     check_model(context, wanted.model)
-    judge = context.judge
-    if judge is None:
-        message = "This model does not score documents. The operator can start the server with '--task score'."
+    if context.classifier is not None:
+        return await _of_encoder(context, request, wanted, context.classifier)
+    if context.judge is not None:
+        return await _of_judge(context, request, wanted, context.judge)
+    message = "This model does not score documents. The operator can start the server with '--task score'."
+    raise bad_request(message, "model", "task_unsupported")
+
+
+async def _of_encoder(context: ApiContext, request: Request, wanted: Wanted, classifier: Classifier) -> Scores:
+    if len(classifier.labels) > 1:
+        message = f"This model has {len(classifier.labels)} labels and no score of a document. Use /predict."
         raise bad_request(message, "model", "task_unsupported")
+    if wanted.instruct is not None:
+        message = "This model reads a query and a document, and no instruction. Leave 'instruct' out."
+        raise bad_request(message, "instruct", "instruct_unsupported")
+    check_ready(context)
+    asking = pairs_asked(
+        context, wanted.pairs, wanted.cut, param=wanted.param, model=wanted.model, priority=wanted.priority
+    )
+    asked = await until_disconnect(request, asking)
+    ends = await ends_of(context, request, asked, record_of(request).request_id)
+    found = activated([chunk.embedding for chunk in ends.chunks], wanted.activation or classifier.activation)
+    return Scores(found[:, 0].tolist(), ends.prompt_tokens)
+
+
+async def _of_judge(context: ApiContext, request: Request, wanted: Wanted, judge: Judge) -> Scores:
     check_ready(context)
     prompts = await until_disconnect(request, _prompts(context, wanted))
-    ends = await ends_of(context, request, _asked(prompts, wanted, judge), record_of(request).request_id)
-    values = [probability(*chunk.token_logprobs[0]) for chunk in ends.chunks]
-    return Scores(values, ends.prompt_tokens)
-
-
-def _asked(prompts: list[list[int]], wanted: Wanted, judge: Judge) -> Asked:
-    return Asked(
+    asked = Asked(
         Texts(prompts, param=wanted.param),
         Sampling(temperature=0.0, repetition_penalty=1.0),
         model=wanted.model,
@@ -69,6 +86,11 @@ def _asked(prompts: list[list[int]], wanted: Wanted, judge: Judge) -> Asked:
         token_ids_logprob=(judge.no, judge.yes),
         priority=wanted.priority,
     )
+    ends = await ends_of(context, request, asked, record_of(request).request_id)
+    found = [chunk.token_logprobs[0] for chunk in ends.chunks]
+    if wanted.activation == "none":
+        return Scores([yes - no for no, yes in found], ends.prompt_tokens)
+    return Scores([probability(no, yes) for no, yes in found], ends.prompt_tokens)
 
 
 async def _prompts(context: ApiContext, wanted: Wanted) -> list[list[int]]:
@@ -76,15 +98,17 @@ async def _prompts(context: ApiContext, wanted: Wanted) -> list[list[int]]:
         check_text_length(context, sum(map(len, pair)), wanted.param)
     with context.text.admit(sum(len(text) for pair in wanted.pairs for text in pair)) as turns:
         before, after = [await _tokens(context, turns, text, wanted.param) for text in (BEFORE, AFTER)]
-        return [before + await _middle(context, turns, wanted, pair) + after for pair in wanted.pairs]
+        room = context.limits.context_length - 1 - len(before) - len(after)  # the answer is one token
+        middles = [await _middle(context, turns, wanted, pair) for pair in wanted.pairs]
+    return [before + (middle[:room] if wanted.cut.context else middle) + after for middle in middles]
 
 
 async def _middle(context: ApiContext, turns: Turns, wanted: Wanted, pair: Pair) -> list[int]:
-    asked = question(wanted.instruct, pair[0])
+    asked, most = question(wanted.instruct, pair[0]), wanted.cut.second
     tokens = await _tokens(context, turns, asked + pair[1], wanted.param)
-    if wanted.per_document is None or len(tokens) <= wanted.per_document:
+    if most is None or len(tokens) <= most:
         return tokens
-    return tokens[: len(await _tokens(context, turns, asked, wanted.param)) + wanted.per_document]
+    return tokens[: len(await _tokens(context, turns, asked, wanted.param)) + most]
 
 
 async def _tokens(context: ApiContext, turns: Turns, text: str, param: str) -> list[int]:

@@ -54,7 +54,7 @@ def generate_router(context: ApiContext) -> APIRouter:
         loading."""
         try:
             async with patiently(PROBE_SECONDS):
-                await (_embed_once if context.embedding_size else _generate_once)(context, request)
+                await (_embed_once if context.pools else _generate_once)(context, request)
         except TimeoutError:
             message = f"The model has not answered a test request within {PROBE_SECONDS:.0f} s."
             raise ApiError(503, message, kind="server_error", code="generation_stalled", refusal=None) from None

@@ -1,0 +1,37 @@
+"""The head of an encoder that classifies texts, or scores pairs of texts: names of its labels, and probabilities."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Activation = Literal["none", "sigmoid", "softmax"]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The `labels` in the order of their logits, and the `activation` of scores that the model's files declare."""
+
+    labels: tuple[str, ...]
+    activation: Activation
+
+    @property
+    def probability(self) -> Activation:
+        """The activation that makes probabilities of logits: one label is true or not, of several one is true."""
+        return "sigmoid" if len(self.labels) == 1 else "softmax"
+
+
+def activated(vectors: Sequence[bytes], activation: Activation) -> npt.NDArray[np.float64]:
+    """Return the scores of texts from their logits, fp32 little-endian: [texts, labels]."""
+    logits = np.stack([np.frombuffer(each, "<f4") for each in vectors]).astype(np.float64)
+    if activation == "none":
+        return logits
+    if activation == "sigmoid":
+        smaller = np.exp(-np.abs(logits))  # at most 1: nothing overflows
+        scores: npt.NDArray[np.float64] = np.where(logits >= 0, 1.0, smaller) / (1.0 + smaller)
+        return scores
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: npt.NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return shares

@@ -179,7 +179,7 @@ def pooled(part: Part = ALONE) -> ProgramBuilder:
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
     b.add_all_reduce(residual, b.gated_mlp(x, w.matrix(128, HIDDEN), w.matrix(HIDDEN, 64), "silu"))
-    b.pool(residual, "last", w.vector(), EPS)
+    b.answer(b.pool(residual, "last", w.vector(), EPS))
     return b
 
 
@@ -198,7 +198,8 @@ def encoder(part: Part = ALONE) -> ProgramBuilder:
     x = b.layer_norm(residual, w.vector(), None, EPS)
     made = b.plain_mlp(x, w.matrix(40, HIDDEN), w.matrix(HIDDEN, 40), "gelu", w.vector(40))
     b.add_all_reduce(residual, made, bias=w.vector())
-    b.pool(residual, "mean")
+    vectors = b.linear(b.rounded(b.pool(residual, "mean")), w.matrix(HIDDEN, HIDDEN), w.vector())
+    b.answer(b.activated(vectors, "tanh"))
     return b
 
 

@@ -131,8 +131,8 @@ def of_logit_rows(cost: OperationCost) -> OperationCost:
     def amount(step: StepWork) -> Amount:
         return cost.amount(step.narrowed()) if step.last_rows else Amount()
 
-    row = cost.moves.token + cost.moves.logit_row
-    moves = cost.moves._replace(token=0, logit_row=row, pooled=row)
+    token, moves = cost.moves.token, cost.moves
+    moves = moves._replace(token=0, logit_row=moves.logit_row + token, pooled=moves.pooled + token)
     return dataclasses.replace(cost, amount=amount, terms=terms, moves=moves)
 
 
@@ -168,7 +168,7 @@ def of_runs(name: str, heads: int, row_bytes: int) -> OperationCost:
 
 
 def _moves(row_bytes: int, logits: bool) -> RowBytes:
-    return RowBytes(logit_row=row_bytes) if logits else RowBytes(token=row_bytes)
+    return RowBytes(logit_row=row_bytes, pooled=row_bytes) if logits else RowBytes(token=row_bytes)
 
 
 def column_pieces(rows: int, columns: int) -> float:

@@ -66,7 +66,7 @@ def bench_pool(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
     hidden, most = SHAPES[model].hidden, max(tokens)
     b = make_builder(team, hidden=hidden, step_tokens=most, slots=most)
     residual, _ = begin(b, team)
-    b.pool(residual, "last", ones(hidden), 1e-5)
+    b.answer(b.pool(residual, "last", ones(hidden), 1e-5))
     program = built(b, team)
     for slot in range(most):
         start_slot(program, slot, [slot])

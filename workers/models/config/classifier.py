@@ -17,5 +17,5 @@ def read_labels(fields: Fields) -> tuple[str, ...]:
     if not named.values:
         return tuple(f"LABEL_{index}" for index in range(count))
     if count > _MAX_LABELS or set(named.values) != {str(index) for index in range(count)}:
-        raise fields.error(f"id2label must name the labels 0, 1, ..., of which there are at most {_MAX_LABELS}")
+        raise fields.error(f"id2label must name the labels 0, 1, ..., and at most {_MAX_LABELS} of them")
     return tuple(named.text(str(index)) for index in range(count))

@@ -34,7 +34,7 @@ from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
 from numaserve.server.service.model.classifier import read_classifier
 from numaserve.server.service.model.deployment import deployment_options
-from numaserve.server.service.model.pooling import embedding_settings
+from numaserve.server.service.model.embedding import embedding_settings
 from numaserve.server.service.model.reranker import find_judge
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.process.ending import end_process

@@ -1,17 +1,22 @@
 """Encoders on ranks: their vectors are those of transformers, with the same bits in any company."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from gguf import PoolingType
+from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
-from numaserve.workers.interface.settings import WeightFormats
+from numaserve.workers.interface.settings import ModelSettings, WeightFormats
+from numaserve.workers.models.load import load_model_config
+from safetensors.numpy import save_file
 
 from tests.support import encoders, gguf_encoders
 from tests.support.rank_group import RankGroup
+from tests.support.sentence_folder import write_dense, write_modules
 
 TEXTS = encoders.texts(7)
 
@@ -150,3 +155,37 @@ def test_tokens_of_a_second_text_are_of_another_type(isa: str, tmp_path: Path) -
             for step, (text, at) in enumerate(zip(TEXTS[:4], second, strict=True))
         ]
         assert np.array_equal(np.stack([np.frombuffer(each, "<f4") for (each,) in alone]), found)
+
+
+def write_dense_modules(folder: Path) -> Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]:
+    """Write two Dense modules, the first with a bias and tanh. Return what they compute."""
+    write_modules(folder, "Transformer", "Pooling", "Dense", "Dense", pooling={"pooling_mode": "mean"})
+    rng, parts = np.random.default_rng(5), []
+    for index, (outputs, inputs, biased) in enumerate([(100, 72, True), (24, 100, False)], 2):
+        kind = "activation.Tanh" if biased else "linear.Identity"
+        sizes: dict[str, Any] = {"in_features": inputs, "out_features": outputs, "bias": biased}
+        place = write_dense(folder / f"{index}_Dense", **sizes, activation_function=f"torch.nn.modules.{kind}")
+        tensors = {"linear.weight": rng.standard_normal((outputs, inputs), np.float32) * inputs**-0.5}
+        if biased:
+            tensors["linear.bias"] = rng.standard_normal(outputs, np.float32)
+        save_file(tensors, place / "model.safetensors")
+        parts.append(tensors)
+    first, second = parts
+    return lambda x: np.tanh(x @ first["linear.weight"].T + first["linear.bias"]) @ second["linear.weight"].T
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_dense_modules_follow_the_pooling(tp: int, isa: str, tmp_path: Path) -> None:
+    model = encoders.random_encoder("bert")
+    folder = encoders.save(model, tmp_path)
+    exact = write_dense_modules(folder)(encoders.pooled(encoders.hidden_states(model, TEXTS), "mean"))
+    with make_group(folder, tp, isa=isa) as group:
+        assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
+
+
+def test_dense_modules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    folder = encoders.save(encoders.random_encoder("bert"), tmp_path)
+    write_modules(folder, "Transformer", "Pooling", "Dense", pooling={"pooling_mode": "mean"})
+    write_dense(folder / "2_Dense", in_features=64)
+    with pytest.raises(OperatorError, match=r"2_Dense: in_features is 64, but the module before has 72 features"):
+        load_model_config(folder, ModelSettings(pooled=True))

@@ -14,7 +14,6 @@ from math import prod
 from pathlib import Path
 
 from numaserve.server.config.serve import load_config
-from numaserve.server.service.model.pooling import served_modules
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
@@ -23,6 +22,7 @@ from numaserve.server.tokenizer.files.gguf_metadata import read_metadata
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import ProtocolError, decode_from_worker, decode_to_worker, encode
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
+from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
 from numaserve.workers.models.load import load_model_config, open_model, read_config
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -97,7 +97,7 @@ def _folder(path: Path) -> None:
     for read in (
         load_model_config,
         partial(read_sampling_defaults, "m"),
-        served_modules,
+        read_sentence_modules,
         lambda folder: SafetensorsSource(SafetensorsFiles(folder)),
         load_tokenizer,
     ):

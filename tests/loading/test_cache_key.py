@@ -159,6 +159,14 @@ def test_ranks_have_files_of_their_own_in_one_group(folder: Path) -> None:
     assert [key.file_name.partition(".")[2] for key in keys] == ["0of2", "1of2"]
 
 
+def test_folders_of_the_checkpoint_count_if_they_are_named(folder: Path) -> None:
+    (folder / "2_Dense").mkdir()
+    alone, below = look_at(folder), look_at(folder, ["2_Dense"])
+    (folder / "2_Dense" / "model.safetensors").write_bytes(b"a")
+    assert look_at(folder).digest == alone.digest
+    assert look_at(folder, ["2_Dense"]).digest != below.digest
+
+
 @pytest.mark.parametrize("name", ["isa", "code_digest"])
 def test_a_key_changes_with_the_instruction_set_and_with_the_code(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch

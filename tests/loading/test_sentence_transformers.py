@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.models.config.sentence_transformers import SentenceModules, read_sentence_modules
+from numaserve.workers.models.config.sentence_transformers import DenseModule, SentenceModules, read_sentence_modules
 
-from tests.support.sentence_folder import KINDS, write_modules
+from tests.support.sentence_folder import KINDS, write_dense, write_modules
 
 # Each mode as versions before 5.4 write it.
 FLAGS = {
@@ -99,7 +99,35 @@ def test_modules_after_the_pooling_are_recorded(
     tmp_path: Path, kinds: tuple[str, ...], normalize: bool, dense: tuple[str, ...]
 ) -> None:
     modules = read(write_modules(tmp_path, *kinds, pooling=CLS))
-    assert (modules.normalize, modules.dense) == (normalize, dense)
+    assert (modules.normalize, modules.dense) == (
+        normalize,
+        tuple(DenseModule(folder, 72, 72, "none", biased=True) for folder in dense),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"), [("activation.Tanh", "tanh"), ("activation.ReLU", "relu"), (None, "tanh")]
+)
+def test_a_dense_module_has_sizes_and_an_activation(tmp_path: Path, name: str | None, activation: str) -> None:
+    folder = write_modules(tmp_path, "Transformer", "Pooling", "Dense", pooling=CLS)
+    kind = None if name is None else f"torch.nn.modules.{name}"
+    write_dense(folder / "2_Dense", in_features=7, out_features=5, bias=False, activation_function=kind)
+    assert read(folder).dense == (DenseModule("2_Dense", 7, 5, activation, biased=False),)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"in_features": 0}, "in_features"),
+        ({"activation_function": "evil.Softsign"}, "activation_function"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name"),
+    ],
+)
+def test_other_dense_modules_are_refused(tmp_path: Path, config: dict[str, object], message: str) -> None:
+    folder = write_modules(tmp_path, "Transformer", "Pooling", "Dense", pooling=CLS)
+    write_dense(folder / "2_Dense", **config)
+    with pytest.raises(OperatorError, match=message):
+        read_sentence_modules(folder)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+DENSE = {"in_features": 72, "out_features": 72, "bias": True, "activation_function": "torch.nn.modules.linear.Identity"}
 KINDS = ("Transformer", "Pooling", "Normalize")
 
 
@@ -29,6 +30,16 @@ def write_modules(
     if pooling is not None:
         (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    for index, kind in enumerate(kinds or KINDS):
+        if kind == "Dense":
+            write_dense(folder / f"{index}_Dense")
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def write_dense(folder: Path, **config: object) -> Path:
+    """Write the configuration of a Dense module, as `DENSE` but for `config`. Return `folder`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(DENSE | config))
     return folder

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import is_there, read_json
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.layers.dense import Dense
 from numaserve.workers.models.config.direction import is_bidirectional
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.own_head import has_own_head
 from numaserve.workers.models.config.quantization import left_out, read_quantization, with_quantization_file
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.config.saved import as_saved
-from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
+from numaserve.workers.models.config.sentence_transformers import SentenceModules, read_sentence_modules
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of, is_served
 from numaserve.workers.models.spec import ModelConfig
@@ -72,7 +73,24 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
     if config.labels or not settings.pooled:
         return config
     modules = read_sentence_modules(files.path)
-    return config.pooled(None if modules is None else modules.pooling)
+    return config.pooled() if modules is None else _with_modules(config, modules, files.path)
+
+
+def _with_modules(config: ModelConfig, modules: SentenceModules, path: Path) -> ModelConfig:
+    """Return the model with the pooling of its `modules`, and with their Dense layers."""
+    columns = config.hidden_size
+    for each in modules.dense:
+        if each.inputs != columns:
+            raise OperatorError(
+                f"{path / each.folder}: in_features is {each.inputs}, but the module before has {columns} features;"
+                " download the model again"
+            )
+        columns = each.outputs
+    dense = [
+        Dense(f"{each.folder}/linear", each.inputs, each.outputs, each.activation, each.biased)
+        for each in modules.dense
+    ]
+    return config.pooled(modules.pooling).followed_by(dense, [each.folder for each in modules.dense])
 
 
 def read_whole_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig:

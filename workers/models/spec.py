@@ -37,6 +37,8 @@ class ModelConfig:
     # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.
     skipped_layers: int = 0
     untied: bool = False  # config.json says that the head is tied, and the checkpoint has one of its own
+    # Folders below the checkpoint's that hold tensors too, named "FOLDER/NAME".
+    folders: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()  # of a classifier, whose vectors are their logits
     left_out: tuple[str, ...] = ()  # sentences about parts and settings of the checkpoint that are not used
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
@@ -123,6 +125,12 @@ class ModelConfig:
             prefixes=(*self.prefixes, ""),
             ignored_prefixes=(*self.ignored_prefixes, "output."),
         )
+
+    def followed_by(self, dense: Sequence[Dense], folders: Sequence[str]) -> ModelConfig:
+        """Return the same pooled model with `dense` layers, whose tensors are in these folders."""
+        aliases = *self.aliases, *((f"{folder}/", f"{folder}/") for folder in folders)
+        decoder = replace(self.decoder, dense=tuple(dense))
+        return replace(self, decoder=decoder, aliases=aliases, folders=tuple(folders))
 
     def classifying(self, pooling: Pooling, dense: Sequence[Dense], labels: tuple[str, ...]) -> ModelConfig:
         """Return the same model as a classifier with these layers of pooled sequences."""

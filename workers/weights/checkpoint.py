@@ -3,6 +3,7 @@
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.config.gguf_names import GgufNames
+from numaserve.workers.models.config.safetensors_files import files_below
 from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -18,7 +19,8 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
         from numaserve.workers.weights.gguf_source import GGUFSource  # noqa: PLC0415
 
         return GGUFSource(files.gguf, GgufNames(config.decoder, config.skipped_layers))
-    source, stacks = SafetensorsSource(files.safetensors), stacks_of(config.decoder)
+    below = (file for folder in config.folders for file in files_below(files.path, folder))
+    source, stacks = SafetensorsSource([*files.safetensors, *below]), stacks_of(config.decoder)
     if not stacks:
         return source
     return StackedSource(source, stacks, config.names_in(source.names()))

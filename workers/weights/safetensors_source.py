@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.mapped import MappedFile, ReadFiles
-from numaserve.workers.models.config.safetensors_files import SafetensorsFile, SafetensorsFiles
+from numaserve.workers.models.config.safetensors_files import SafetensorsFile
 from numaserve.workers.weights.source import DType, RawTensor
 
 _DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
@@ -19,7 +19,7 @@ _CODES: dict[str, DType] = {"U8": "u8", "I8": "i8", "I32": "i32", "I64": "i64", 
 class SafetensorsSource:
     """The tensors of a Hugging Face folder. Raises `OperatorError` when it has no safetensors or they are damaged."""
 
-    def __init__(self, files: SafetensorsFiles) -> None:
+    def __init__(self, files: Iterable[SafetensorsFile]) -> None:
         self._where: dict[str, Path] = {}
         self._files: dict[Path, _File] = {}
         self._read = ReadFiles()

@@ -2,7 +2,7 @@
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,6 +44,15 @@ class SafetensorsFiles:
     @cached_property
     def _opened(self) -> list[SafetensorsFile]:
         return [_open(path) for path in files_of(self._folder)]
+
+
+def files_below(folder: Path, name: str) -> list[SafetensorsFile]:
+    """Return the files in the folder `name` below `folder`, with tensors that are named "NAME/TENSOR". Raises
+    `OperatorError` as `SafetensorsFiles` does."""
+    return [
+        replace(file, tensors={f"{name}/{tensor}": about for tensor, about in file.tensors.items()})
+        for file in SafetensorsFiles(folder / name)
+    ]
 
 
 def _open(path: Path) -> SafetensorsFile:

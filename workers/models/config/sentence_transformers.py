@@ -12,9 +12,11 @@ from typing import cast
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.files import CONFIG_BYTES, is_there, parse_json, read_json, read_text
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import Pooling
 
 _MAX_TOKENS = 1 << 30
+_MAX_FEATURES = 1 << 17
 _REDOWNLOAD = "Download the model again"
 _POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last", "max": "max"}
 _REFUSED = ("mean_sqrt_len_tokens", "weightedmean")
@@ -26,6 +28,8 @@ _FLAGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
+# Classes of torch, by the last part of the name.
+_ACTIVATIONS: Mapping[str, Activation] = {"Identity": "none", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
 _ORDER = "a Transformer, a Pooling, any number of Dense modules and at most one Normalize, in this order"
 # The first of these that exists is read, as in the library: the name depends on the version that wrote it.
 _TRANSFORMER_FILES = tuple(
@@ -35,12 +39,23 @@ _TRANSFORMER_FILES = tuple(
 
 
 @dataclass(frozen=True)
+class DenseModule:
+    """activation(weight · x + bias), in a folder below the model's."""
+
+    folder: str
+    inputs: int
+    outputs: int
+    activation: Activation
+    biased: bool
+
+
+@dataclass(frozen=True)
 class SentenceModules:
     """The modules of a model for embeddings, after its transformer."""
 
     pooling: Pooling  # of the hidden states of a text: the first, their mean, the last, or the maximum of each column
     normalize: bool  # whether embeddings are scaled to length 1
-    dense: tuple[str, ...] = ()  # folders of the Dense modules between both, relative to the model's
+    dense: tuple[DenseModule, ...] = ()  # between both, in order
     max_tokens: int | None = None  # of a text, with special tokens; None: the limit is the model's
     lowercase: bool = False  # whether texts are lowercased before they are tokenized
     prompts: Mapping[str, str] = field(default_factory=dict, hash=False)  # texts to put before an input, by name
@@ -57,7 +72,7 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
         return None
     listed = _modules(path)
     kinds = [kind for kind, _ in listed]
-    dense = tuple(place for kind, place in listed if kind == "Dense")
+    dense = [place for kind, place in listed if kind == "Dense"]
     normalize = "Normalize" in kinds
     if kinds != ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * normalize]:
         shown = ", ".join(kind[:100] for kind in kinds) or "none"
@@ -73,7 +88,7 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     return SentenceModules(
         pooling=_pooling(folder / pooling / "config.json", has_prompts=any(prompts.values())),
         normalize=normalize,
-        dense=dense,
+        dense=tuple(_dense(folder, place) for place in dense),
         max_tokens=settings.optional_integer("max_seq_length", 1, _MAX_TOKENS),
         lowercase=settings.flag("do_lower_case", False),
         prompts=prompts,
@@ -97,6 +112,21 @@ def _module(module: Fields) -> tuple[str, str]:
     if Path(place).is_absolute() or ".." in Path(place).parts:  # a checkpoint must not reach elsewhere
         raise module.error(f"the path lies outside the model's folder. {_REDOWNLOAD}")
     return kind, place
+
+
+def _dense(folder: Path, place: str) -> DenseModule:
+    path = folder / place / "config.json"
+    fields = Fields(read_json(path), str(path))
+    fields.refuse("module_input_name", "sentence_embedding")
+    fields.refuse("module_output_name", "sentence_embedding")
+    kind = fields.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
+    return DenseModule(
+        place,
+        fields.integer("in_features", 1, _MAX_FEATURES),
+        fields.integer("out_features", 1, _MAX_FEATURES),
+        Fields({"activation_function": kind}, str(path)).choice("activation_function", _ACTIVATIONS),
+        fields.flag("bias", True),
+    )
 
 
 def _pooling(path: Path, *, has_prompts: bool) -> Pooling:

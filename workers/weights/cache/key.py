@@ -15,6 +15,7 @@ today, because it costs nothing.
 import functools
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -48,10 +49,11 @@ class Checkpoint:
         return now_ns - self.changed_ns > SETTLED_S * 1e9
 
 
-def look_at(model: Path) -> Checkpoint:
-    """Identify the folder or .gguf file `model`. Raises `OSError`."""
+def look_at(model: Path, folders: Sequence[str] = ()) -> Checkpoint:
+    """Identify the .gguf file or the folder `model`, with some `folders` below it. Raises `OSError`."""
     if model.is_dir():
-        files = sorted(path for path in model.iterdir() if path.suffix in {".json", ".safetensors"} and path.is_file())
+        listed = (path for folder in (model, *(model / name for name in folders)) for path in folder.iterdir())
+        files = sorted(path for path in listed if path.suffix in {".json", ".safetensors"} and path.is_file())
     else:
         # For GGUF files only, see `models/load.py`.
         from numaserve.workers.models.config.gguf_parts import gguf_paths  # noqa: PLC0415

@@ -81,7 +81,7 @@ class RankLoader:
     def _open(self, cache: WeightsCache) -> _Entry | None:
         try:
             CacheFolder(Path(cache.folder)).close()
-            checkpoint = look_at(self.files.path)
+            checkpoint = look_at(self.files.path, self.config.folders)
         except (CacheError, OSError) as error:
             _log.warning("the packed weights are not cached: %s", error)
             return None
@@ -117,11 +117,12 @@ class RankLoader:
                 )
             return None
         group_bytes = sum(part.weight_bytes() for part in self.part.partition.ranks)
-        path = self.files.path  # `write` lives as long as the rank: with `self` it would keep the checkpoint open
+        # `write` lives as long as the rank: with `self` it would keep the checkpoint open.
+        path, folders = self.files.path, self.config.folders
 
         def write(between: Callable[[], None]) -> int:
             try:
-                unchanged = look_at(path) == entry.checkpoint
+                unchanged = look_at(path, folders) == entry.checkpoint
             except OSError:
                 unchanged = False
             if not unchanged:

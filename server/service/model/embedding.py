@@ -1,0 +1,15 @@
+"""The prompts and the scaling of embeddings, as a model's files declare them."""
+
+from pathlib import Path
+
+from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
+
+
+def embedding_settings(model: Path) -> EmbeddingSettings:
+    """Return the settings of the model's embeddings, the default ones for a model without files of
+    sentence-transformers. Raises `OperatorError` like `read_sentence_modules`."""
+    modules = read_sentence_modules(model)
+    if modules is None:
+        return EmbeddingSettings()
+    return EmbeddingSettings(modules.prompts, modules.default_prompt, modules.lowercase, modules.normalize)

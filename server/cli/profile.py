@@ -21,7 +21,13 @@ def profile(
         float | None,
         typer.Option(min=0.001, help="Seconds to profile the traffic of other clients, instead of sending a request."),
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of the request that is sent.")] = 512,
+    prompt_tokens: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Prompt tokens of the request that is sent, at most the context length of a model for embeddings.",
+        ),
+    ] = 512,
     output_tokens: Annotated[int, typer.Option(min=3, help="Output tokens of the request that is sent.")] = 64,
     rank: Annotated[
         int, typer.Option(min=0, help="Number of the rank whose operations to show. 0 is the first rank.")

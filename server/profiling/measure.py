@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from numaserve.server.profiling.figures import PhaseFigures, RankFigures, best_of, between, phase_figures
-from numaserve.server.profiling.remote import Remote
+from numaserve.server.profiling.remote import ModelInfo, Remote
 
 
 def watch(remote: Remote, seconds: float) -> list[PhaseFigures]:
@@ -16,10 +16,12 @@ def watch(remote: Remote, seconds: float) -> list[PhaseFigures]:
 
 
 def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[PhaseFigures]:
-    """Return figures of a prompt and then of its output, by phase and rank. Raises `OperatorError`."""
+    """Return figures of a prompt and then of its output, by phase and rank; of embeddings alone if the model writes no
+    text. Raises `OperatorError`."""
     info = remote.model()
-    # Random, so that no part is found in the cache.
-    prompt = random.choices(range(info.vocab_size), k=prompt_tokens)  # noqa: S311  nothing secret
+    if not info.is_generation:
+        return _one_text(remote, info, min(prompt_tokens, info.max_model_len))
+    prompt = _random_tokens(info, prompt_tokens)
     start = remote.profile(ceilings=True)
     for _ in remote.complete(info.served_model_name, prompt, 1):
         pass
@@ -33,6 +35,18 @@ def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[P
     decoded = remote.profile()
     end = remote.profile(ceilings=True)
     return _phases("prefill", start, prefilled, end) + _phases("decode", decoding, decoded, start, end)
+
+
+def _one_text(remote: Remote, info: ModelInfo, tokens: int) -> list[PhaseFigures]:
+    start = remote.profile(ceilings=True)
+    remote.embed(info.served_model_name, [_random_tokens(info, tokens)])
+    embedded = remote.profile()
+    return _phases("embedding", start, embedded, remote.profile(ceilings=True))
+
+
+def _random_tokens(info: ModelInfo, count: int) -> list[int]:
+    """Return random tokens, so that no part of them is found in the cache."""
+    return random.choices(range(info.vocab_size), k=count)  # noqa: S311  nothing secret
 
 
 def _phases(

@@ -12,6 +12,8 @@ class ModelInfo(msgspec.Struct):
 
     served_model_name: str
     vocab_size: int
+    max_model_len: int
+    is_generation: bool  # false: the model makes one vector of each text
 
 
 class _Profiled(msgspec.Struct):
@@ -31,6 +33,12 @@ class Remote(RemoteServer):
             if not ceilings or response.status != 409:
                 return self.decoded(response, _Profiled).profile
         return self.profile()
+
+    def embed(self, model: str, texts: list[list[int]]) -> None:
+        """Compute the embeddings of texts, given as token ids."""
+        with self.request("POST", "/v1/embeddings", {"model": model, "input": texts}) as response:
+            self.check(response)
+            response.read()
 
     def complete(self, model: str, prompt: list[int], output_tokens: int) -> Iterator[None]:
         """Stream a greedy completion of exactly `output_tokens` tokens; yields at every piece of it."""

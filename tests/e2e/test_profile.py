@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import encoders
 from tests.support.demo import needs_demo
 from tests.support.real_server import RealServer
+from tests.support.tokenizer_builders import wordpiece_backend
 
 pytestmark = needs_demo
 
@@ -81,3 +84,12 @@ def of_attention(phase: dict[str, Any]) -> dict[str, float]:
     """A rank's costs of an operation."""
     (found,) = (cost for cost in phase["costs"] if cost["name"] == "attention")
     return dict(found)
+
+
+def test_a_profile_of_an_encoder_is_of_one_text(tmp_path: Path) -> None:
+    folder = encoders.save(encoders.random_encoder("bert"), tmp_path)
+    wordpiece_backend().save(str(folder / "tokenizer.json"))
+    with RealServer("--tp", "2", "--kv-cache-gib", "0.02", model=str(folder)) as server:
+        phases = profile(server)
+    assert [(phase["name"], phase["steps"], phase["tokens"]) for phase in phases] == [("embedding", 1, PROMPT)] * 2
+    assert {"layer_norm", "up", "pool"} <= {cost["name"] for cost in phases[0]["costs"]}

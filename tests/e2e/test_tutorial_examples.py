@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.documentation.parts import ROOT
+from tests.support import encoders
+from tests.support.chat_model import write_model
 from tests.support.demo import needs_demo
 from tests.support.real_server import RealServer
+from tests.support.tokenizer_builders import wordpiece_backend
 
 pytestmark = [needs_demo, pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")]
 
@@ -30,10 +34,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
         yield server
 
 
-def output(server: RealServer, program: str) -> list[str]:
+def output(server: RealServer, program: str, *arguments: str) -> list[str]:
     """Return the lines that a program prints."""
     environment = os.environ | {"NUMASERVE_URL": server.url, "NUMASERVE_KEY": KEY}
-    command = [sys.executable, str(EXAMPLES / program)]
+    command = [sys.executable, str(EXAMPLES / program), *arguments]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
@@ -68,6 +72,33 @@ def test_a_stream_survives_the_death_of_a_worker_with_the_same_bits(server: Real
     killed, same, new = output(server, "outage.py")
     assert killed.endswith("after 10 chunks")
     assert (same, new) == ("the same answer: True", "new workers: True")
+
+
+def test_the_search_answers_with_the_passages_that_it_read(tmp_path: Path) -> None:
+    """Three tiny models: the two encoders are loaded in turn, where there are two cores."""
+    files = yaml.safe_load((EXAMPLES / "search.yaml").read_text())
+    folders = {"answers": write_model(tmp_path), **{name: tmp_path / name for name in ("embeddings", "reranker")}}
+    encoders.save(encoders.random_encoder("bert"), folders["embeddings"], "cls")
+    encoders.save(encoders.random_classifier("bert"), folders["reranker"])
+    for name in ("embeddings", "reranker"):
+        wordpiece_backend().save(str(folders[name] / "tokenizer.json"))
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    for name, model in files["models"].items():
+        small = {"kv_cache_gib": 0.02, "memory": "1GiB", "weights_cache_gib": 0, "load": "request", "pinned": False}
+        model.update(small, model=str(folders[name]), cores=first if name == "answers" else second)
+    (tmp_path / "models.yaml").write_text(yaml.safe_dump(files))
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "foxes.md").write_text("The quick brown fox jumps.\n\nIt is over the lazy dogs.\n")
+    (texts / "spaces.txt").write_text("leading and inner spaces")
+    with RealServer(several=tmp_path / "models.yaml") as several:
+        lines = output(several, "search.py", str(texts), "the quick fox", "inner spaces")
+    assert lines[:2] == ["3 passages", "the quick fox"]
+    assert "inner spaces" in lines
+    sources = re.findall(r"^  \[(foxes\.md|spaces\.txt)\] (.+)$", "\n".join(lines), re.MULTILINE)
+    passages = {*(texts / "foxes.md").read_text().strip().split("\n\n"), "leading and inner spaces"}
+    assert len(sources) >= 2
+    assert {text for _, text in sources} <= passages
 
 
 def test_every_program_is_run() -> None:

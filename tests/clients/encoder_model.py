@@ -11,7 +11,7 @@ ENCODER = "encoder"  # its name
 
 def write_encoder(folder: Path) -> Path:
     """Write the encoder into `folder`, with prompts for queries and for documents."""
-    encoders.save(encoders.random_encoder("bert"), folder)
+    encoders.save("bert", encoders.random_encoder("bert"), folder)
     wordpiece_backend().save(str(folder / "tokenizer.json"))
     prompts = {"query": "query: ", "document": "passage: "}
     return write_modules(folder, pooling={"pooling_mode": "mean"}, config_sentence_transformers={"prompts": prompts})

@@ -123,7 +123,7 @@ def test_a_text_has_the_same_bits_in_any_company(name: str, tp: int, isa: str, t
 def test_scores_are_those_of_transformers(name: str, tp: int, isa: str, tmp_path: Path) -> None:
     model = encoders.random_classifier(name)
     exact = encoders.logits(model, TEXTS)
-    with make_group(encoders.save(model, tmp_path), tp, isa=isa) as group:
+    with make_group(encoders.save(name, model, tmp_path), tp, isa=isa) as group:
         np.testing.assert_allclose(sigmoid(in_steps(group, TEXTS)), sigmoid(exact), atol=0.01)
 
 
@@ -133,7 +133,7 @@ def test_logits_are_as_near_as_those_of_transformers_in_bf16(name: str, backend:
     model = encoders.random_classifier(name, 5)
     exact = encoders.logits(model, TEXTS)
     rounded = encoders.logits(encoders.random_classifier(name, 5).bfloat16(), TEXTS)
-    with make_group(encoders.save(model, tmp_path), 1, backend=backend) as group:
+    with make_group(encoders.save(name, model, tmp_path), 1, backend=backend) as group:
         assert np.linalg.norm(in_steps(group, TEXTS) - exact) <= 1.1 * np.linalg.norm(rounded - exact)
 
 
@@ -147,7 +147,7 @@ def test_tokens_of_a_second_text_are_of_another_type(isa: str, tmp_path: Path) -
     second = [len(text) // 2 for text in TEXTS[:4]]
     exact = encoders.logits(model, TEXTS[:4], second)
     assert abs(exact - encoders.logits(model, TEXTS[:4])).min() > 0.05
-    with make_group(encoders.save(model, tmp_path), 2, isa=isa) as group:
+    with make_group(encoders.save("bert", model, tmp_path), 2, isa=isa) as group:
         found = np.stack([np.frombuffer(each, "<f4") for each in embedded(group, TEXTS[:4], second=second)])
         np.testing.assert_allclose(found, exact, atol=0.04)
         alone = [
@@ -177,14 +177,14 @@ def write_dense_modules(folder: Path) -> Callable[[npt.NDArray[np.float64]], npt
 @pytest.mark.parametrize("tp", [1, 2])
 def test_dense_modules_follow_the_pooling(tp: int, isa: str, tmp_path: Path) -> None:
     model = encoders.random_encoder("bert")
-    folder = encoders.save(model, tmp_path)
+    folder = encoders.save("bert", model, tmp_path)
     exact = write_dense_modules(folder)(encoders.pooled(encoders.hidden_states(model, TEXTS), "mean"))
     with make_group(folder, tp, isa=isa) as group:
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
 
 
 def test_dense_modules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    folder = encoders.save(encoders.random_encoder("bert"), tmp_path)
+    folder = encoders.save("bert", encoders.random_encoder("bert"), tmp_path)
     write_modules(folder, "Transformer", "Pooling", "Dense", pooling={"pooling_mode": "mean"})
     write_dense(folder / "2_Dense", in_features=64)
     with pytest.raises(OperatorError, match=r"2_Dense: in_features is 64, but the module before has 72 features"):

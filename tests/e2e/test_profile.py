@@ -87,7 +87,7 @@ def of_attention(phase: dict[str, Any]) -> dict[str, float]:
 
 
 def test_a_profile_of_an_encoder_is_of_one_text(tmp_path: Path) -> None:
-    folder = encoders.save(encoders.random_encoder("bert"), tmp_path)
+    folder = encoders.save("bert", encoders.random_encoder("bert"), tmp_path)
     wordpiece_backend().save(str(folder / "tokenizer.json"))
     with RealServer("--tp", "2", "--kv-cache-gib", "0.02", model=str(folder)) as server:
         phases = profile(server)

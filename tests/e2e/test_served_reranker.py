@@ -26,7 +26,7 @@ def model() -> hf.PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def folder(model: hf.PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.save(model, tmp_path_factory.mktemp("bert"))
+    return encoders.save("bert", model, tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")

@@ -78,8 +78,8 @@ def test_the_search_answers_with_the_passages_that_it_read(tmp_path: Path) -> No
     """Three tiny models: the two encoders are loaded in turn, where there are two cores."""
     files = yaml.safe_load((EXAMPLES / "search.yaml").read_text())
     folders = {"answers": write_model(tmp_path), **{name: tmp_path / name for name in ("embeddings", "reranker")}}
-    encoders.save(encoders.random_encoder("bert"), folders["embeddings"], "cls")
-    encoders.save(encoders.random_classifier("bert"), folders["reranker"])
+    encoders.save("bert", encoders.random_encoder("bert"), folders["embeddings"], "cls")
+    encoders.save("bert", encoders.random_classifier("bert"), folders["reranker"])
     for name in ("embeddings", "reranker"):
         wordpiece_backend().save(str(folders[name] / "tokenizer.json"))
     first, second = sorted(os.sched_getaffinity(0))[:2]

@@ -94,7 +94,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         common.hidden,
         fields.choice("classifier_activation", _HEAD_ACTIVATIONS, "gelu"),
         biased=fields.flag("classifier_bias", False),
-        norm=norm("head.norm"),
+        norm=norm("head.norm", "cls.norm"),
     )
     pooling = fields.choice("classifier_pooling", _POOLINGS, "cls")
     return config.classifying(pooling, (head, Dense("classifier", common.hidden, len(labels))), labels)

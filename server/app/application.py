@@ -53,6 +53,7 @@ from numaserve.server.surfaces.operations.ui import ui_router
 from numaserve.server.surfaces.rerank.routes import rerank_router
 from numaserve.server.surfaces.response_models import Error
 from numaserve.server.surfaces.sglang.generate import generate_router
+from numaserve.server.surfaces.tei.predict import predict_router
 from numaserve.server.surfaces.tei.responses import TeiError
 from numaserve.server.surfaces.tei.routes import tei_router
 from numaserve.server.surfaces.vllm.routes import vllm_router
@@ -96,6 +97,7 @@ def create_app(context: ApiContext) -> FastAPI:
         ollama_models_router(context),
         cohere_router(context),
         tei_router(context),
+        predict_router(context),
         generate_router(context),
         vllm_router(context),
         ui_router(context),

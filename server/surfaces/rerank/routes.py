@@ -5,8 +5,8 @@ import time
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.generation.classifier import Activation
+from numaserve.server.generation.classifier_inputs import Cut
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.pairs import Cut
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
 from numaserve.server.surfaces.openapi import BODY_ERRORS

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from numaserve.server.http.fields.media import refuse_media
+from numaserve.server.http.fields.media import text_of
 from numaserve.server.http.fields.types import (
     MAX_INT,
     Neutral,
     Priority,
     ShortText,
-    Strict,
     Text,
     Unused,
     conflict,
     neutral,
 )
-from numaserve.server.http.limits import ApiLimits
+from numaserve.server.surfaces.embedding_fields import MAX_INPUTS, ManyInputs
 from pydantic import BeforeValidator, Field, model_validator
-
-_MAX_DOCUMENTS = 8192
-
-
-def _text_of(value: object) -> object:
-    """Return the text of Jina's and Cohere's documents with a field `text`. Raises `ValueError` for one with an
-    image."""
-    refuse_media(value)
-    return value["text"] if isinstance(value, dict) and "text" in value else value
 
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Documents = Annotated[list[Annotated[Text, BeforeValidator(_text_of)]], Field(min_length=1, max_length=_MAX_DOCUMENTS)]
-Texts = Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max_length=_MAX_DOCUMENTS)]
+Documents = Annotated[list[Annotated[Text, BeforeValidator(text_of)]], Field(min_length=1, max_length=MAX_INPUTS)]
+Texts = Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max_length=MAX_INPUTS)]
 
 
-class _Judged(Strict):
+class _Judged(ManyInputs):
     """The fields that both requests share."""
-
-    @classmethod
-    def most_tokens(cls, limits: ApiLimits) -> int:
-        """Return the tokens of many documents, few of which have the maximum length."""
-        return 16 * limits.context_length
 
     model: ShortText | None = None
     """Name of the served model; any other name returns status 404."""
@@ -65,7 +50,7 @@ class RerankRequest(_Judged):
     """Query to rank the documents by."""
     documents: Documents | None = None
     """Documents to rank: strings, or objects with a field `text`."""
-    texts: Annotated[list[Text], Field(min_length=1, max_length=_MAX_DOCUMENTS)] | None = None
+    texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] | None = None
     """The same in the format of text-embeddings-inference, which decides the format of the answer."""
     top_n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Number of best results to return; all unless set."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from fastapi import Request
 from numaserve.server.generation.asked import Asked, Texts
 from numaserve.server.generation.classifier import Activation, Classifier, activated
+from numaserve.server.generation.classifier_inputs import WHOLE, Cut, Pair, items_asked
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import AFTER, BEFORE, Judge, probability, question
 from numaserve.server.generation.many import ends_of
-from numaserve.server.generation.pairs import WHOLE, Cut, Pair, pairs_asked
 from numaserve.server.generation.prompts import check_text_length, encode
 from numaserve.server.generation.start import check_model, check_ready
 from numaserve.server.generation.token_choice import Sampling
@@ -66,7 +66,7 @@ async def _of_encoder(context: ApiContext, request: Request, wanted: Wanted, cla
         message = "This model reads a query and a document, and no instruction. Leave 'instruct' out."
         raise bad_request(message, "instruct", "instruct_unsupported")
     check_ready(context)
-    asking = pairs_asked(
+    asking = items_asked(
         context, wanted.pairs, wanted.cut, param=wanted.param, model=wanted.model, priority=wanted.priority
     )
     asked = await until_disconnect(request, asking)

@@ -1,1 +1,1 @@
-"""The API of text-embeddings-inference: POST /embed."""
+"""The API of text-embeddings-inference: POST /embed and /predict."""

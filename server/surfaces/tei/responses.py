@@ -4,6 +4,13 @@ from numaserve.server.surfaces.openapi import body_errors
 from pydantic import BaseModel
 
 
+class Prediction(BaseModel):
+    """The score of a label."""
+
+    score: float
+    label: str
+
+
 class TeiError(BaseModel):
     """The body of every error response; `error_type` names the cause, such as `Validation` or `Overloaded`."""
 

@@ -1,16 +1,21 @@
-"""The body of POST /embed."""
+"""The bodies of POST /embed and /predict."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, cast
 
 from numaserve.server.generation.asked import Asked, Length, Texts
+from numaserve.server.generation.classifier_inputs import Item
 from numaserve.server.generation.embedding_prompts import prompted
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.token_choice import Sampling
-from numaserve.server.http.fields.types import ShortText
-from numaserve.server.surfaces.embedding_fields import Dimensions, ManyInputs, check_not_empty
+from numaserve.server.http.fields.types import Neutral, ShortText, Text, neutral
+from numaserve.server.surfaces.embedding_fields import MAX_INPUTS, Dimensions, ManyInputs, check_not_empty
 from numaserve.server.surfaces.openai.completion_schema import Prompts
+from pydantic import Field
+
+# A text, or a pair of texts, in a list.
+_Sequence = Annotated[list[Text], Field(min_length=1, max_length=2)]
 
 
 class TeiEmbedRequest(ManyInputs):
@@ -41,3 +46,31 @@ class TeiEmbedRequest(ManyInputs):
         length = Length(cut=cut if self.truncate else None)
         prompts = prompted(settings, self.inputs, {"prompt_name": self.prompt_name}, "inputs")
         return Asked(Texts(prompts, length=length, param="inputs"), Sampling(), model=self.model, pool=True)
+
+
+class TeiPredictRequest(ManyInputs):
+    """The body of POST /predict."""
+
+    model: ShortText | None = None
+    """Extension: name of the served model; any other name returns status 404."""
+    inputs: Text | _Sequence | Annotated[list[_Sequence], Field(min_length=1, max_length=MAX_INPUTS)]
+    """Input as a string, or as a list of one string or of the two strings of a pair; several inputs as a list of such
+    lists."""
+    truncate: bool | None = None
+    """Truncate inputs that exceed the context length: of a pair the longer text first. False unless set."""
+    truncation_direction: Annotated[Neutral, neutral("Right", "right")] = None
+    raw_scores: bool | None = None
+    """Return logits in place of probabilities; false unless set."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether `inputs` is a list of inputs."""
+        return isinstance(self.inputs[0], list)
+
+    @property
+    def items(self) -> list[Item]:
+        """The texts and pairs."""
+        if isinstance(self.inputs, str):
+            return [self.inputs]
+        listed = cast("list[list[str]]", self.inputs if self.is_batch else [self.inputs])
+        return [(each[0], each[1]) if len(each) == 2 else each[0] for each in listed]

@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 import tokenizers
-from numaserve.server.generation.pairs import cut_pair
+from numaserve.server.generation.classifier_inputs import cut_pair
 from numaserve.server.tokenizer.backend import encode, pair_form
 from numaserve.server.tokenizer.types import TokenizationError
 from tokenizers import processors

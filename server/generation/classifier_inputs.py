@@ -1,18 +1,20 @@
-"""Pairs of texts as an encoder reads them: in one sequence, with special tokens around both."""
+"""Texts and pairs of texts as a classifier reads them. A pair is one sequence, with special tokens around both."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.server.generation.asked import Asked, Texts
+from numaserve.server.generation.asked import Asked, Length, Texts
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.prompts import check_text_length, encode
 from numaserve.server.generation.token_choice import Sampling
+from numaserve.server.generation.truncation import cut_text
 from numaserve.server.text.work import Turns
 from numaserve.server.tokenizer.types import PairForm
 
 Pair = tuple[str, str]
+Item = str | Pair
 _TOO_LONG = "a text has more than {} tokens. Shorten the text."
 
 
@@ -28,19 +30,19 @@ class Cut:
 WHOLE = Cut()
 
 
-async def pairs_asked(
-    context: ApiContext, pairs: Sequence[Pair], cut: Cut, *, param: str, model: str | None, priority: int
+async def items_asked(
+    context: ApiContext, items: Sequence[Item], cut: Cut, *, param: str, model: str | None, priority: int = 0
 ) -> Asked:
-    """Return the request for a vector of each pair. Raises `ApiError` for texts that are too long, and `QueueFull`."""
+    """Return the request for a vector of each text or pair. Raises `ApiError` for texts that are too long, and
+    `QueueFull`."""
+    lengths = [len(item) if isinstance(item, str) else sum(map(len, item)) for item in items]
     if not cut.context:
-        for pair in pairs:
-            check_text_length(context, sum(map(len, pair)), param)
-    with context.text.admit(sum(len(text) for pair in pairs for text in pair)) as turns:
-        form = await turns.run(context.tokenizer.pair_form)
-        tokens = _Tokens(context, turns, cut, param)
-        joined = [form.joined(*cut_pair(*await tokens.of(pair), limit=tokens.limit(form))) for pair in pairs]
-    prompts, second_texts = [prompt for prompt, _ in joined], [second for _, second in joined]
-    texts = Texts(prompts, param=param, second_texts=second_texts)
+        for length in lengths:
+            check_text_length(context, length, param)
+    with context.text.admit(sum(lengths)) as turns:
+        tokens = _Tokens(context, turns, cut, param, await turns.run(context.tokenizer.pair_form))
+        found = [await tokens.of(item) for item in items]
+    texts = Texts([prompt for prompt, _ in found], param=param, second_texts=[second for _, second in found])
     return Asked(texts, Sampling(), model=model, pool=True, priority=priority)
 
 
@@ -61,20 +63,27 @@ class _Tokens:
     turns: Turns
     cut: Cut
     param: str
+    form: PairForm
     _last: tuple[str, list[int]] = ("", [])  # the last first text: a query is the same for all of its documents
 
-    def limit(self, form: PairForm) -> int | None:
-        """Return the tokens of both texts of a pair; None where they are not cut."""
-        return self.context.limits.context_length - form.added if self.cut.context else None
-
-    async def of(self, pair: Pair) -> tuple[list[int], list[int]]:
-        """Return the tokens of both texts, without special tokens; of the second one no more than it is cut to."""
-        first, second = pair
+    async def of(self, item: Item) -> tuple[list[int], int]:
+        """Return the tokens of a text or a pair, and the position of the first token of type 1, 0 if there is none."""
+        if isinstance(item, str):
+            return await self._text(item), 0
+        first, second = item
         if self._last[0] != first:
-            self._last = first, await self._encoded(first)
-        return self._last[1], (await self._encoded(second))[: self.cut.second]
+            self._last = first, await self._part(first)
+        limit = self.context.limits.context_length - self.form.added if self.cut.context else None
+        return self.form.joined(*cut_pair(self._last[1], (await self._part(second))[: self.cut.second], limit))
 
-    async def _encoded(self, text: str) -> list[int]:
+    async def _text(self, text: str) -> list[int]:
+        if self.cut.context:
+            return await cut_text(self.context, self.turns, text, Length(cut="end"))
+        return await encode(self.context, self.turns, text, self.param, too_long=_TOO_LONG)
+
+    async def _part(self, text: str) -> list[int]:
+        """Return the tokens of a text of a pair, without special tokens; more than fit, but not all of a long text, if
+        they may be cut."""
         if self.cut.context:
             limit = self.context.limits.context_length
             return await self.turns.encode_part(text, at_least=limit, of_end=False, add_special_tokens=False)

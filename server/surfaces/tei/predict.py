@@ -1,0 +1,50 @@
+"""POST /predict."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.generation.classifier import activated
+from numaserve.server.generation.classifier_inputs import Cut, items_asked
+from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.many import ends_of
+from numaserve.server.generation.start import check_model, check_ready
+from numaserve.server.http.access_log import record_of
+from numaserve.server.http.body.route import body_route
+from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.http.errors import bad_request
+from numaserve.server.surfaces.streaming import json_response
+from numaserve.server.surfaces.tei.responses import BODY_ERRORS, Prediction
+from numaserve.server.surfaces.tei.schema import TeiPredictRequest
+
+
+def predict_router(context: ApiContext) -> APIRouter:
+    """Return the route of this module."""
+    router = APIRouter(tags=["text-embeddings-inference"], route_class=body_route(context.bodies))
+
+    @router.post("/predict", response_model=list[Prediction] | list[list[Prediction]], responses=BODY_ERRORS)
+    async def predict(body: TeiPredictRequest, request: Request) -> Response:
+        """Classify texts or pairs of texts, in the format of text-embeddings-inference; needs a model with a
+        classification head."""
+        check_model(context, body.model)
+        classifier = context.classifier
+        if classifier is None:
+            message = "This model has no classification head. Ask a model that has one."
+            raise bad_request(message, "model", "task_unsupported")
+        check_ready(context)
+        asking = items_asked(context, body.items, Cut(context=bool(body.truncate)), param="inputs", model=body.model)
+        asked = await until_disconnect(request, asking)
+        ends = await ends_of(context, request, asked, record_of(request).request_id)
+        activation = "none" if body.raw_scores else classifier.probability
+        found = activated([chunk.embedding for chunk in ends.chunks], activation)
+        predictions = [_predictions(classifier.labels, scores) for scores in found]
+        return json_response(predictions if body.is_batch else predictions[0])
+
+    return router
+
+
+def _predictions(labels: Sequence[str], scores: npt.NDArray[np.float64]) -> list[dict[str, object]]:
+    """Return the labels with their scores, the best first."""
+    return [{"score": float(scores[at]), "label": labels[at]} for at in np.argsort(-scores, kind="stable")]

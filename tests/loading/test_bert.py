@@ -10,9 +10,11 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.layers.parameters import MatrixParameter
+from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import frequencies
+from safetensors.numpy import save_file
 
 from tests.support import encoders
 
@@ -111,3 +113,10 @@ def test_projections_of_gte_are_packed_or_apart(tmp_path: Path) -> None:
 def test_what_no_encoder_has_is_refused(name: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=message):
         configured(tmp_path, name, **changes)
+
+
+def test_norms_of_the_first_checkpoints_have_other_names(tmp_path: Path) -> None:
+    tensors = {"encoder.LayerNorm.gamma": np.ones(2, np.float32), "encoder.LayerNorm.beta": np.zeros(2, np.float32)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (file,) = SafetensorsFiles(tmp_path)
+    assert set(file.tensors) == {"encoder.LayerNorm.weight", "encoder.LayerNorm.bias"}

@@ -18,6 +18,8 @@ _SINGLE = "model.safetensors"
 _MOST_BYTES = 32 << 20
 _MOST_COMMAS = 1_500_000  # about six for a tensor: the cheapest bound on the number of parsed values
 _METADATA = "__metadata__"
+# Names of norms in the first checkpoints of BERT, and those of later ones.
+_RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,15 @@ def _open(path: Path) -> SafetensorsFile:
             header, begin = _read_header(file)
             with safe_open(path, framework="np"):
                 pass
-            tensors = {name: about for name, about in header.items() if name != _METADATA}
+            tensors = {_renamed(name): about for name, about in header.items() if name != _METADATA}
             return SafetensorsFile(path, tensors, map_file(file), begin)
         except (SafetensorError, ValueError, RecursionError) as error:
             raise OperatorError(f"{path}: not a valid safetensors file ({error}); fetch it again") from error
+
+
+def _renamed(name: str) -> str:
+    found = next((old for old in _RENAMED if name.endswith(old)), None)
+    return name if found is None else name.removesuffix(found) + _RENAMED[found]
 
 
 def _read_header(file: BinaryIO) -> tuple[Any, int]:

@@ -5,7 +5,7 @@ Published checkpoints have the names of their own modelling code, and saved ones
 
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import Mlp, MlpNames
-from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
+from numaserve.workers.models.config.encoders import TRANSFORMERS_NAMES, EncoderNames, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
@@ -16,13 +16,6 @@ from numaserve.workers.program.rope import RopeConfig
 
 _PACKED = AttentionNames("attention.qkv_proj", "attention.qkv_proj", "attention.qkv_proj", "attention.o_proj")
 _APART = AttentionNames("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
-_TRANSFORMERS = EncoderNames(
-    layer="layers.",
-    attention=AttentionNames(),
-    attention_norm="post_attention_layernorm",
-    mlp=MlpNames(),
-    output_norm="post_mlp_layernorm",
-)
 _ACTIVATIONS: dict[str, Activation] = {"gelu": "geglu", "silu": "silu"}
 _PREFIXES = ("", "new.", "gte.")
 _HEADS = ("pooler.", "lm_head.", "classifier.")
@@ -58,7 +51,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
             ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
         )
 
-    return model(published).or_saved_as(model(_TRANSFORMERS))
+    return model(published).or_saved_as(model(TRANSFORMERS_NAMES))
 
 
 def _read_rope(fields: Fields, head_dim: int) -> RopeConfig:

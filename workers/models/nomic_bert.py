@@ -5,7 +5,13 @@ Published checkpoints have the names of their own modelling code, and saved ones
 
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import Mlp, MlpNames
-from numaserve.workers.models.config.encoders import EncoderNames, encoder_values, post_norm_encoder, read_types
+from numaserve.workers.models.config.encoders import (
+    TRANSFORMERS_NAMES,
+    EncoderNames,
+    encoder_values,
+    post_norm_encoder,
+    read_types,
+)
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
@@ -20,13 +26,6 @@ _PUBLISHED = EncoderNames(
     mlp=MlpNames("mlp.fc12", "mlp.fc11", "mlp.fc2"),
     output_norm="norm2",
     embedding_norm="emb_ln",
-)
-_TRANSFORMERS = EncoderNames(
-    layer="layers.",
-    attention=AttentionNames(),
-    attention_norm="post_attention_layernorm",
-    mlp=MlpNames(),
-    output_norm="post_mlp_layernorm",
 )
 # What the published config.json calls the fields of transformers.
 _PUBLISHED_FIELDS = {
@@ -76,7 +75,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
             ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
         )
 
-    return model(_PUBLISHED).or_saved_as(model(_TRANSFORMERS))
+    return model(_PUBLISHED).or_saved_as(model(TRANSFORMERS_NAMES))
 
 
 def _as_in_transformers(fields: Fields) -> Fields:

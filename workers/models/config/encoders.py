@@ -35,6 +35,16 @@ class EncoderNames:
     embedding_norm: str = "embeddings.LayerNorm"
 
 
+# The names that transformers gives the modules of newer encoders.
+TRANSFORMERS_NAMES = EncoderNames(
+    layer="layers.",
+    attention=AttentionNames(),
+    attention_norm="post_attention_layernorm",
+    mlp=MlpNames(),
+    output_norm="post_mlp_layernorm",
+)
+
+
 def post_norm_encoder(
     common: Common,
     family: str,

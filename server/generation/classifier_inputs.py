@@ -20,11 +20,10 @@ _TOO_LONG = "a text has more than {} tokens. Shorten the text."
 
 @dataclass(frozen=True)
 class Cut:
-    """The lengths to which pairs are cut: the second text alone to `second` tokens, and with `context` the longer of
-    both until the pair fits the model. None and False: a pair that does not fit is refused."""
+    """The cuts of inputs that are too long. Without a cut an input that does not fit is refused."""
 
-    second: int | None = None
-    context: bool = False
+    second: int | None = None  # the most tokens of the second text of a pair
+    context: bool = False  # cut inputs to the context of the model, of a pair the longer text first
 
 
 WHOLE = Cut()

@@ -81,10 +81,10 @@ def write_unigram_folder(folder: Path) -> Path:
 
 
 def write_unigram_gguf(path: Path, folder: Path, unused: int = 7, **flags: bool) -> Path:
-    """Write XLM-R's tokenizer, with `unused` tokens behind those of the model in `folder`. `flags` are metadata."""
+    """Write XLM-R's tokenizer, with `unused` tokens after those of the model in `folder`. `flags` are metadata."""
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString((folder / "sentencepiece.bpe.model").read_bytes())
-    # As in transformers: other special tokens in front of the pieces, and a mask behind them.
+    # As in transformers: other special tokens in front of the pieces, and a mask after them.
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *(piece.piece for piece in model.pieces[3:]), "<mask>"]
     scores = [0.0] * 4 + [piece.score for piece in model.pieces[3:]] + [0.0]
     types = [TokenType.CONTROL] * 3 + [TokenType.UNKNOWN]

@@ -52,7 +52,7 @@ def _no_images(value: object) -> object:
 
 
 def _no_calibration(value: object) -> object:
-    """Refuse the forms for which Cohere measured the range of each dimension, which checkpoints do not have."""
+    """Refuse the forms that need a measured range of each dimension: checkpoints have none."""
     if value in ("int8", "uint8"):
         raise ValueError(
             f"{value} needs the range of each dimension, which this model's files do not have; use 'float'"

@@ -72,7 +72,7 @@ def unigram(metadata: Metadata) -> Built:
         raise metadata.error("it keeps repeated spaces (remove_extra_whitespaces is false), which is not supported")
     unused, least = set(metadata.of_type(TokenType.UNUSED)), min(normal)
     # The lowest score decides what an unknown character costs. Tokens that are not used have lower ones in the file,
-    # and no text has the space that is put behind them.
+    # and no text has the space that is put after them.
     pieces = [
         (f"{text} ", least) if i in unused else (text, score)
         for i, (text, score) in enumerate(zip(metadata.tokens, scores, strict=True))

@@ -1,4 +1,4 @@
-"""What the scripts for embeddings share: texts, and how their vectors are judged."""
+"""Texts and checks of vectors that the scripts for embeddings share."""
 
 import math
 from collections.abc import Sequence

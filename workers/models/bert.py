@@ -6,10 +6,10 @@ from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.position_embedding import Table
 from numaserve.workers.models.config.classifier import CLASSIFIES, read_labels
-from numaserve.workers.models.config.encoders import EncoderNames, encoder_values, post_norm_encoder, read_types
+from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
-from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.family import Family, GgufForm, encoder_values
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import UNROTATED

@@ -16,6 +16,11 @@ def without_experts(metadata: Fields, values: Values) -> Values:
     return {}
 
 
+def encoder_values(metadata: Fields, values: Values) -> Values:
+    """Return the `values` of a GGUF file without the field that decoders have for bidirectional attention."""
+    return {**without_experts(metadata, values), "is_causal": None}
+
+
 @dataclass(frozen=True)
 class GgufForm:
     """The form of a family in GGUF files.

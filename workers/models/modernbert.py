@@ -10,11 +10,10 @@ from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.layers.norm import LayerNorm, NoNorm
 from numaserve.workers.layers.position_embedding import SummedEmbedding
 from numaserve.workers.models.config.classifier import CLASSIFIES, read_labels
-from numaserve.workers.models.config.encoders import encoder_values
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common, read_layer_kinds
 from numaserve.workers.models.config.rope import read_ropes
-from numaserve.workers.models.family import Family, GgufForm, Values
+from numaserve.workers.models.family import Family, GgufForm, Values, encoder_values
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.ops.rows import Pooling

@@ -8,14 +8,13 @@ from numaserve.workers.layers.mlp import Mlp, MlpNames
 from numaserve.workers.models.config.encoders import (
     TRANSFORMERS_NAMES,
     EncoderNames,
-    encoder_values,
     post_norm_encoder,
     read_types,
 )
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
-from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.family import Family, GgufForm, encoder_values
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 

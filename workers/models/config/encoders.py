@@ -15,7 +15,6 @@ from numaserve.workers.layers.position_embedding import SummedEmbedding, Table
 from numaserve.workers.layers.post_norm_block import PostNormBlock
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import Common
-from numaserve.workers.models.family import Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
 
@@ -98,8 +97,3 @@ def read_types(fields: Fields, hidden: int, default: int) -> tuple[Table, ...]:
     """Return the table of token types, `hidden` columns wide; none where the model has no types."""
     count = fields.integer("type_vocab_size", 0, _MAX_TYPES, default)
     return (Table("type", "embeddings.token_type_embeddings", count, hidden, "token_types"),) if count else ()
-
-
-def encoder_values(metadata: Fields, values: Values) -> Values:
-    """Return the `values` of a GGUF file without the field that decoders have for bidirectional attention."""
-    return {**without_experts(metadata, values), "is_causal": None}

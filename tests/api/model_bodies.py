@@ -21,3 +21,4 @@ POOLING: dict[str, dict[str, Any]] = {
     "/v2/embed": {"texts": ["a", "b"], "model": MODEL},
     "/embed": {"inputs": "a"},
 }
+CLASSIFYING: dict[str, dict[str, Any]] = {"/predict": {"inputs": [["a"], ["b", "c"]]}}

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from model_bodies import GENERATING, POOLING
+from model_bodies import CLASSIFYING, GENERATING, POOLING
 from numaserve.server.app.middleware.key_limits import FREE_PATHS
+from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import Judge
 from numaserve.server.http.auth.key_file import ApiKey
@@ -98,6 +99,7 @@ def servers() -> Iterator[tuple[FakeEngine, ApiContext, Mapping[str, dict[str, A
     for bodies, options in (
         (GENERATING, {}),
         (POOLING, {"embedding_size": EMBEDDING_SIZE}),
+        (CLASSIFYING, {"classifier": Classifier(("a", "b"), "none")}),
         (JUDGING, {"judge": Judge(ord("n"), ord("y")), "context_length": 600}),
     ):
         engine = FakeEngine()

@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from httpx import Response
 from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.app.application import ApiLimits, create_app
+from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from starlette.testclient import TestClient
 
@@ -19,12 +21,12 @@ from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 
 MODEL, VOCAB = "SmolLM2-135M-Instruct", 49152  # that was asked then
 AGENT = "agent"  # and that of agents, whose prompts are long
-ENCODER, DIMENSIONS = "encoder", 72  # and that of clients for embeddings
+DIMENSIONS = 72  # of the encoder
 PROMPTS = EmbeddingSettings(prompts={"query": "query: ", "document": "passage: "})
 CONTEXT = 131_072
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = runpy.run_path(str(ROOT / "tests" / "clients" / "known_clients.py"))["CLIENTS"]
-ENCODER_CLIENTS = {client.name for client in CLIENTS if client.encoder}
+MODEL_OF = {client.name: client.model for client in CLIENTS}
 RECORDED = sorted((ROOT / "tests" / "clients" / "recorded").glob("*.json"))
 REQUESTS = {
     f"{file.stem}-{number}": request for file in RECORDED for number, request in enumerate(json.loads(file.read_text()))
@@ -64,18 +66,22 @@ class DemoTokenizer(ByteTokenizer):
 
 
 @pytest.fixture(scope="module")
-def demo_client() -> Iterator[TestClient]:
-    with TestClient(_app(DemoTokenizer()), base_url=LOCAL, raise_server_exceptions=False) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def encoder_client() -> Iterator[TestClient]:
-    engine = FakeEngine(dimensions=DIMENSIONS)
-    context = make_context(engine, embedding_size=DIMENSIONS, embeddings=PROMPTS)
-    app = create_app(replace(context, model_name=ENCODER))
-    with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
-        yield client
+def applications() -> Iterator[dict[str, TestClient]]:
+    """Clients of the applications that serve each model."""
+    encoder = make_context(FakeEngine(dimensions=DIMENSIONS), embedding_size=DIMENSIONS, embeddings=PROMPTS)
+    reranker = make_context(FakeEngine(dimensions=1), classifier=Classifier(("LABEL_0",), "sigmoid"))
+    demo = _app(DemoTokenizer())
+    made = {
+        "": demo,
+        "agent": demo,
+        "encoder": create_app(replace(encoder, model_name="encoder")),
+        "reranker": create_app(replace(reranker, model_name="reranker")),
+    }
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(TestClient(app, base_url=LOCAL, raise_server_exceptions=False))
+            for name, app in made.items()
+        }
 
 
 def _app(tokenizer: ByteTokenizer) -> Any:
@@ -117,11 +123,9 @@ def test_every_client_was_recorded_and_is_documented() -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_recorded_request_is_answered_as_it_was(
-    demo_client: TestClient, encoder_client: TestClient, name: str
-) -> None:
+def test_a_recorded_request_is_answered_as_it_was(applications: dict[str, TestClient], name: str) -> None:
     request = REQUESTS[name]
-    answer = _replay(encoder_client if name.rpartition("-")[0] in ENCODER_CLIENTS else demo_client, request)
+    answer = _replay(applications[MODEL_OF[name.rpartition("-")[0]]], request)
     assert answer.status_code == request["status"], answer.text
     if answer.status_code == 200 and request.get("body", {}).get("stream"):
         assert any(mark in answer.text.rstrip().splitlines()[-1] for mark in ENDS)

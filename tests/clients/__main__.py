@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.clients.agent_model import AGENT, write_agent_model
-from tests.clients.encoder_model import ENCODER, write_encoder
 from tests.clients.environments import commands_of, environment_of
 from tests.clients.known_clients import CHECKS, CLIENTS, SCRIPT, Client
+from tests.clients.models import MODELS
 from tests.clients.recorder import Recorder
 from tests.clients.runs import Outcome, run_client
-from tests.clients.servers import AGENT_OPTIONS, ENCODER_OPTIONS, OPTIONS, RunningServer, Server
+from tests.clients.servers import OPTIONS, RunningServer, Server
 from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
@@ -41,7 +41,8 @@ def main() -> int:
     commands = {each.name: environment_of(each, ENVIRONMENTS / each.name) for each in _told(clients, "install")}
     outcomes = {}
     with ExitStack() as stack:
-        for model, group in groupby(sorted(clients, key=_model_of), key=_model_of):
+        by_model = attrgetter("model")
+        for model, group in groupby(sorted(clients, key=by_model), key=by_model):
             servers = _servers(stack, options.urls, tokenizer, model)
             for client in _told(group, "run"):
                 folders = {"tokenizer": tokenizer, "bin": commands_of(client, ENVIRONMENTS / client.name)}
@@ -50,17 +51,11 @@ def main() -> int:
     return int(any(failures for outcome in outcomes.values() for failures in outcome.values()))
 
 
-def _model_of(client: Client) -> str:
-    """Return the name of the model that the client's servers serve; "" for the demo model."""
-    return AGENT if client.agent else ENCODER if client.encoder else ""
-
-
 def _servers(stack: ExitStack, urls: Sequence[str] | None, tokenizer: Path, model: str) -> list[Server]:
     if model:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="ns-"))) / model
-        path = str(write_agent_model(tokenizer, folder) if model == AGENT else write_encoder(folder))
-        options = AGENT_OPTIONS if model == AGENT else ENCODER_OPTIONS
-        return [stack.enter_context(RealServer(*each, model=path)) for each in options]
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="ns-"))) / model  # its name is the model's
+        path = str(MODELS[model].write(tokenizer, folder))
+        return [stack.enter_context(RealServer(*each, model=path)) for each in MODELS[model].servers]
     if urls:
         return [RunningServer(url) for url in urls]
     return [stack.enter_context(RealServer(*OPTIONS)) for _ in range(2)]
@@ -95,9 +90,10 @@ def _run(
     requests: dict[str, object] = {}
     urls = [server.url for server in servers]
     with ExitStack() as stack:
-        if keep or client.agent:
+        is_agent = client.model == "agent"
+        if keep or is_agent:
             # Not what the second server of agents is asked: its answers are about its small context.
-            kept = [requests, {} if client.agent else requests]
+            kept = [requests, {} if is_agent else requests]
             recorders = map(Recorder, urls, kept)
             urls = [stack.enter_context(recorder).url for recorder in recorders]
         outcome = run_client(client, command, servers, urls, folders)

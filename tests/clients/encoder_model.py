@@ -1,12 +1,11 @@
-"""A tiny random encoder: equal texts have equal vectors, and different texts have different ones."""
+"""Tiny random encoders, for embeddings and with a head that scores pairs: equal texts have equal results, and different
+texts have different ones."""
 
 from pathlib import Path
 
 from tests.support import encoders
 from tests.support.sentence_folder import write_modules
 from tests.support.tokenizer_builders import wordpiece_backend
-
-ENCODER = "encoder"  # its name
 
 
 def write_encoder(folder: Path) -> Path:
@@ -15,3 +14,10 @@ def write_encoder(folder: Path) -> Path:
     wordpiece_backend().save(str(folder / "tokenizer.json"))
     prompts = {"query": "query: ", "document": "passage: "}
     return write_modules(folder, pooling={"pooling_mode": "mean"}, config_sentence_transformers={"prompts": prompts})
+
+
+def write_reranker(folder: Path) -> Path:
+    """Write a cross-encoder into `folder`."""
+    encoders.save("bert", encoders.random_classifier("bert"), folder)
+    wordpiece_backend().save(str(folder / "tokenizer.json"))
+    return folder

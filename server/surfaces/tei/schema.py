@@ -54,8 +54,7 @@ class TeiPredictRequest(ManyInputs):
     model: ShortText | None = None
     """Extension: name of the served model; any other name returns status 404."""
     inputs: Text | _Sequence | Annotated[list[_Sequence], Field(min_length=1, max_length=MAX_INPUTS)]
-    """Input as a string, or as a list of one string or of the two strings of a pair; several inputs as a list of such
-    lists."""
+    """Text, or a list of one text or of the two texts of a pair. A list of such lists is a batch."""
     truncate: bool | None = None
     """Truncate inputs that exceed the context length: of a pair the longer text first. False unless set."""
     truncation_direction: Annotated[Neutral, neutral("Right", "right")] = None

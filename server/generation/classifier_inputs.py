@@ -39,7 +39,7 @@ async def items_asked(
         for length in lengths:
             check_text_length(context, length, param)
     with context.text.admit(sum(lengths)) as turns:
-        tokens = _Tokens(context, turns, cut, param, await turns.run(context.tokenizer.pair_form))
+        tokens = _Tokens(context, turns, cut, param)
         found = [await tokens.of(item) for item in items]
     texts = Texts([prompt for prompt, _ in found], param=param, second_texts=[second for _, second in found])
     return Asked(texts, Sampling(), model=model, pool=True, priority=priority)
@@ -62,7 +62,7 @@ class _Tokens:
     turns: Turns
     cut: Cut
     param: str
-    form: PairForm
+    _form: PairForm | None = None  # found at the first pair: texts alone do not need it
     _last: tuple[str, list[int]] = ("", [])  # the last first text: a query is the same for all of its documents
 
     async def of(self, item: Item) -> tuple[list[int], int]:
@@ -70,10 +70,12 @@ class _Tokens:
         if isinstance(item, str):
             return await self._text(item), 0
         first, second = item
+        if self._form is None:
+            self._form = await self.turns.run(self.context.tokenizer.pair_form)
         if self._last[0] != first:
             self._last = first, await self._part(first)
-        limit = self.context.limits.context_length - self.form.added if self.cut.context else None
-        return self.form.joined(*cut_pair(self._last[1], (await self._part(second))[: self.cut.second], limit))
+        limit = self.context.limits.context_length - self._form.added if self.cut.context else None
+        return self._form.joined(*cut_pair(self._last[1], (await self._part(second))[: self.cut.second], limit))
 
     async def _text(self, text: str) -> list[int]:
         if self.cut.context:

@@ -127,6 +127,15 @@ def test_scores_are_those_of_transformers(name: str, tp: int, isa: str, tmp_path
         np.testing.assert_allclose(sigmoid(in_steps(group, TEXTS)), sigmoid(exact), atol=0.01)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("name", encoders.CLASSIFIERS)
+def test_a_score_has_the_same_bits_in_any_company(name: str, tp: int, tmp_path: Path) -> None:
+    with make_group(encoders.save(name, encoders.random_classifier(name), tmp_path), tp, threads=2) as group:
+        alone = [embedded(group, [text], step)[0] for step, text in enumerate(TEXTS)]
+        assert len(set(alone)) == len(TEXTS)
+        assert embedded(group, TEXTS[:4], 10) + embedded(group, TEXTS[4:], 11) == alone
+
+
 @pytest.mark.parametrize("backend", ["native", "reference"])
 @pytest.mark.parametrize("name", encoders.CLASSIFIERS)
 def test_logits_are_as_near_as_those_of_transformers_in_bf16(name: str, backend: str, tmp_path: Path) -> None:

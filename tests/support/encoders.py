@@ -1,6 +1,7 @@
 """Tiny random encoders, saved as published ones are, and their embeddings by transformers."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers as hf
+from safetensors.torch import load_file, save_file
 
 from tests.support.sentence_folder import write_modules
 
@@ -111,7 +113,7 @@ def _nomic_bert(values: dict[str, Any]) -> dict[str, Any]:
         "qkv_proj_bias": False,
         "mlp_fc1_bias": False,
         "mlp_fc2_bias": False,
-    }
+    } | {name: values[name] for name in ("id2label",) if name in values}
 
 
 def _gte(values: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +146,10 @@ _PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "llama": _llama,
 }
 CONTEXT = POSITIONS - 2
-CLASSIFIERS = ("bert", "xlm-roberta", "distilbert", "modernbert")  # with heads of their own
+CLASSIFIERS = (  # with heads of their own
+    *("bert", "xlm-roberta", "distilbert", "modernbert"),
+    *("nomic-bert", "nomic-bert-renamed", "gte", "gte-renamed"),
+)
 
 
 def config_values(name: str) -> dict[str, Any]:
@@ -184,10 +189,21 @@ def _random(made: Any, config: hf.PreTrainedConfig) -> hf.PreTrainedModel:
     return model.eval()
 
 
+# Beginnings of names in published checkpoints with a head, where those of transformers are others.
+_PREFIXES = {"nomic-bert": ("nomic_bert.", "bert."), "gte": ("gte.", "new.")}
+
+
 def save(name: str, model: hf.PreTrainedModel, folder: Path, pooling: str | None = None) -> Path:
     """Write a checkpoint in bf16, with the modules of sentence-transformers where there is a `pooling`."""
     model.to(torch.bfloat16).save_pretrained(folder, save_original_format=name not in _RENAMED)
     model.float()
+    if name in _PREFIXES:
+        tensors = load_file(folder / "model.safetensors")
+        renamed, published = _PREFIXES[name]
+        save_file(
+            {re.sub(f"^{re.escape(renamed)}", published, each): tensor for each, tensor in tensors.items()},
+            folder / "model.safetensors",
+        )
     config = folder / "config.json"
     config.write_text(json.dumps(_PUBLISHED.get(name, dict)(json.loads(config.read_text()))))
     if pooling is not None:

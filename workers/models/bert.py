@@ -5,7 +5,7 @@ from numaserve.workers.layers.dense import Dense
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.models.config.classifier import CLASSIFIES, read_labels
+from numaserve.workers.models.config.classifier import bert_head, with_head
 from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
@@ -78,15 +78,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         # The head of a classifier is not below the prefix of the encoder.
         aliases=tuple((name, name) for name in ("classifier", "pre_classifier")),
     )
-    if not architecture.endswith(CLASSIFIES):
-        return config
-    labels = read_labels(fields)
-    made = _distilbert_head if is_distilled else _roberta_head if is_roberta else _bert_head
-    return config.classifying("cls", made(common.hidden, len(labels)), labels)
-
-
-def _bert_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
-    return Dense("pooler.dense", hidden, hidden, "tanh"), Dense("classifier", hidden, labels)
+    head = _distilbert_head if is_distilled else _roberta_head if is_roberta else bert_head
+    return with_head(config, fields, architecture, head)
 
 
 def _roberta_head(hidden: int, labels: int) -> tuple[Dense, Dense]:

@@ -1,10 +1,12 @@
-"""GTE v1.5 and multilingual, and Snowflake Arctic Embed 2 M: BERT with rope, and gated MLPs.
+"""GTE v1.5 and multilingual, and Snowflake Arctic Embed 2 M: BERT with rope, and gated MLPs; also with a
+classification head.
 
 Published checkpoints have the names of their own modelling code, and saved ones may have those of transformers.
 """
 
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import Mlp, MlpNames
+from numaserve.workers.models.config.classifier import with_head
 from numaserve.workers.models.config.encoders import TRANSFORMERS_NAMES, EncoderNames, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
@@ -38,7 +40,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     )
 
     def model(names: EncoderNames) -> ModelConfig:
-        return post_norm_encoder(
+        config = post_norm_encoder(
             common,
             "gte",
             architecture,
@@ -49,7 +51,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
             tables=read_types(fields, common.hidden, 1),
             prefixes=_PREFIXES,
             ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
+            aliases=(("classifier", "classifier"),),  # not below the prefix of the encoder
         )
+        return with_head(config, fields, architecture)
 
     return model(published).or_saved_as(model(TRANSFORMERS_NAMES))
 
@@ -68,6 +72,14 @@ def _read_rope(fields: Fields, head_dim: int) -> RopeConfig:
 
 FAMILY = Family(
     name="gte",
-    architectures=("NewModel", "NewForMaskedLM", "NewForTokenClassification", "GteModel", "GteForMaskedLM"),
+    architectures=(
+        "NewModel",
+        "NewForMaskedLM",
+        "NewForTokenClassification",
+        "NewForSequenceClassification",
+        "GteModel",
+        "GteForMaskedLM",
+        "GteForSequenceClassification",
+    ),
     configure=configure,
 )

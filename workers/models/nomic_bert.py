@@ -1,10 +1,11 @@
-"""NomicBERT: BERT with rope, and gated MLPs, without biases.
+"""NomicBERT: BERT with rope, and gated MLPs, without biases; also with a classification head.
 
 Published checkpoints have the names of their own modelling code, and saved ones may have those of transformers.
 """
 
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import Mlp, MlpNames
+from numaserve.workers.models.config.classifier import with_head
 from numaserve.workers.models.config.encoders import (
     TRANSFORMERS_NAMES,
     EncoderNames,
@@ -61,7 +62,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     activation = fields.choice("hidden_act", _ACTIVATIONS, "silu")
 
     def model(names: EncoderNames) -> ModelConfig:
-        return post_norm_encoder(
+        config = post_norm_encoder(
             common,
             "nomic_bert",
             architecture,
@@ -72,7 +73,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
             tables=read_types(fields, common.hidden, 2),
             prefixes=_PREFIXES,
             ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
+            aliases=(("classifier", "classifier"),),  # not below the prefix of the encoder
         )
+        return with_head(config, fields, architecture)
 
     return model(_PUBLISHED).or_saved_as(model(TRANSFORMERS_NAMES))
 
@@ -101,7 +104,12 @@ def _as_in_transformers(fields: Fields) -> Fields:
 
 FAMILY = Family(
     name="nomic_bert",
-    architectures=("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
+    architectures=(
+        "NomicBertModel",
+        "NomicBertForMaskedLM",
+        "NomicBertForPreTraining",
+        "NomicBertForSequenceClassification",
+    ),
     configure=configure,
     gguf=GgufForm("nomic-bert", values=encoder_values),
 )

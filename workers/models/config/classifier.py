@@ -1,6 +1,10 @@
-"""Fields of config.json that a model with a classification head has."""
+"""Fields of config.json that a model with a classification head has, and heads after the form of BERT."""
 
+from collections.abc import Callable
+
+from numaserve.workers.layers.dense import Dense
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.spec import ModelConfig
 
 CLASSIFIES = "ForSequenceClassification"  # end of the names of such architectures
 _MAX_LABELS = 1 << 16
@@ -19,3 +23,21 @@ def read_labels(fields: Fields) -> tuple[str, ...]:
     if count > _MAX_LABELS or set(named.values) != {str(index) for index in range(count)}:
         raise fields.error(f"id2label must name the labels 0, 1, ..., and at most {_MAX_LABELS} of them")
     return tuple(named.text(str(index)) for index in range(count))
+
+
+def bert_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
+    """Return the layers that follow the first token in BERT: the pooler, `hidden` columns wide, and the logits."""
+    return Dense("pooler.dense", hidden, hidden, "tanh"), Dense("classifier", hidden, labels)
+
+
+def with_head(
+    config: ModelConfig,
+    fields: Fields,
+    architecture: str,
+    head: Callable[[int, int], tuple[Dense, ...]] = bert_head,
+) -> ModelConfig:
+    """Return the encoder with the layers `head(hidden size, labels)` if the `architecture` classifies."""
+    if not architecture.endswith(CLASSIFIES):
+        return config
+    labels = read_labels(fields)
+    return config.classifying("cls", head(config.hidden_size, len(labels)), labels)

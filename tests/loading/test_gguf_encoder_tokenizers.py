@@ -49,6 +49,38 @@ def test_wordpieces_are_those_of_bert(kind: str, stated: bool, tmp_path: Path) -
     assert tokenizer._confined is None
 
 
+PAIR = ("The fox", "lazy dogs jump")
+
+
+def joined(tokenizer: Tokenizer) -> tuple[list[int], int]:
+    """The ids of the pair, and the position of its first token of type 1."""
+    first, second = (tokenizer.encode(text, add_special_tokens=False) for text in PAIR)
+    assert first
+    assert second
+    return tokenizer.pair_form().joined(first, second)
+
+
+def test_pairs_are_joined_as_by_bert(tmp_path: Path) -> None:
+    backend = wordpiece_backend()
+    tokenizer = load_tokenizer(write_wordpiece_gguf(tmp_path / "model.gguf", backend))
+    oracle = backend.encode(*PAIR)
+    assert joined(tokenizer) == (oracle.ids, oracle.type_ids.index(1))
+
+
+def test_pairs_are_joined_as_by_xlm_roberta(tmp_path: Path) -> None:
+    folder = write_unigram_folder(tmp_path)
+    tokenizer = load_tokenizer(write_unigram_gguf(tmp_path / "model.gguf", folder))
+    assert joined(tokenizer) == (hf.XLMRobertaTokenizer.from_pretrained(folder).encode(*PAIR), 0)
+
+
+@pytest.mark.parametrize(("architecture", "between"), [("bert", [1, 1]), ("modern-bert", [1])])
+def test_pairs_of_byte_level_tokens(architecture: str, between: list[int], tmp_path: Path) -> None:
+    around = {"add_bos_token": True, "add_eos_token": True}
+    path = write_byte_level_gguf(tmp_path / "model.gguf", "roberta-bpe", architecture=architecture, **around)
+    first, second = (byte_level_backend().encode(text).ids for text in PAIR)
+    assert joined(load_tokenizer(path)) == ([0, *first, *between, *second, 1], 0)
+
+
 def test_accents_are_kept_where_the_file_says_so(tmp_path: Path) -> None:
     backend, found = wordpiece_backend(), []
     for strip in (True, False):

@@ -163,12 +163,12 @@ def write_sentencepiece_gguf(path: Path, architecture: str = "llama", **flags: b
     return _finish(writer, path)
 
 
-def write_byte_level_gguf(path: Path, pre: str, **metadata: str | bool) -> Path:
+def write_byte_level_gguf(path: Path, pre: str, *, architecture: str = "llama", **metadata: str | bool) -> Path:
     """A GGUF without tensors that carries the byte-level tokenizer under the pre-tokenizer's name `pre`. `metadata` are
     the model, the chat template and flags."""
     model = json.loads(byte_level_backend().to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model(metadata.pop("model", "gpt2"))
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)

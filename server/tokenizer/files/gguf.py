@@ -68,7 +68,9 @@ def _byte_level(metadata: Metadata) -> Built:
     vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
     backend = way.tokenizer(vocabulary, merges)
     _add_tokens(backend, metadata, metadata.tokens)
-    return Built(backend, metadata.first(default=way.adds_bos), metadata.last(default=False))
+    # RoBERTa is the one model of this architecture with such a tokenizer.
+    separators = 2 if metadata.architecture == "bert" else 1
+    return Built(backend, metadata.first(default=way.adds_bos), metadata.last(default=False), separators)
 
 
 def _merges_of(metadata: Metadata) -> list[str]:

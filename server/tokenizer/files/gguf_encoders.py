@@ -49,7 +49,7 @@ def wordpiece(metadata: Metadata) -> Built:
     defined = [tokens[i] for i in metadata.of_type(TokenType.USER_DEFINED)]
     add_tokens(backend, [tokens[i] for i in sorted(special)], defined)
     first = token_id("[CLS]", Keys.Tokenizer.BOS_ID, _CLS_ID)
-    return Built(backend, first, token_id("[SEP]", Keys.Tokenizer.SEP_ID))
+    return Built(backend, first, token_id("[SEP]", Keys.Tokenizer.SEP_ID), typed=True)
 
 
 def _respelled(text: str) -> str:
@@ -92,4 +92,4 @@ def unigram(metadata: Metadata) -> Built:
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
     special = [metadata.tokens[i] for i in sorted({*metadata.of_type(TokenType.CONTROL), *unknown})]
     add_tokens(backend, special, [metadata.tokens[i] for i in metadata.of_type(TokenType.USER_DEFINED)])
-    return Built(backend, metadata.first(default=True), metadata.last(default=True))
+    return Built(backend, metadata.first(default=True), metadata.last(default=True), separators=2)

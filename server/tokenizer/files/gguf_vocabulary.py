@@ -15,21 +15,29 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Built:
-    """A tokenizer, and the ids of the tokens that it puts around a text; None: no token."""
+    """A tokenizer, and the ids of the tokens that it puts around a text; None: no token.
+
+    Between the two texts of a pair it puts the last token, `separators` times. With `typed` the tokens of the second
+    text are of type 1.
+    """
 
     backend: tokenizers.Tokenizer
     first: int | None
     last: int | None
+    separators: int = 1
+    typed: bool = False
 
     def surround(self) -> None:
-        """Make the tokenizer put these tokens around a text."""
+        """Make the tokenizer put these tokens around a text, and around the texts of a pair."""
         first, last = (
             [] if token_id is None else [(str(self.backend.id_to_token(token_id)), token_id)]
             for token_id in (self.first, self.last)
         )
         if around := [*first, *last]:
             single = [*(text for text, _ in first), "$A", *(text for text, _ in last)]
-            self.backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=around)
+            second = [f"{each}:{int(self.typed)}" for each in ("$B", *(text for text, _ in last))]
+            pair = [*single, *(text for text, _ in last * (self.separators - 1)), *second]
+            self.backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=around)
 
 
 class Metadata:

@@ -88,6 +88,25 @@ def test_gguf_files_hold_the_same_encoders(name: str, tp: int, tmp_path: Path) -
         assert cosines(in_steps(group, TEXTS), exact).min() >= 0.9999
 
 
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("pooling", [None, PoolingType.RANK])
+@pytest.mark.parametrize("name", gguf_encoders.CLASSIFIERS)
+def test_gguf_files_hold_the_same_classifiers(name: str, pooling: PoolingType | None, tp: int, tmp_path: Path) -> None:
+    model = encoders.random_classifier(name, 2)
+    path = gguf_encoders.save_gguf(name, model, tmp_path, pooling=pooling, labels=["no", "yes"])
+    with make_group(path, tp) as group, make_group(tmp_path, tp) as original:
+        found = in_steps(group, TEXTS)
+        assert np.array_equal(found, in_steps(original, TEXTS))
+        np.testing.assert_allclose(sigmoid(found), sigmoid(encoders.logits(model, TEXTS)), atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta", "modernbert"])
+def test_quantized_gguf_files_hold_classifiers(name: str, tmp_path: Path) -> None:
+    model = encoders.random_classifier(name, hidden_size=96, intermediate_size=160)
+    with make_group(gguf_encoders.save_gguf(name, model, tmp_path, "Q8_0"), 2) as group:
+        np.testing.assert_allclose(sigmoid(in_steps(group, TEXTS)), sigmoid(encoders.logits(model, TEXTS)), atol=0.03)
+
+
 # The sizes fill blocks of 32.
 @pytest.mark.parametrize("name", ["bert", "nomic-bert", "modernbert"])
 def test_quantized_gguf_files_state_the_pooling(name: str, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import httpx
 import numpy as np
 import pytest
 import transformers as hf
+from gguf import PoolingType
 from tokenizers import Tokenizer
 
 from tests.support import encoders
+from tests.support.gguf_encoders import save_gguf
 from tests.support.real_server import RealServer
 from tests.support.tokenizer_builders import wordpiece_backend
 
@@ -66,6 +68,15 @@ def test_documents_have_the_scores_of_the_cross_encoder(server: RealServer, expe
     np.testing.assert_allclose([each["score"] for each in raw], expected[[each["index"] for each in raw]], atol=0.05)
     alone = asked(server, "/rerank", query=QUERY, documents=DOCUMENTS[1:2])["results"]
     assert alone[0]["relevance_score"] == scores[1]
+
+
+def test_a_gguf_file_holds_a_cross_encoder(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = encoders.random_classifier("distilbert")
+    path = save_gguf("distilbert", model, tmp_path, pooling=PoolingType.RANK, tokenizer=tokenizer)
+    exact = encoders.logits(model, [tokenizer.encode(QUERY, document).ids for document in DOCUMENTS])[:, 0]
+    with RealServer("--tp", "2", "--kv-cache-gib", "0.02", model=str(path)) as server:
+        ranked = asked(server, "/rerank", query=QUERY, texts=DOCUMENTS, truncate=True, raw_scores=True)
+    np.testing.assert_allclose([each["score"] for each in ranked], exact[[each["index"] for each in ranked]], atol=0.05)
 
 
 def test_a_pair_that_does_not_fit_is_refused_unless_it_may_be_cut(server: RealServer) -> None:

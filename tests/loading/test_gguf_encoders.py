@@ -1,6 +1,7 @@
 """GGUF files of encoders: what their metadata say, compared with the folders that they are made from."""
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -57,9 +58,60 @@ def test_a_decoder_has_its_pooling_only_for_embeddings(tmp_path: Path) -> None:
     assert load_model_config(path, POOLED).decoder.pooling == "mean"
 
 
-def test_a_reranker_is_refused(tmp_path: Path) -> None:
-    path = saved("xlm-roberta", tmp_path, PoolingType.RANK)
-    with pytest.raises(OperatorError, match="pooling_type is rank: the encoder is a reranker"):
+def classifier(name: str, folder: Path, outputs: int = 1, **more: Any) -> Path:
+    return gguf_encoders.save_gguf(name, encoders.random_classifier(name, outputs), folder, **more)
+
+
+@pytest.mark.parametrize("pooling", [None, PoolingType.NONE, PoolingType.RANK])
+@pytest.mark.parametrize("name", gguf_encoders.CLASSIFIERS)
+def test_a_file_holds_a_classifier(name: str, pooling: PoolingType | None, tmp_path: Path) -> None:
+    labels = ["unfit", "fits", "größer"]
+    config = load_model_config(classifier(name, tmp_path, 3, pooling=pooling, labels=labels), POOLED)
+    original = load_model_config(tmp_path)
+    assert (config.labels, config.decoder.pooling) == (tuple(labels), original.decoder.pooling)
+    dense, expected = (
+        [(each.inputs, each.outputs, each.activation, each.biased, each.norm is None) for each in model.decoder.dense]
+        for model in (config, original)
+    )
+    assert dense == expected
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_classifier_states_its_pooling(pooling: str, tmp_path: Path) -> None:
+    model = encoders.random_classifier("modernbert")
+    model.config.classifier_pooling = pooling
+    assert load_model_config(gguf_encoders.save_gguf("modernbert", model, tmp_path)).decoder.pooling == pooling
+
+
+def test_labels_without_names_are_numbered(tmp_path: Path) -> None:
+    assert load_model_config(classifier("xlm-roberta", tmp_path, 3)).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_a_file_that_states_another_pooling_is_for_embeddings(tmp_path: Path) -> None:
+    config = load_model_config(classifier("xlm-roberta", tmp_path, pooling=PoolingType.MEAN))
+    assert (config.labels, config.decoder.dense, config.decoder.pooling) == ((), (), "mean")
+
+
+def test_the_head_of_a_masked_model_does_not_classify(tmp_path: Path) -> None:
+    path = gguf_encoders.save_gguf("modernbert", encoders.random_encoder("modernbert", masked=True), tmp_path)
+    assert "cls.weight" in {tensor.name for tensor in gguf.GGUFReader(path).tensors}
+    config = load_model_config(path)
+    assert (config.labels, config.decoder.dense) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("bert", {}, r"cls.output.weight of a classification head, but not cls.weight; .* Serve the original"),
+        ("xlm-roberta", {"labels": ["a", "b"]}, r"output_labels has 2 labels, but cls.output.weight has 1 rows"),
+        ("nomic-bert", {"pooling": PoolingType.RANK}, "pooling_type is rank, but the file has no classification head"),
+    ],
+)
+def test_classifiers_that_are_not_whole_are_refused(
+    name: str, more: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = classifier(name, tmp_path, **more)
+    with pytest.raises(OperatorError, match=message):
         load_model_config(path)
 
 

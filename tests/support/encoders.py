@@ -167,9 +167,10 @@ def random_encoder(name: str, *, masked: bool = False, **sizes: int) -> hf.PreTr
     return _random(with_head if masked else hf.AutoModel, config)
 
 
-def random_classifier(name: str, labels: int = 1) -> hf.PreTrainedModel:
+def random_classifier(name: str, labels: int = 1, **sizes: int) -> hf.PreTrainedModel:
     """The same with a head that classifies, whose logits are about as large as those of trained ones."""
     config = CONFIGS[name]()
+    config.update(sizes)
     config.num_labels = labels
     return _random(hf.AutoModelForSequenceClassification, config)
 

@@ -1,5 +1,6 @@
 """GGUF files of the tiny encoders, as llama.cpp's converter writes them from published checkpoints."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,17 @@ ARCHITECTURES = {
     "eurobert": gguf.MODEL_ARCH.EUROBERT,
     "embedding-gemma": gguf.MODEL_ARCH.GEMMA_EMBEDDING,
 }
+# What the converter calls the parts of classification heads, of which it leaves out poolers. Newer versions of the
+# package than this one have names for those of ModernBERT.
+_HEADS = {
+    "classifier.dense": "cls",
+    "pre_classifier": "cls",
+    "head.dense": "cls",
+    "head.norm": "cls.norm",
+    "classifier.out_proj": "cls.output",
+    "classifier": "cls.output",
+}
+CLASSIFIERS = ("roberta", "xlm-roberta", "distilbert", "modernbert")
 _POSITIONS = "embeddings.position_embeddings.weight"
 
 
@@ -35,9 +47,10 @@ def save_gguf(
     kind: str = "BF16",
     pooling: gguf.PoolingType | None = None,
     tokenizer: tokenizers.Tokenizer | None = None,
+    labels: Sequence[str] = (),
 ) -> Path:
-    """Write the encoder `name` into `folder`, with matrices of `kind`, and its pooling and tokenizer if there are
-    such."""
+    """Write the encoder `name` into `folder`, with matrices of `kind`, and its pooling, tokenizer and labels if there
+    are such."""
     encoders.save(name, model, folder)
     config, architecture = model.config, ARCHITECTURES[name]
     path = folder / "model.gguf"
@@ -47,13 +60,20 @@ def save_gguf(
     _add_metadata(writer, name, config, shift)
     if pooling is not None:
         writer.add_pooling_type(pooling)
+    if labels:
+        writer.add_classifier_output_labels(labels)
     if tokenizer is not None:
         add_wordpiece(writer, tokenizer, lowercase=True)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    for module, tensor in load_file(folder / "model.safetensors").items():
-        if module.startswith("pooler."):
-            continue  # embeddings do not need it
+    for saved, tensor in load_file(folder / "model.safetensors").items():
+        module = saved.removeprefix(f"{model.base_model_prefix}.").removeprefix("bert.")
+        if module.startswith(("pooler.", "decoder.")):
+            continue  # embeddings do not need it, and files of BERT's classifiers lack it
         array = tensor.float().numpy()
+        parent, _, last = module.rpartition(".")
+        if parent in _HEADS:
+            _add_tensor(writer, f"{_HEADS[parent]}.{last}", array, kind)
+            continue
         if module == _POSITIONS:
             array = array[shift:]
         if name == "embedding-gemma":
@@ -99,6 +119,8 @@ def _add_metadata(writer: gguf.GGUFWriter, name: str, config: hf.PreTrainedConfi
         writer.add_sliding_window(values["local_attention"])
         writer.add_sliding_window_pattern(3)
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        pooling = {"cls": gguf.PoolingType.CLS, "mean": gguf.PoolingType.MEAN}[config.classifier_pooling]
+        writer.add_uint32("modern-bert.classifier.pooling_type", pooling)
     if name == "embedding-gemma":
         writer.add_sliding_window(values["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])

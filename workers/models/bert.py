@@ -5,7 +5,7 @@ from numaserve.workers.layers.dense import Dense
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.models.config.classifier import bert_head, with_head
+from numaserve.workers.models.config.classifier import GGUF_DENSE, GGUF_LOGITS, bert_head, with_head
 from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
@@ -78,7 +78,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         # The head of a classifier is not below the prefix of the encoder.
         aliases=tuple((name, name) for name in ("classifier", "pre_classifier")),
     )
-    head = _distilbert_head if is_distilled else _roberta_head if is_roberta else bert_head
+    # GGUF files of DistilBERT say that they are of BERT; alone among them they have no types.
+    head = _distilbert_head if not types else _roberta_head if is_roberta else bert_head
     return with_head(config, fields, architecture, head)
 
 
@@ -87,7 +88,10 @@ def _roberta_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
 
 
 def _distilbert_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
-    return Dense("pre_classifier", hidden, hidden, "relu"), Dense("classifier", hidden, labels)
+    return (
+        Dense("pre_classifier", hidden, hidden, "relu", gguf=GGUF_DENSE),
+        Dense("classifier", hidden, labels, gguf=GGUF_LOGITS),
+    )
 
 
 FAMILY = Family(
@@ -109,5 +113,6 @@ FAMILY = Family(
         "DistilBertForSequenceClassification",
     ),
     configure=configure,
-    gguf=GgufForm("bert", values=encoder_values),  # the positions of padding are left out there
+    # The positions of padding are left out there, and heads of all architectures have the same names.
+    gguf=GgufForm("bert", values=encoder_values, classifier="BertForSequenceClassification"),
 )

@@ -37,6 +37,7 @@ class GgufForm:
     equal_value_length: bool = True  # values of heads are as long as keys
     pairs: bool = False  # rotated dimensions lie in pairs
     others: tuple[str, ...] = ()
+    classifier: str = ""  # the architecture of a file with a classification head; empty: such files are refused
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_classifier import RANK, classifier_values, has_classifier
 from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames, shape_of
 from numaserve.workers.models.config.huggingface import MAX_LAYERS
 from numaserve.workers.models.family import GgufForm
@@ -52,7 +53,6 @@ _KEYS = {
 
 # As numbered by llama.cpp. Where a file states none, a model has the pooling of its family.
 _POOLINGS: dict[int | None, Pooling] = {1: "mean", 2: "cls", 3: "last"}
-_RANK = 4
 _UNTURNED = 1e30  # the divisor of frequencies that are 0
 
 
@@ -67,21 +67,30 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     family = gguf_family(name, metadata)
     assert family.gguf is not None  # noqa: S101  found by its GGUF form
     fields = Fields(_as_config_json(file, tensors, metadata, family.gguf), str(path))
-    config = family.configure(fields, family.architectures[0])
+    config = family.configure(fields, family.gguf.classifier if fields.has("id2label") else family.architectures[0])
     present = {tensor.name for tensor in tensors}
     # For some models, conversion leaves out the layers that predict.
     decoder = (config if any(".nextn.eh_proj." in name for name in present) else config.unpredicted()).decoder
-    decoder = _with_pooling(decoder.in_gguf(family.gguf.pairs, present), metadata)
+    decoder = decoder.in_gguf(family.gguf.pairs, present)
+    if not config.labels:
+        decoder = _with_pooling(decoder, metadata)
     stored = _stored(tensors, decoder, config.skipped_layers)
     return replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), saved_as=(), stored=stored)
 
 
 def _with_pooling(decoder: Decoder, metadata: Fields) -> Decoder:
     """Return the decoder with the pooling that the file states, if it states one."""
-    kind = metadata.optional_integer(f"{metadata.text('general.architecture')}.pooling_type", 0, _RANK)
-    if kind == _RANK and decoder.head is None:
-        raise metadata.error("pooling_type is rank: the encoder is a reranker, which is not supported; serve another")
+    kind = _pooling_type(metadata)
+    if kind == RANK and decoder.head is None:
+        raise metadata.error(
+            "pooling_type is rank, but the file has no classification head that is supported; supported are rerankers"
+            " of the architectures bert and modern-bert. Serve the original checkpoint"
+        )
     return replace(decoder, pooling=_POOLINGS[kind]) if kind in _POOLINGS else decoder
+
+
+def _pooling_type(metadata: Fields) -> int | None:
+    return metadata.optional_integer(f"{metadata.text('general.architecture')}.pooling_type", 0, RANK)
 
 
 def _stored(tensors: Sequence[ReaderTensor], decoder: Decoder, skipped: int) -> dict[str, Stored]:
@@ -127,6 +136,8 @@ def _as_config_json(
     values["bos_token_id"] = file.scalar("tokenizer.ggml.bos_token_id")
     fields = Fields(values, metadata.where)
     hidden = fields.integer("hidden_size", 1, 2**17)
+    if form.classifier and has_classifier(tensors, _pooling_type(metadata)):
+        values |= classifier_values(file, tensors, metadata, hidden)
     heads = fields.integer("num_attention_heads", 1, 2**10)
     head_dim = fields.integer("head_dim", 1, 2**10, max(1, hidden // heads))
     widest = fields.integer("global_head_dim", 1, 2**10, head_dim)

@@ -9,7 +9,7 @@ from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.layers.norm import LayerNorm, NoNorm
 from numaserve.workers.layers.position_embedding import SummedEmbedding
-from numaserve.workers.models.config.classifier import CLASSIFIES, read_labels
+from numaserve.workers.models.config.classifier import CLASSIFIES, GGUF_DENSE, GGUF_LOGITS, read_labels
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common, read_layer_kinds
 from numaserve.workers.models.config.rope import read_ropes
@@ -94,9 +94,11 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         fields.choice("classifier_activation", _HEAD_ACTIVATIONS, "gelu"),
         biased=fields.flag("classifier_bias", False),
         norm=norm("head.norm", "cls.norm"),
+        gguf=GGUF_DENSE,
     )
+    logits = Dense("classifier", common.hidden, len(labels), gguf=GGUF_LOGITS)
     pooling = fields.choice("classifier_pooling", _POOLINGS, "cls")
-    return config.classifying(pooling, (head, Dense("classifier", common.hidden, len(labels))), labels)
+    return config.classifying(pooling, (head, logits), labels)
 
 
 def _gguf_values(metadata: Fields, values: Values) -> Values:
@@ -114,5 +116,5 @@ FAMILY = Family(
     name="modernbert",
     architectures=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
     configure=configure,
-    gguf=GgufForm("modern-bert", values=_gguf_values),
+    gguf=GgufForm("modern-bert", values=_gguf_values, classifier="ModernBertForSequenceClassification"),
 )

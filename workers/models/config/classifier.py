@@ -8,6 +8,7 @@ from numaserve.workers.models.spec import ModelConfig
 
 CLASSIFIES = "ForSequenceClassification"  # end of the names of such architectures
 _MAX_LABELS = 1 << 16
+GGUF_DENSE, GGUF_LOGITS = "cls", "cls.output"  # the two layers of a head in GGUF files
 
 
 def read_labels(fields: Fields) -> tuple[str, ...]:
@@ -27,7 +28,10 @@ def read_labels(fields: Fields) -> tuple[str, ...]:
 
 def bert_head(hidden: int, labels: int) -> tuple[Dense, Dense]:
     """Return the layers that follow the first token in BERT: the pooler, `hidden` columns wide, and the logits."""
-    return Dense("pooler.dense", hidden, hidden, "tanh"), Dense("classifier", hidden, labels)
+    return (
+        Dense("pooler.dense", hidden, hidden, "tanh", gguf=GGUF_DENSE),
+        Dense("classifier", hidden, labels, gguf=GGUF_LOGITS),
+    )
 
 
 def with_head(

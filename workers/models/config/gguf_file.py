@@ -3,6 +3,7 @@
 import math
 import mmap
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class _UnknownType(Exception):
 
 class GGUFFile(GGUFReader):
     """A memory-mapped GGUF file. Items of arrays do not become objects, which would take seconds for the tokens and
-    merges of a vocabulary; texts are skipped."""
+    merges of a vocabulary."""
 
     mapped: MappedFile
 
@@ -43,6 +44,17 @@ class GGUFFile(GGUFReader):
             return field.parts[-1].tolist() if field.types[1] == GGUFValueType.BOOL else _integers(field)
         value: object = field.contents()
         return value
+
+    def texts(self, key: str) -> Iterator[str]:
+        """Yield the texts of an array; none if the key is missing or another array. A damaged text has U+FFFD."""
+        field = self.fields.get(key)
+        if field is None or field.types != [GGUFValueType.ARRAY, GGUFValueType.STRING]:
+            return
+        items, at = bytes(field.parts[-1]), 0
+        while at < len(items):
+            end = at + 8 + struct.unpack_from("<Q", items, at)[0]
+            yield items[at + 8 : end].decode(errors="replace")
+            at = end
 
     @property  # type: ignore[override]
     def data(self) -> npt.NDArray[np.uint8]:
@@ -88,8 +100,9 @@ class GGUFFile(GGUFReader):
             raise ValueError("the metadata holds an array of arrays")
         if end > len(self.data):
             raise ValueError("an array extends past the end of the file")
-        parts = [self.data[begin:end].view(self.gguf_scalar_to_np[item])] if item in _READ else []
-        return end - orig_offs, parts, [], [GGUFValueType.ARRAY, item]
+        kept = item == GGUFValueType.STRING or item in _READ
+        items = self.data[begin:end].view(self.gguf_scalar_to_np.get(item, np.uint8))
+        return end - orig_offs, [items] if kept else [], [], [GGUFValueType.ARRAY, item]
 
 
 def _integers(field: ReaderField) -> int | list[int] | None:

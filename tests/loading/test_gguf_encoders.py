@@ -115,6 +115,46 @@ def test_classifiers_that_are_not_whole_are_refused(
         load_model_config(path)
 
 
+def judge(folder: Path, *, tied: bool, kind: str = "BF16") -> Path:
+    """A file of a Qwen3 that judges, with a head for the tokens yes and no, which are 7 and 5."""
+    model = checkpoints.random_model("qwen3")
+    whole = checkpoints.save_gguf(model, folder / "whole.gguf", kind)
+    writer = gguf.GGUFWriter(folder / "model.gguf", "qwen3")
+    reader = gguf.GGUFReader(whole)
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture")):
+            writer.add_key_value(key, field.contents(), field.types[0])
+    words = [f"word{index}" for index in range(checkpoints.VOCAB)]
+    words[5], words[7] = "no", "yes"
+    writer.add_token_list(words)
+    writer.add_pooling_type(PoolingType.RANK)
+    writer.add_classifier_output_labels(["yes", "no"])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        if tensor.name == "token_embd.weight":
+            # In an untied head they are other rows.
+            head = tensor.data[[7, 5] if tied else [11, 12]]
+            writer.add_tensor("cls.output.weight", head, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return folder / "model.gguf"
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16", "Q8_0"])
+def test_a_decoder_that_judges_has_the_head_of_its_embeddings(kind: str, tmp_path: Path) -> None:
+    head = load_model_config(judge(tmp_path, tied=True, kind=kind)).decoder.head
+    assert head is not None
+    assert head.tied
+
+
+def test_a_decoder_that_judges_without_its_head_is_refused(tmp_path: Path) -> None:
+    message = r"head for the answers of a reranker alone \(cls.output.weight\).* --task score"
+    with pytest.raises(OperatorError, match=message):
+        load_model_config(judge(tmp_path, tied=False))
+
+
 def test_an_encoder_with_experts_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.NOMIC_BERT_MOE])

@@ -16,7 +16,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.gguf_classifier import RANK, classifier_values, has_classifier
+from numaserve.workers.models.config.gguf_classifier import RANK, check_judge, classifier_values, has_classifier
 from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames, shape_of
 from numaserve.workers.models.config.huggingface import MAX_LAYERS
 from numaserve.workers.models.family import GgufForm
@@ -74,6 +74,8 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     decoder = decoder.in_gguf(family.gguf.pairs, present)
     if not config.labels:
         decoder = _with_pooling(decoder, metadata)
+        if _pooling_type(metadata) == RANK:
+            check_judge(file, {tensor.name: tensor for tensor in tensors}, metadata)
     stored = _stored(tensors, decoder, config.skipped_layers)
     return replace(config, decoder=decoder, prefixes=(PREFIX,), aliases=(), saved_as=(), stored=stored)
 

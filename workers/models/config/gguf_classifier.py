@@ -1,4 +1,5 @@
-"""The classification head of an encoder in a GGUF file, as llama.cpp's converter writes it."""
+"""The classification head of an encoder in a GGUF file, and that of a decoder that judges documents, as llama.cpp's
+converter writes them."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
 from numaserve.workers.models.config.classifier import GGUF_DENSE, GGUF_LOGITS
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from numaserve.workers.models.config.fields import Fields
     from numaserve.workers.models.config.gguf_file import GGUFFile
 
+_SAME = 0.8  # least cosine of two quantized forms of one row, far above that of rows of two matrices
 RANK = 4  # the pooling_type of rerankers
 _UNSTATED = (None, 0, RANK)
 _POOLINGS = {1: "mean", 2: "cls"}
@@ -51,3 +54,41 @@ def classifier_values(
         "classifier_pooling": _POOLINGS.get(pooling, str(pooling)),
         "classifier_bias": f"{GGUF_DENSE}.bias" in tensors,
     }
+
+
+def check_judge(file: GGUFFile, tensors: Mapping[str, ReaderTensor], metadata: Fields) -> None:
+    """Raise `OperatorError` for a decoder that judges documents, but whose output head is neither in the file nor the
+    embeddings.
+
+    The file of such a reranker has the rows of the head for its answers, and the whole head only if it is tied to the
+    embeddings: the rows are then those of the embeddings.
+    """
+    logits = tensors.get(f"{GGUF_LOGITS}.weight")
+    if logits is None or "output.weight" in tensors:
+        return
+    answers = list(file.texts(f"{metadata.text('general.architecture')}.classifier.output_labels"))
+    ids = {text: index for index, text in enumerate(file.texts("tokenizer.ggml.tokens")) if text in answers}
+    rows = [ids[answer] for answer in answers if answer in ids]
+    if len(rows) != len(answers) or not _are_rows(logits, tensors["token_embd.weight"], rows):
+        raise metadata.error(
+            f"the file has an output head for the answers of a reranker alone ({GGUF_LOGITS}.weight), without the rows"
+            " of other tokens. Serve the original checkpoint with --task score"
+        )
+
+
+def _are_rows(some: ReaderTensor, others: ReaderTensor, rows: list[int]) -> bool:
+    """Return whether a matrix has those rows of another one, each quantized in its own way."""
+    from gguf import dequantize  # noqa: PLC0415 as in load.py
+
+    if some.data.ndim != 2 or others.data.ndim != 2 or max(rows, default=0) >= len(others.data):
+        return False
+    try:
+        found, expected = (
+            dequantize(data, tensor.tensor_type) for tensor, data in ((some, some.data), (others, others.data[rows]))
+        )
+    except NotImplementedError:
+        return True  # types that are not supported are reported when the tensor is read
+    if found.shape != expected.shape:
+        return False
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    return bool(((found * expected).sum(axis=1) >= _SAME * norms).all())

@@ -12,20 +12,21 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
-from numaserve.server.config.serve import Task, load_config
+from numaserve.server.config.serve import ServeConfig, Task, load_config
 from numaserve.server.loadtest.report.report import JsonLines
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import open_model, read_config
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
 
 THIS = "this"
 EXIT_DOES_NOT_FIT = 1
-_OUTPUT_LEN = 1024
+_INPUT_LEN, _OUTPUT_LEN = 1024, 1024
 _WIDTH = 120  # columns without a terminal
 
 
@@ -50,7 +51,10 @@ def plan(
             "describes a host."
         ),
     ] = THIS,
-    input_len: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 1024,
+    input_len: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens per prompt. Default: 1024, or the context of an encoder if that is less."),
+    ] = None,
     output_len: Annotated[
         int | None,
         typer.Option(min=2, help="Generated tokens per sequence. Default: 1024, or none if the task is not generate."),
@@ -102,13 +106,22 @@ def plan(
             machine = load_machine(host)
             topology = machine.topology()
         known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
-        load = Load(input_len, _output_len(serve_config.served_task, output_len), batch_size)
+        load = Load(
+            _input_len(serve_config, config, input_len), _output_len(serve_config.served_task, output_len), batch_size
+        )
         estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(estimate_view(name, wanted, estimate, known))
     lines.write(estimate_record(name, wanted, estimate, known))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def _input_len(serve_config: ServeConfig, model: ModelConfig, given: int | None) -> int:
+    """Return the number of tokens of a prompt. Many encoders have fewer than other models have by default."""
+    if given is not None or not model.bidirectional:
+        return given or _INPUT_LEN
+    return min(_INPUT_LEN, serve_config.context_length or model.max_position)
 
 
 def _output_len(task: Task, given: int | None) -> int:

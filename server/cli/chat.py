@@ -15,6 +15,7 @@ from numaserve.server.service.process.key_sources import client_key
 from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console
 
+_TASK = "generate"
 _URL = "http://127.0.0.1:8000"
 _HELP = "Ctrl-C stops an answer. /reset starts a new conversation. Ctrl-D or /quit exits."
 # Characters that a terminal would interpret: all control characters except line feed and tab.
@@ -88,7 +89,14 @@ def _own(
 
     with console.status(f"Loading {model}"):
         of_file = {} if config is None else read_config_file(config)
-        return stack.enter_context(own_server(model, of_file | options))
+        task = of_file.get("task", _TASK)
+        if task != _TASK:
+            raise OperatorError(
+                f"{config}: chat needs the task {_TASK}, and the file sets the task {task}: leave task out, or run"
+                " `numaserve serve`"
+            )
+        # Stated, it makes the server refuse an encoder before it reads a weight.
+        return stack.enter_context(own_server(model, of_file | options | {"task": _TASK}))
 
 
 def _talk(console: Console, conversation: Conversation) -> None:

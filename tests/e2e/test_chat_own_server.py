@@ -1,5 +1,6 @@
 """`numaserve chat MODEL`: a server of its own, which ends with it, however that ends."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support import encoders
 from tests.support.living import lives
+from tests.support.tokenizer_builders import wordpiece_backend
 
 PATIENCE_S = 60.0
 OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--kv-cache-gib", "0.05", "--temperature", "0")
@@ -22,6 +25,21 @@ def folder() -> Iterator[Path]:
     """A short one: the paths of sockets have a limit."""
     with tempfile.TemporaryDirectory(prefix="ns-") as folder:
         yield Path(folder)
+
+
+def test_an_encoder_is_refused_before_it_is_loaded(folder: Path) -> None:
+    model = folder / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(encoders.config_values("bert")))
+    wordpiece_backend().save(str(model / "tokenizer.json"))
+    command = [sys.executable, "-m", "numaserve.server.cli.main", "chat", str(model), *OPTIONS]
+    ended = subprocess.run(
+        command, input="Hi\n", capture_output=True, text=True, env=os.environ | {"TMPDIR": str(folder)}, check=False
+    )
+    assert ended.returncode == 2
+    # Without this check the missing weights would be the mistake.
+    assert "an encoder for the task embed and generates no text" in ended.stderr
+    assert "to /v1/embeddings" in ended.stderr
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from numaserve.server.cli.main import main
@@ -94,6 +95,14 @@ def test_a_model_that_is_not_there_is_told_as_by_serve(talk) -> None:
     status, _, err = talk("no-such-model-here", "hi")
     assert status == 2
     assert err.splitlines()[-1].startswith("numaserve: no-such-model-here: no such file or folder")
+
+
+def test_a_file_with_another_task_is_refused(talk, tmp_path: Path) -> None:
+    file = tmp_path / "embed.yaml"
+    file.write_text("task: embed\n")
+    status, _, err = talk("m", "hi", options=("--config", str(file)))
+    assert status == 2
+    assert "chat needs the task generate, and the file sets the task embed: leave task out" in err
 
 
 def test_an_interrupt_ends_the_answer_and_not_the_conversation(server: StandIn) -> None:

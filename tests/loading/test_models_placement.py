@@ -143,5 +143,5 @@ def test_an_encoder_is_placed_for_embeddings(planned: Planned, monkeypatch: pyte
     assert placed.spec.config.served_task == "embed"
     assert placed.deployment.whole_prompts
     assert placed.deployment.launches[0].settings.pooled
-    with pytest.raises(OperatorError, match="model 'a': --task generate does not fit this model, an encoder"):
+    with pytest.raises(OperatorError, match="model 'a': this model is an encoder for the task embed"):
         planned(machine(4), {"a": {"task": "generate"}})

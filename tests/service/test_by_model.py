@@ -76,10 +76,21 @@ def test_an_encoder_that_is_asked_for_embeddings_is_read_without_a_head(
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("task", ["generate", "score"])
-def test_an_encoder_is_refused_for_other_tasks(decide: Decide, task: str) -> None:
-    with pytest.raises(OperatorError, match=rf"--task {task} does not fit .*Set --task embed or leave --task out"):
-        decide(bidirectional(), task=task)
+def test_an_encoder_is_refused_for_another_task(decide: Decide) -> None:
+    with pytest.raises(OperatorError, match=r"--task score does not fit .*Set --task embed or leave --task out"):
+        decide(bidirectional(), task="score")
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "route"),
+    [((), "embed", "/v1/embeddings"), (("yes",), "score", "/v1/rerank"), (("a", "b"), "classify", "/predict")],
+)
+def test_an_encoder_that_should_generate_is_refused_with_its_route(
+    decide: Decide, labels: tuple[str, ...], task: str, route: str
+) -> None:
+    message = rf"an encoder for the task {task} and generates no text: serve it with `numaserve serve` .* to {route}$"
+    with pytest.raises(OperatorError, match=message):
+        decide(replace(bidirectional(), labels=labels), task="generate")
 
 
 @pytest.mark.parametrize(("labels", "task"), [(("yes",), "score"), (("a", "b"), "classify")])

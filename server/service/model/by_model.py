@@ -10,6 +10,7 @@ from numaserve.workers.models.config.sentence_transformers import read_sentence_
 from numaserve.workers.models.load import ModelFiles, read_config
 from numaserve.workers.models.spec import ModelConfig
 
+_ROUTES: dict[Task, str] = {"embed": "/v1/embeddings", "score": "/v1/rerank", "classify": "/predict"}
 _log = logging.getLogger(__name__)
 
 
@@ -23,6 +24,11 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
     if not model.bidirectional:
         return config
     task = _task_of(model)
+    if config.task == "generate":  # also of `numaserve chat`
+        raise OperatorError(
+            f"this model is an encoder for the task {task} and generates no text: serve it with `numaserve serve` and"
+            f" no --task, and send texts to {_ROUTES[task]}"
+        )
     if config.task not in (None, task):
         raise OperatorError(
             f"--task {config.task} does not fit this model, an encoder for the task {task}. Set --task {task} or leave"

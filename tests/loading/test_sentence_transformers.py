@@ -105,6 +105,14 @@ def test_modules_after_the_pooling_are_recorded(
     )
 
 
+def test_the_number_of_dense_modules_is_bounded(tmp_path: Path) -> None:
+    kinds = ["Transformer", "Pooling", *["Dense"] * 16]
+    assert len(read(write_modules(tmp_path, *kinds, pooling=CLS)).dense) == 16
+    (tmp_path / "more").mkdir()
+    with pytest.raises(OperatorError, match=r"modules.json: the file lists 17 Dense modules \(limit 16\)"):
+        read_sentence_modules(write_modules(tmp_path / "more", *kinds, "Dense", pooling=CLS))
+
+
 @pytest.mark.parametrize(
     ("name", "activation"), [("activation.Tanh", "tanh"), ("activation.ReLU", "relu"), (None, "tanh")]
 )

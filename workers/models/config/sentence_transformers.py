@@ -17,6 +17,7 @@ from numaserve.workers.program.ops.rows import Pooling
 
 _MAX_TOKENS = 1 << 30
 _MAX_FEATURES = 1 << 17
+_MAX_DENSE = 16  # published models have at most two
 _REDOWNLOAD = "Download the model again"
 _POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last", "max": "max"}
 _REFUSED = ("mean_sqrt_len_tokens", "weightedmean")
@@ -30,7 +31,7 @@ _FLAGS = {
 }
 # Classes of torch, by the last part of the name.
 _ACTIVATIONS: Mapping[str, Activation] = {"Identity": "none", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
-_ORDER = "a Transformer, a Pooling, any number of Dense modules and at most one Normalize, in this order"
+_ORDER = f"a Transformer, a Pooling, at most {_MAX_DENSE} Dense modules and at most one Normalize, in this order"
 # The first of these that exists is read, as in the library: the name depends on the version that wrote it.
 _TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -74,6 +75,10 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     kinds = [kind for kind, _ in listed]
     dense = [place for kind, place in listed if kind == "Dense"]
     normalize = "Normalize" in kinds
+    if len(dense) > _MAX_DENSE:
+        raise OperatorError(
+            f"{path}: the file lists {len(dense)} Dense modules (limit {_MAX_DENSE}). Serve another model"
+        )
     if kinds != ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * normalize]:
         shown = ", ".join(kind[:100] for kind in kinds) or "none"
         raise OperatorError(f"{path}: the modules are {shown}; supported are {_ORDER}. Serve another model")

@@ -1,5 +1,6 @@
 """The head of an encoder that classifies texts, or scores pairs of texts: names of its labels, and probabilities."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -29,9 +30,14 @@ def activated(vectors: Sequence[bytes], activation: Activation) -> npt.NDArray[n
     if activation == "none":
         return logits
     if activation == "sigmoid":
-        smaller = np.exp(-np.abs(logits))  # at most 1: nothing overflows
-        scores: npt.NDArray[np.float64] = np.where(logits >= 0, 1.0, smaller) / (1.0 + smaller)
+        scores: npt.NDArray[np.float64] = np.vectorize(sigmoid, otypes=[np.float64])(logits)
         return scores
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: npt.NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
     return shares
+
+
+def sigmoid(logit: float) -> float:
+    """Return 1 / (1 + exp(-logit)). Unlike numpy's, this exponential has the same bits on every machine."""
+    smaller = math.exp(-abs(logit))  # at most 1: nothing overflows
+    return (1.0 if logit >= 0 else smaller) / (1.0 + smaller)

@@ -25,6 +25,14 @@ class Cut:
     second: int | None = None  # the most tokens of the second text of a pair
     context: bool = False  # cut inputs to the context of the model, of a pair the longer text first
 
+    def whole_characters(self, item: Item) -> int:
+        """Return the number of characters of an input that may not be cut."""
+        if self.context:
+            return 0
+        if isinstance(item, str):
+            return len(item)
+        return sum(map(len, item)) if self.second is None else len(item[0])
+
 
 WHOLE = Cut()
 
@@ -35,9 +43,8 @@ async def items_asked(
     """Return the request for a vector of each text or pair. Raises `ApiError` for texts that are too long, and
     `QueueFull`."""
     lengths = [len(item) if isinstance(item, str) else sum(map(len, item)) for item in items]
-    if not cut.context:
-        for length in lengths:
-            check_text_length(context, length, param)
+    for item in items:
+        check_text_length(context, cut.whole_characters(item), param)
     with context.text.admit(sum(lengths)) as turns:
         tokens = _Tokens(context, turns, cut, param)
         found = [await tokens.of(item) for item in items]
@@ -75,17 +82,18 @@ class _Tokens:
         if self._last[0] != first:
             self._last = first, await self._part(first)
         limit = self.context.limits.context_length - self._form.added if self.cut.context else None
-        return self._form.joined(*cut_pair(self._last[1], (await self._part(second))[: self.cut.second], limit))
+        last = (await self._part(second, may_be_cut=self.cut.second is not None))[: self.cut.second]
+        return self._form.joined(*cut_pair(self._last[1], last, limit))
 
     async def _text(self, text: str) -> list[int]:
         if self.cut.context:
             return await cut_text(self.context, self.turns, text, Length(cut="end"))
         return await encode(self.context, self.turns, text, self.param, too_long=_TOO_LONG)
 
-    async def _part(self, text: str) -> list[int]:
+    async def _part(self, text: str, *, may_be_cut: bool = False) -> list[int]:
         """Return the tokens of a text of a pair, without special tokens; more than fit, but not all of a long text, if
         they may be cut."""
-        if self.cut.context:
+        if self.cut.context or may_be_cut:
             limit = self.context.limits.context_length
             return await self.turns.encode_part(text, at_least=limit, of_end=False, add_special_tokens=False)
         return await encode(self.context, self.turns, text, self.param, add_special_tokens=False, too_long=_TOO_LONG)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 # The prompt of Qwen3-Reranker's model card (https://huggingface.co/Qwen/Qwen3-Reranker-0.6B). Each part is tokenized
@@ -26,9 +25,3 @@ class Judge:
 def question(instruct: str | None, query: str) -> str:
     """Return the part of the question that all documents of a query share; the document follows it."""
     return f"<Instruct>: {instruct or DEFAULT_INSTRUCT}\n<Query>: {query}\n<Document>: "
-
-
-def probability(no: float, yes: float) -> float:
-    """Return the probability of yes if the answer is yes or no, from the log-probabilities of both."""
-    smaller = math.exp(-abs(yes - no))  # at most 1: nothing overflows
-    return (1.0 if yes >= no else smaller) / (1.0 + smaller)

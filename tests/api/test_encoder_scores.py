@@ -99,6 +99,15 @@ def test_the_longer_text_of_a_pair_is_cut_where_that_is_asked_for(scoring: TestC
     assert refused(scoring, "/rerank", query="q" * 10, texts=["n" * 28]) == ("context_length_exceeded", "texts")
 
 
+def test_a_document_of_any_length_is_cut_to_its_limit(scoring: TestClient, engine: FakeEngine) -> None:
+    post(scoring, "/v1/rerank", query="q", documents=["n" * 200_000], max_tokens_per_doc=3)
+    assert engine.admitted[0].prompt == [BOS, *b"q", EOS, *b"n" * 3, EOS]
+    assert refused(scoring, "/v1/rerank", query="q", documents=["n" * 200_000]) == (
+        "context_length_exceeded",
+        "documents",
+    )
+
+
 def test_cohere_cuts_without_being_asked(scoring: TestClient, engine: FakeEngine) -> None:
     post(scoring, "/v2/rerank", query="q" * 30, documents=["n" * 30])
     assert engine.admitted[0].prompt == [BOS, *b"q" * 18, EOS, *b"n" * 19, EOS]

@@ -97,6 +97,34 @@ def test_a_long_document_is_cut_where_that_is_asked_for(judging: TestClient, eng
     assert answer.json()["error"]["param"] == "documents"
 
 
+FAR_TOO_LONG = "b" * 200_000  # more characters than 600 tokens can have
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kept"),
+    [
+        ("/rerank", {"texts": [FAR_TOO_LONG], "truncate": True}, 600 - 1),  # the answer is one token
+        ("/v2/rerank", {"documents": [FAR_TOO_LONG]}, 600 - 1),
+    ],
+)
+def test_a_text_of_any_length_is_cut_to_the_context(
+    judging: TestClient, engine: FakeEngine, path: str, body: dict[str, Any], kept: int
+) -> None:
+    post(judging, path, query="q", **body)
+    (request,) = engine.admitted
+    assert len(request.prompt) == kept
+    assert bytes(request.prompt).endswith(b"bbb" + AFTER.encode())
+
+
+def test_a_document_of_any_length_is_cut_to_its_limit(judging: TestClient, engine: FakeEngine) -> None:
+    post(judging, "/v1/rerank", query="q", documents=[FAR_TOO_LONG], max_tokens_per_doc=5)
+    assert bytes(engine.admitted[0].prompt) == prompt_of(DEFAULT_INSTRUCT, "q", "bbbbb")
+    for body in ({"query": "q", "documents": [FAR_TOO_LONG]}, {"query": FAR_TOO_LONG, "documents": ["b"]}):
+        limit = {"max_tokens_per_doc": 5} if body["query"] != "q" else {}
+        answer = judging.post("/v1/rerank", json=body | limit)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 @pytest.mark.parametrize("path", ["/v1/score", "/score"])
 @pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
 def test_scores_are_of_one_query_and_documents_or_of_pairs(

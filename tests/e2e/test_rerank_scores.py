@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numaserve.server.generation.judge import probability
+from numaserve.server.generation.classifier import sigmoid
 from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
 
 from tests.support.checkpoints import VOCAB, random_model, save
@@ -27,4 +27,5 @@ def test_scores_are_those_of_transformers(tp: int, tmp_path: Path) -> None:
     with RankGroup(save(model, tmp_path), tp) as group, torch.inference_mode():
         for prompt, found in zip(prompts, group.run(StepPlan(0, plans)).seqs, strict=True):
             logits = model(torch.tensor([prompt])).logits[0, -1, [NO, YES]].double()
-            assert probability(*found.token_logprobs) == pytest.approx(logits.softmax(0)[1].item(), abs=0.02)
+            no, yes = found.token_logprobs
+            assert sigmoid(yes - no) == pytest.approx(logits.softmax(0)[1].item(), abs=0.02)

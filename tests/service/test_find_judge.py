@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from numaserve.server.generation.judge import Judge, probability
+from numaserve.server.generation.judge import Judge
 from numaserve.server.service.model.reranker import find_judge
 from numaserve.workers.interface.errors import OperatorError
 
@@ -30,8 +30,3 @@ def test_a_model_without_tokens_for_yes_and_no_is_no_reranker(tmp_path: Path) ->
 def test_other_than_two_words_are_refused(tmp_path: Path, words: object) -> None:
     with pytest.raises(OperatorError, match="must be a list of two words"):
         find_judge(configured(tmp_path, classifier_from_token=words), ByteTokenizer())
-
-
-@pytest.mark.parametrize(("no", "yes", "expected"), [(-1, -1, 0.5), (0, -1000, 0), (-1000, 0, 1), (-2, -1, 0.7310586)])
-def test_a_probability_is_of_one_answer_against_the_other(no: float, yes: float, expected: float) -> None:
-    assert probability(no, yes) == pytest.approx(expected)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import Request
 from numaserve.server.generation.asked import Asked, Texts
-from numaserve.server.generation.classifier import Activation, Classifier, activated
+from numaserve.server.generation.classifier import Activation, Classifier, activated, sigmoid
 from numaserve.server.generation.classifier_inputs import WHOLE, Cut, Pair, items_asked
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.judge import AFTER, BEFORE, Judge, probability, question
+from numaserve.server.generation.judge import AFTER, BEFORE, Judge, question
 from numaserve.server.generation.many import ends_of
 from numaserve.server.generation.prompts import check_text_length, encode
 from numaserve.server.generation.start import check_model, check_ready
@@ -87,15 +88,14 @@ async def _of_judge(context: ApiContext, request: Request, wanted: Wanted, judge
         priority=wanted.priority,
     )
     ends = await ends_of(context, request, asked, record_of(request).request_id)
-    found = [chunk.token_logprobs[0] for chunk in ends.chunks]
-    if wanted.activation == "none":
-        return Scores([yes - no for no, yes in found], ends.prompt_tokens)
-    return Scores([probability(no, yes) for no, yes in found], ends.prompt_tokens)
+    # The probability of yes, if the answer is yes or no, is the sigmoid of the difference.
+    found = [yes - no for no, yes in (chunk.token_logprobs[0] for chunk in ends.chunks)]
+    return Scores(found if wanted.activation == "none" else list(map(sigmoid, found)), ends.prompt_tokens)
 
 
 async def _prompts(context: ApiContext, wanted: Wanted) -> list[list[int]]:
     for pair in wanted.pairs:
-        check_text_length(context, sum(map(len, pair)), wanted.param)
+        check_text_length(context, wanted.cut.whole_characters(pair), wanted.param)
     with context.text.admit(sum(len(text) for pair in wanted.pairs for text in pair)) as turns:
         before, after = [await _tokens(context, turns, text, wanted.param) for text in (BEFORE, AFTER)]
         room = context.limits.context_length - 1 - len(before) - len(after)  # the answer is one token
@@ -104,11 +104,15 @@ async def _prompts(context: ApiContext, wanted: Wanted) -> list[list[int]]:
 
 
 async def _middle(context: ApiContext, turns: Turns, wanted: Wanted, pair: Pair) -> list[int]:
-    asked, most = question(wanted.instruct, pair[0]), wanted.cut.second
-    tokens = await _tokens(context, turns, asked + pair[1], wanted.param)
-    if most is None or len(tokens) <= most:
+    asked, cut = question(wanted.instruct, pair[0]), wanted.cut
+    if cut == WHOLE:
+        return await _tokens(context, turns, asked + pair[1], wanted.param)
+    # More tokens than fit are enough, however long the texts are.
+    first = partial(turns.encode_part, at_least=context.limits.context_length, of_end=False, add_special_tokens=False)
+    tokens = await first(asked + pair[1])
+    if cut.second is None or len(tokens) <= cut.second:
         return tokens
-    return tokens[: len(await _tokens(context, turns, asked, wanted.param)) + most]
+    return tokens[: len(await first(asked)) + cut.second]
 
 
 async def _tokens(context: ApiContext, turns: Turns, text: str, param: str) -> list[int]:

@@ -16,14 +16,15 @@ def bench_kernels(
     op: Annotated[
         list[str] | None,
         typer.Option(
-            help="Operation to measure: gemm, experts, attention, latent, recurrent, small or barrier. Repeat the "
-            "option for several. Default: all."
+            help="Operation to measure: gemm, encoders, experts, attention, latent, recurrent, small or barrier. "
+            "Repeat the option for several. Default: all."
         ),
     ] = None,
     format: Annotated[
         list[str] | None,
         typer.Option(
-            help="Weight format for the operation gemm (matrix products). Repeat the option for several. Default: all."
+            help="Weight format for the operations gemm and encoders (matrix products). Repeat the option for several. "
+            "Default: all."
         ),
     ] = None,
     threads: Annotated[

@@ -26,6 +26,8 @@ CEILINGS = Ceilings("amx", 4, read_bytes_s=1e9, flops_s={"bf16": 1e9, "int8": 2e
 TINY = Sizes(
     models=("tiny",),
     m_values=(1, 65),
+    encoders=("minilm",),
+    encoder_m=(3, 66),
     expert_models=("tiny",),
     expert_tokens=(1, 33),
     latent=(LatentCase(3, 70, sequences=2), LatentCase(3, 40, new=40)),
@@ -74,6 +76,20 @@ def test_every_format_is_multiplied_with_every_number_of_rows() -> None:
     found = [(row.what["format"], row.what["product"], row.what["M"]) for row in rows_of("gemm")]
     products = ["qkv", "o", "gate_up", "down"]
     assert sorted(found) == sorted((str(f), p, m) for f in FORMATS for p in products for m in TINY.m_values)
+
+
+@pytest.mark.usefixtures("fixed_ceilings")
+def test_products_of_encoders_have_a_table_of_their_own() -> None:
+    rows = [row for case in make_cases(["encoders"], ["bf16", "int8"], TINY) for row in case.run(Team([-1]), [0])]
+    sizes = {"qkv": (1152, 384), "o": (384, 384), "up": (1536, 384), "down": (384, 1536)}
+    found = [(row.table, row.what["product"], row.what["N"], row.what["K"], row.what["M"]) for row in rows]
+    assert sorted(found) == sorted(
+        (f"encoders, {format}", name, *size, m)
+        for format in ("bf16", "int8")
+        for name, size in sizes.items()
+        for m in (3, 66)
+    )
+    assert all(float(row.figures["best_us"] or 0) > 0 for row in rows)
 
 
 @pytest.mark.usefixtures("fixed_ceilings")
@@ -158,7 +174,8 @@ def test_only_what_is_named_is_measured() -> None:
         f"attention {phase} llama-1b {dtype}" for dtype in KV_DTYPES for phase in ("prefill", "decode")
     ]
     assert [case.name for case in make_cases(["gemm"], ["int8"], QUICK)] == ["gemm int8 llama-1b mlp"]
-    with pytest.raises(OperatorError, match="--op fft: expected gemm, experts, attention"):
+    assert [case.name for case in make_cases(["encoders"], ["int8"], QUICK)] == ["encoders int8 bge-base mlp"]
+    with pytest.raises(OperatorError, match="--op fft: expected gemm, encoders, experts, attention"):
         make_cases(["fft"], [], QUICK)
     with pytest.raises(OperatorError, match="--format int3: expected bf16, int8, "):
         make_cases([], ["int3"], QUICK)

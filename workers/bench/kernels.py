@@ -6,6 +6,7 @@ from functools import partial
 from typing import get_args
 
 from numaserve.kernels import Team
+from numaserve.workers.bench.encoder_shapes import ENCODERS
 from numaserve.workers.bench.operations.attention import bench_decode, bench_prefill
 from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.experts import bench_experts
@@ -23,7 +24,7 @@ from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.process import numa
 
 KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
-OPERATIONS = ("gemm", "experts", "attention", "latent", "recurrent", "small", "barrier")
+OPERATIONS = ("gemm", "encoders", "experts", "attention", "latent", "recurrent", "small", "barrier")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Sizes:
     models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
     parts: Sequence[str] = ("qkv", "o", "mlp")
     m_values: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 512, 1024)
+    encoders: Sequence[str] = tuple(ENCODERS)
+    encoder_m: Sequence[int] = (8, 128, 512)  # few texts, and batches of texts
     expert_models: Sequence[str] = ("moe-2b", "moe-shared")  # of `EXPERT_SHAPES`
     expert_tokens: Sequence[int] = (1, 16, 1024)
     latent: Sequence[LatentCase] = (
@@ -62,6 +65,7 @@ QUICK = Sizes(
     models=("llama-1b",),
     parts=("mlp",),
     m_values=(1, 16, 512),
+    encoders=("bge-base",),
     expert_models=("moe-2b",),
     expert_tokens=(1, 512),
     latent=(LatentCase(16, 8192),),
@@ -86,7 +90,8 @@ def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) 
     _check("--op", operations, OPERATIONS)
     chosen = _chosen_formats(formats)
     makers: dict[str, Callable[[], Iterator[Case]]] = {
-        "gemm": lambda: _gemm_cases(chosen, sizes),
+        "gemm": lambda: _gemm_cases("gemm", chosen, sizes.models, sizes.m_values, sizes),
+        "encoders": lambda: _gemm_cases("encoders", chosen, sizes.encoders, sizes.encoder_m, sizes),
         "experts": lambda: _expert_cases(chosen, sizes),
         "attention": lambda: _attention_cases(sizes),
         "latent": lambda: _latent_cases(sizes),
@@ -123,12 +128,14 @@ def enter_node(threads: int | None) -> tuple[Team, RankCores]:
     return Team(cores.cpus), cores
 
 
-def _gemm_cases(formats: Sequence[Format], sizes: Sizes) -> Iterator[Case]:
+def _gemm_cases(
+    operation: str, formats: Sequence[Format], models: Sequence[str], m_values: Sequence[int], sizes: Sizes
+) -> Iterator[Case]:
     for format in formats:
-        for model in sizes.models:
+        for model in models:
             for part in sizes.parts:
-                run = partial(bench_gemm, model=model, part=part, format=format, m_values=sizes.m_values)
-                yield _case(f"gemm {format} {model} {part}", run, sizes)
+                run = partial(bench_gemm, model=model, part=part, format=format, m_values=m_values)
+                yield _case(f"{operation} {format} {model} {part}", run, sizes)
 
 
 def _expert_cases(formats: Sequence[Format], sizes: Sizes) -> Iterator[Case]:

@@ -120,6 +120,13 @@ CLIENTS = (
     Client("chromadb", "chromadb_py.py", {"chromadb": "1.5.9", "openai": "3.57.0"}, model="encoder"),
     Client("qdrant", "qdrant_py.py", {"qdrant-client": "1.20.0"}, model="encoder"),
     Client("cohere-rerank", "cohere_rerank_py.py", {"cohere": "7.3.1"}, model="reranker"),
+    Client("langchain-cohere", "langchain_cohere_py.py", {"langchain-cohere": "0.6.0"}, model="reranker"),
+    Client(
+        "llama-index-rerank",
+        "llama_index_rerank_py.py",
+        {"llama-index-postprocessor-tei-rerank": "0.6.0"},
+        model="reranker",
+    ),
     Client(
         "haystack-ranker",
         "haystack_ranker_py.py",

@@ -88,6 +88,11 @@ def bidirectional(architecture: str = "LlamaForCausalLM", **changes: object) -> 
     return replace(model, decoder=replace(model.decoder, blocks=blocks))
 
 
+def splade(**changes: object) -> ModelConfig:
+    """A SPLADE model of BERT, of the same shape."""
+    return configured("BertForMaskedLM", **{"max_position_embeddings": 512, **changes}).sparse()
+
+
 def _seeing_all(mixer: Mixer) -> Attention:
     assert isinstance(mixer, Attention)
     return replace(mixer, mask=replace(mixer.mask, bidirectional=True))

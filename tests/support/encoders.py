@@ -158,7 +158,7 @@ def config_values(name: str) -> dict[str, Any]:
     return _PUBLISHED.get(name, dict)(values)
 
 
-def random_encoder(name: str, *, masked: bool = False, **sizes: int) -> hf.PreTrainedModel:
+def random_encoder(name: str, *, masked: bool = False, **sizes: Any) -> hf.PreTrainedModel:
     """A random encoder in fp32, whose values bf16 has; `masked`: with the head that it was trained with. `sizes` are
     fields of the configuration."""
     config = CONFIGS[name]()
@@ -173,6 +173,18 @@ def random_classifier(name: str, labels: int = 1, **sizes: int) -> hf.PreTrained
     config.update(sizes)
     config.num_labels = labels
     return _random(hf.AutoModelForSequenceClassification, config)
+
+
+def random_splade(name: str, **values: Any) -> hf.PreTrainedModel:
+    """The same with the head of a masked language model, whose logits are as large as those of SPLADE models: the
+    maxima over a text are below zero for a part of the vocabulary."""
+    model = random_encoder(name, masked=True, **values)
+    head = model.get_output_embeddings()
+    with torch.no_grad():
+        head.weight.mul_(2.0 ** torch.round(torch.log2(0.1 / head.weight.std())))
+        head.bias.sub_(torch.quantile(torch.from_numpy(maxima(model, texts(3))), 0.3))
+        head.bias.copy_(head.bias.to(torch.bfloat16))
+    return model
 
 
 def _random(made: Any, config: hf.PreTrainedConfig) -> hf.PreTrainedModel:
@@ -234,6 +246,14 @@ def logits(model: hf.PreTrainedModel, prompts: Sequence[list[int]], second: Sequ
             at = second[index] if second else 0
             types = {"token_type_ids": torch.tensor([[int(0 < at <= i) for i in range(len(prompt))]])} if at else {}
             found.append(model(torch.tensor([prompt]), **types).logits[0].double())
+    return torch.stack(found).numpy()
+
+
+def maxima(model: hf.PreTrainedModel, prompts: Sequence[list[int]]) -> npt.NDArray[np.float64]:
+    """The maxima over the tokens of each prompt, alone, of the logits of a masked language model, fp64 [prompts,
+    vocabulary]."""
+    with torch.inference_mode():
+        found = [model(torch.tensor([prompt])).logits[0].double().amax(0) for prompt in prompts]
     return torch.stack(found).numpy()
 
 

@@ -203,6 +203,15 @@ def encoder(part: Part = ALONE) -> ProgramBuilder:
     return b
 
 
+def masked(part: Part = ALONE) -> ProgramBuilder:
+    """The maxima of columns that ranks divide, of all rows of a sequence."""
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab))
+    x = b.layer_norm(b.embed(**part.embedding()), w.vector(), w.vector(), EPS)
+    logits = b.linear(x, w.matrix(32, HIDDEN), w.vector(32))
+    b.answer(b.pool_columns(logits, "max", tuple(part.bounds(32 * part.world))))
+    return b
+
+
 def recurrent(part: Part = ALONE) -> ProgramBuilder:
     """A convolution of columns that ranks divide between two products, and a state for each slot."""
     own = HIDDEN // part.world
@@ -420,9 +429,10 @@ def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
 
 
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
-    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and two pool."""
+    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and three pool."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     found[f"pooled encoder, {part.world}"] = encoder(part)
+    found[f"pooled maxima, {part.world}"] = masked(part)
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture, gated, sliding, spaces, shared, keyed):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)

@@ -38,6 +38,15 @@ def write_modules(
     return folder
 
 
+def write_splade(folder: Path, package: str = "sentence_transformers.sparse_encoder.models", **config: object) -> Path:
+    """Write modules.json of a SPLADE model, and the `config` of its pooling. Return `folder`."""
+    old = package.endswith("models")
+    write_modules(folder, "MLMTransformer" if old else "Transformer", "SpladePooling", package=package)
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 def write_dense(folder: Path, **config: object) -> Path:
     """Write the configuration of a Dense module, as `DENSE` but for `config`. Return `folder`."""
     folder.mkdir(exist_ok=True)

@@ -12,6 +12,7 @@ from numaserve.workers.layers.dense import Dense, pooled_through
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.layer_inputs import LayerInputs
+from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.norm import AnyNorm
 from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.program.ops.rows import Pooling
@@ -35,6 +36,7 @@ class Decoder(Layer):
     inputs: LayerInputs | None = None  # that the layers have besides the residual stream
     pooling: Pooling = "last"  # of sequences, without a head
     dense: tuple[Dense, ...] = ()  # layers of pooled sequences
+    masked_head: MaskedHead | None = None  # the maxima of whose logits are the vectors of pooled sequences
     shows_rows: bool = False  # whether the hidden states of rows of logits are read from outside
 
     @property
@@ -59,7 +61,9 @@ class Decoder(Layer):
             if layer == self.narrows_in:
                 residual, inputs = b.narrow(residual, inputs)
             block.complete(b, part, residual, inputs)
-        if self.head is None:
+        if self.masked_head is not None:
+            b.answer(self.masked_head.forward(b, part, self.norm.forward(b, part, residual)))
+        elif self.head is None:
             vectors = self.norm.pool(b, part, residual, self.pooling)
             b.answer(pooled_through(self.dense, b, part, vectors))
         else:
@@ -84,8 +88,16 @@ class Decoder(Layer):
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most, whose results are gone when the next begins, and of other layers."""
         most = max(block.scratch_columns(part) for block in self.blocks)
-        others = (each for each in (self.inputs, self.predictor) if each is not None)
+        others = (each for each in (self.inputs, self.predictor, self.masked_head) if each is not None)
         return most + sum(each.scratch_columns(part) for each in others)
+
+    def pooled_columns(self, part: RankPart) -> int:
+        """The columns of intermediate results for each sequence that is pooled, besides those of its tokens."""
+        return 0 if self.masked_head is None else self.masked_head.row_columns(part)
+
+    def pooled_message_columns(self, part: RankPart) -> int:
+        """The columns, fp32, of the message of a rank to the others for each sequence that is pooled."""
+        return 0 if self.masked_head is None else self.masked_head.row_message_columns(part)
 
     def layer_caches(self, part: RankPart) -> NumberedCaches:
         """The caches of its blocks, numbered within their kinds."""

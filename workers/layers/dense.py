@@ -53,6 +53,11 @@ class Dense(Layer):
         y = b.linear(x, part.matrix(self.weight), part.vector(self.bias))
         return y if self.activation == "none" else b.activated(y, self.activation)
 
+    def normed(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Operand:
+        """The layer, of which `norm` is a part: bf16 [rows, outputs]."""
+        y = self.forward(b, part, x)
+        return b.rounded(y) if self.norm is None else self.norm.forward(b, part, y)
+
     @cached_property
     def _source(self) -> Source:
         return Source(self.module, (self.outputs, self.inputs), self.gguf, quantizable=False)
@@ -60,8 +65,10 @@ class Dense(Layer):
 
 def pooled_through(layers: Sequence[Dense], b: ProgramBuilder, part: RankPart, vectors: Tensor) -> Tensor:
     """Return the `vectors` of pooled sequences, fp32 [sequences, columns], after all layers. The last has no norm."""
-    norm: LayerNorm | None = None
-    for layer in layers:
-        x = b.rounded(vectors) if norm is None else norm.forward(b, part, vectors)
-        vectors, norm = layer.forward(b, part, x), layer.norm
-    return vectors
+    if not layers:
+        return vectors
+    *others, last = layers
+    x = b.rounded(vectors)
+    for layer in others:
+        x = layer.normed(b, part, x)
+    return last.forward(b, part, x)

@@ -22,17 +22,18 @@ EMBEDDING, HEAD = "embed_tokens", "lm_head"
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """A row for each token of the vocabulary, times `scale`; ranks divide the vocabulary."""
+    """A row for each token of the vocabulary, times `scale`; ranks divide the vocabulary in units of `unit` rows."""
 
     vocabulary: int
     hidden: int
     scale: float = 1.0
     module: str = EMBEDDING
+    unit: int = TILE_ROWS
 
     @cached_property
     def axis(self) -> Axis:
         """The rows of the vocabulary, which ranks divide."""
-        return Units("vocabulary", self.vocabulary, TILE_ROWS)
+        return Units("vocabulary", self.vocabulary, self.unit)
 
     @cached_property
     def table(self) -> MatrixParameter:

@@ -12,7 +12,7 @@ from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.layers.layer import Layer
 from numaserve.workers.layers.norm import LayerNorm
 from numaserve.workers.layers.parameters import MatrixParameter, Order, Parameter, Part, Source
-from numaserve.workers.program.handles import TILE_ROWS
+from numaserve.workers.program.handles import MATRIX_PAD, TILE_ROWS
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -52,6 +52,7 @@ class Table(Layer):
 class SummedEmbedding(Embedding):
     """The layer norm of token embeddings plus rows of other tables."""
 
+    unit: int = MATRIX_PAD  # whole cache lines of logits, which ranks exchange
     tables: tuple[Table, ...] = ()
     norm: LayerNorm = field(kw_only=True)
 

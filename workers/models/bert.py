@@ -1,13 +1,17 @@
 """BERT, RoBERTa, XLM-R and DistilBERT: encoders with learned positions, and layer norms of the residual stream; also
-with a classification head."""
+with a classification head, or as SPLADE models."""
+
+from dataclasses import dataclass
 
 from numaserve.workers.layers.dense import Dense
+from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import MlpNames, PlainMlp
+from numaserve.workers.layers.norm import LayerNorm
 from numaserve.workers.layers.position_embedding import Table
-from numaserve.workers.models.config.classifier import GGUF_DENSE, GGUF_LOGITS, bert_head, with_head
-from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_types
+from numaserve.workers.models.config.encoders import EncoderNames, post_norm_encoder, read_eps, read_types
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.heads import GGUF_DENSE, GGUF_LOGITS, MASKED, bert_head, with_head
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.family import Family, GgufForm, encoder_values
 from numaserve.workers.models.spec import ModelConfig
@@ -45,6 +49,28 @@ _PREFIXES = ("", "bert.", "roberta.", "distilbert.")
 _HEADS = ("pooler.", "cls.", "lm_head.", "vocab_")
 
 
+@dataclass(frozen=True)
+class _MaskedNames:
+    """The modules of the head of a masked language model."""
+
+    dense: str
+    norm: str
+    decoder: str
+    bias: str  # of logits, whose matrix is that of the embeddings
+
+
+_MASKED = {
+    "bert": _MaskedNames(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+    ),
+    "roberta": _MaskedNames("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+    "distilbert": _MaskedNames("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
+}
+
+
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
     is_distilled, is_roberta = "Distil" in architecture, "Roberta" in architecture or "Camembert" in architecture
@@ -75,12 +101,22 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         max_position=common.max_position - shift,
         prefixes=_PREFIXES,
         ignored_prefixes=tuple(prefix + head for prefix in _PREFIXES for head in _HEADS),
-        # The head of a classifier is not below the prefix of the encoder.
-        aliases=tuple((name, name) for name in ("classifier", "pre_classifier")),
+        # Heads are not below the prefix of the encoder.
+        aliases=tuple((name, name) for name in ("classifier", "pre_classifier", "cls.", "lm_head.", "vocab_")),
     )
+    if architecture.endswith(MASKED):
+        kind = "distilbert" if is_distilled else "roberta" if is_roberta else "bert"
+        return config.with_masked_head(_masked_head(fields, config, _MASKED[kind], activation))
     # GGUF files of DistilBERT say that they are of BERT; alone among them they have no types.
     head = _distilbert_head if not types else _roberta_head if is_roberta else bert_head
     return with_head(config, fields, architecture, head)
+
+
+def _masked_head(fields: Fields, config: ModelConfig, names: _MaskedNames, activation: Activation) -> MaskedHead:
+    hidden, tied = config.hidden_size, fields.flag("tie_word_embeddings", True)
+    transform = Dense(names.dense, hidden, hidden, activation, norm=LayerNorm(names.norm, hidden, read_eps(fields)))
+    bias = names.bias if tied else f"{names.decoder}.bias"
+    return MaskedHead(transform, config.decoder.embedding, names.decoder, bias, tied=tied)
 
 
 def _roberta_head(hidden: int, labels: int) -> tuple[Dense, Dense]:

@@ -77,7 +77,16 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
 
 
 def _with_modules(config: ModelConfig, modules: SentenceModules, path: Path) -> ModelConfig:
-    """Return the model with the pooling of its `modules`, and with their Dense layers."""
+    """Return the model with the pooling of its `modules`, and with their Dense layers or the head of SPLADE."""
+    if modules.logarithms:
+        if config.masked_head is None:
+            raise OperatorError(
+                f"{path / 'modules.json'}: SPLADE needs the head of a masked language model, and"
+                f" {config.architecture} has none that is supported. Serve a model whose class in config.json is"
+                " BertForMaskedLM, DistilBertForMaskedLM, RobertaForMaskedLM, XLMRobertaForMaskedLM or"
+                " ModernBertForMaskedLM"
+            )
+        return config.sparse()
     columns = config.hidden_size
     for each in modules.dense:
         if each.inputs != columns:

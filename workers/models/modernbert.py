@@ -1,16 +1,17 @@
 """ModernBERT: an encoder with rope, gated MLPs, norms before each sub-layer, and windows in two of three layers;
-also with a classification head."""
+also as a classifier or a SPLADE model."""
 
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.dense import Dense
+from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mixers.mask import Mask
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.layers.norm import LayerNorm, NoNorm
 from numaserve.workers.layers.position_embedding import SummedEmbedding
-from numaserve.workers.models.config.classifier import CLASSIFIES, GGUF_DENSE, GGUF_LOGITS, read_labels
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.heads import CLASSIFIES, GGUF_DENSE, GGUF_LOGITS, MASKED, read_labels
 from numaserve.workers.models.config.huggingface import read_common, read_layer_kinds
 from numaserve.workers.models.config.rope import read_ropes
 from numaserve.workers.models.family import Family, GgufForm, Values, encoder_values
@@ -82,12 +83,11 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         norm=norm("final_norm", "output_norm"),
         prefixes=_PREFIXES,
         ignored_prefixes=_HEADS,
-        aliases=tuple((name, name) for name in ("classifier", "head")),
+        aliases=tuple((name, name) for name in ("classifier", "head", "decoder")),
     )
-    if not architecture.endswith(CLASSIFIES):
+    if not architecture.endswith((CLASSIFIES, MASKED)):
         return config.pooled("mean")
-    labels = read_labels(fields)
-    head = Dense(
+    transform = Dense(
         "head.dense",
         common.hidden,
         common.hidden,
@@ -96,9 +96,14 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         norm=norm("head.norm", "cls.norm"),
         gguf=GGUF_DENSE,
     )
-    logits = Dense("classifier", common.hidden, len(labels), gguf=GGUF_LOGITS)
+    if architecture.endswith(MASKED):
+        bias = "decoder.bias" if fields.flag("decoder_bias", True) else ""
+        tied = fields.flag("tie_word_embeddings", True)
+        return config.pooled("mean").with_masked_head(MaskedHead(transform, embedding, "decoder", bias, tied=tied))
+    labels = read_labels(fields)
     pooling = fields.choice("classifier_pooling", _POOLINGS, "cls")
-    return config.classifying(pooling, (head, logits), labels)
+    logits = Dense("classifier", common.hidden, len(labels), gguf=GGUF_LOGITS)
+    return config.classifying(pooling, (transform, logits), labels)
 
 
 def _gguf_values(metadata: Fields, values: Values) -> Values:

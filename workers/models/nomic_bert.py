@@ -5,7 +5,7 @@ Published checkpoints have the names of their own modelling code, and saved ones
 
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import Mlp, MlpNames
-from numaserve.workers.models.config.classifier import with_head
+from numaserve.workers.models.config.heads import with_head
 from numaserve.workers.models.config.encoders import (
     TRANSFORMERS_NAMES,
     EncoderNames,

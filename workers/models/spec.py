@@ -10,6 +10,7 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.layers.caches import Latent
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.dense import Dense
+from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.names import Aliases, TensorNames, find_names
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
@@ -40,6 +41,7 @@ class ModelConfig:
     # Folders below the checkpoint's that hold tensors too, named "FOLDER/NAME".
     folders: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()  # of a classifier, whose vectors are their logits
+    masked_head: MaskedHead | None = None  # of a masked language model, which is loaded for sparse vectors alone
     left_out: tuple[str, ...] = ()  # sentences about parts and settings of the checkpoint that are not used
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
@@ -58,6 +60,8 @@ class ModelConfig:
     def vector_size(self) -> int:
         """Columns of the vector of a pooled sequence."""
         dense = self.decoder.dense
+        if self.is_sparse:
+            return self.vocab_size
         return dense[-1].outputs if dense else self.hidden_size
 
     @property
@@ -136,6 +140,20 @@ class ModelConfig:
         """Return the same model as a classifier with these layers of pooled sequences."""
         pooled = self.pooled(pooling)
         return replace(pooled, decoder=replace(pooled.decoder, dense=tuple(dense)), labels=labels)
+
+    def with_masked_head(self, head: MaskedHead) -> ModelConfig:
+        """Return the same model with the head of a masked language model."""
+        return replace(self, masked_head=head)
+
+    def sparse(self) -> ModelConfig:
+        """Return the same model, which has a masked head, with the maxima of its logits as vectors."""
+        pooled = self.pooled("max")
+        return replace(pooled, decoder=replace(pooled.decoder, masked_head=self.masked_head))
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the vector of a sequence has an entry for each token of the vocabulary."""
+        return self.decoder.masked_head is not None
 
     @property
     def notes(self) -> tuple[str, ...]:

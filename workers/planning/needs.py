@@ -106,14 +106,19 @@ def _logit_rows(options: DeploymentOptions) -> int:
 
 def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
     """Return the size of the largest message of a step, in fp32: the residual stream of all tokens, a rank's part of a
-    layer's result for the others, or its logits. A draft model has these messages, too."""
+    layer's result for the others, its logits, or its part of vectors. A draft model has these messages, too."""
     if options.draft is not None:
         own = ring_slot_bytes(replace(options, draft=None), model, partition)
         return max(own, ring_slot_bytes(*_of_draft(options, options.draft, partition)))
     decoder = model.decoder
     columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
-    sizes = (step_tokens(options, model), columns), (_logit_rows(options), vocabulary)
+    pooled = max(map(decoder.pooled_message_columns, partition.ranks))
+    sizes = (
+        (step_tokens(options, model), columns),
+        (_logit_rows(options), vocabulary),
+        (options.max_running_requests, pooled),
+    )
     padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
     return round_up(4 * max(padded), MEMORY_PAGE)
 
@@ -183,7 +188,8 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))
     programs = 1 if decoder.predictor is None else 2
-    return tokens * per_token + programs * 2 * 4 * _logit_rows(options) * columns
+    logits = programs * 2 * 4 * _logit_rows(options) * columns
+    return tokens * per_token + logits + 4 * options.max_running_requests * decoder.pooled_columns(part)
 
 
 def pages_of(tokens: int) -> int:

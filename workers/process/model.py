@@ -33,6 +33,7 @@ from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters import make_drafter
 from numaserve.workers.process.node import NodeContext
+from numaserve.workers.process.pooled import check_form, in_form
 from numaserve.workers.process.populate import Population
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
@@ -79,6 +80,7 @@ class RankModel:
             before += each.weight_bytes
         shows_rows = any(each.config.decoder.borrows for each in self._loaded)
         decoder = replace(held.config.decoder, shows_rows=shows_rows)
+        self._decoder = decoder
         served = RankProgram(held, decoder, node, launch.window_pages)
         self._program = served.program
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
@@ -176,6 +178,7 @@ class RankModel:
         try:
             self._node.set_deadline(plan.deadline_s or self._launch.step_deadline_s)
             for seq in plan.seqs:
+                check_form(seq, self._decoder)
                 if seq.init is not None:
                     self._begin(seq.slot, seq.init)
                 if seq.pages:
@@ -239,7 +242,7 @@ class RankModel:
             )
             results.append(told)
         for index, values in self._program.pooled:
-            results[index] = msgspec.structs.replace(results[index], embedding=values)
+            results[index] = msgspec.structs.replace(results[index], embedding=in_form(plan.seqs[index], values))
         for index in self._program.nan_sequences:
             results[index] = msgspec.structs.replace(results[index], nan=True)
         for index in self._program.dropped_sequences:

@@ -12,7 +12,7 @@ _CONFIGURATION = [
     *("config.json", "generation_config.json", "hf_quant_config.json"),
     *(
         "modules.json",
-        "*_Pooling/config.json",
+        "*Pooling/config.json",
         "*_Dense/config.json",
         "sentence_*_config.json",
         "config_sentence_transformers.json",

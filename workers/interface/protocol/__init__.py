@@ -46,6 +46,7 @@ from numaserve.workers.interface.protocol.steps import (
     StepPlan,
     StepResult,
     TokenLogprobs,
+    VectorForm,
     WindowWork,
     mask_rows,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "StepResult",
     "ToWorker",
     "TokenLogprobs",
+    "VectorForm",
     "WeightsCache",
     "WeightsOrigin",
     "WindowWork",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 PAGE_SIZE = 32
@@ -15,6 +17,8 @@ def mask_rows(slots: int) -> int:
 
 MAX_LOGPROBS = 20
 KEPT_HIDDEN_STATES = 128  # of a sequence's last tokens, in workers whose model has a predictor layer
+# The form of the vector of a pooled sequence: all of its values in fp32, or encoded `SparseEntries`.
+VectorForm = Literal["whole", "sparse"]
 TO_BE_DRAFTED = -1  # placeholder of a draft token that the workers' draft model makes
 
 
@@ -84,7 +88,8 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     # For logprobs of an echoed prompt: the true next token of each position. Empty, or as long as `tokens`; shorter
     # where the chunk extends beyond the last position but one of the prompt.
     prompt_logprobs: list[int] = []
-    pool: bool = False  # return the final norm of the last position; for a model loaded with `pooled`
+    pool: bool = False  # return a vector of the sequence; for a model loaded with `pooled`
+    vector_form: VectorForm = "whole"  # of a sequence that is pooled
 
     @property
     def num_tokens(self) -> int:
@@ -183,7 +188,8 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     nan: bool = False
     dropped: bool = False
     token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order; empty where nothing was sampled
-    embedding: bytes = b""  # fp32, little-endian, of the hidden size; empty where the plan did not pool
+    # The vector of a sequence that is pooled, otherwise empty: fp32, little-endian, or as `vector_form` says.
+    embedding: bytes = b""
     # The tokens that were sampled after `token`, one after each accepted draft token.
     following: list[SampledToken] = []
     late: bool = False

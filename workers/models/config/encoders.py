@@ -58,7 +58,7 @@ def post_norm_encoder(
 ) -> ModelConfig:
     """Return an encoder whose mean is pooled. `mlp` makes the MLP of a layer from the beginning of its modules' names;
     `changes` are fields of the model."""
-    eps = common.fields.number("layer_norm_eps", _LEAST_EPS, 1.0, 1e-12)
+    eps = read_eps(common.fields)
 
     def norm(module: str, gguf: str) -> LayerNorm:
         return LayerNorm(module, common.hidden, eps, gguf)
@@ -91,6 +91,11 @@ def post_norm_encoder(
     )
     config = common.model(family, architecture, block, embedding=embedding, norm=NoNorm(), **changes)
     return config.pooled("mean")
+
+
+def read_eps(fields: Fields) -> float:
+    """Return the epsilon of layer norms."""
+    return fields.number("layer_norm_eps", _LEAST_EPS, 1.0, 1e-12)
 
 
 def read_types(fields: Fields, hidden: int, default: int) -> tuple[Table, ...]:

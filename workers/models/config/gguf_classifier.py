@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numaserve.workers.models.config.classifier import GGUF_DENSE, GGUF_LOGITS
+from numaserve.workers.models.config.heads import GGUF_DENSE, GGUF_LOGITS
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor

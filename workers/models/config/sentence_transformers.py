@@ -31,7 +31,13 @@ _FLAGS = {
 }
 # Classes of torch, by the last part of the name.
 _ACTIVATIONS: Mapping[str, Activation] = {"Identity": "none", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
-_ORDER = f"a Transformer, a Pooling, at most {_MAX_DENSE} Dense modules and at most one Normalize, in this order"
+# How often SPLADE takes log(1 + x) of a positive logit, by the activation.
+_LOGARITHMS: Mapping[str, int] = {"relu": 1, "log1p_relu": 2}
+_SPLADE = ["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]  # before version 5.4, and since
+_ORDER = (
+    f"a Transformer, a Pooling, at most {_MAX_DENSE} Dense modules and at most one Normalize, in this order, or a"
+    " Transformer and a SpladePooling"
+)
 # The first of these that exists is read, as in the library: the name depends on the version that wrote it.
 _TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -56,6 +62,7 @@ class SentenceModules:
 
     pooling: Pooling  # of the hidden states of a text: the first, their mean, the last, or the maximum of each column
     normalize: bool  # whether embeddings are scaled to length 1
+    logarithms: int = 0  # of SPLADE: how often log(1 + x) is taken of positive logits; 0: it is another model
     dense: tuple[DenseModule, ...] = ()  # between both, in order
     max_tokens: int | None = None  # of a text, with special tokens; None: the limit is the model's
     lowercase: bool = False  # whether texts are lowercased before they are tokenized
@@ -74,12 +81,12 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     listed = _modules(path)
     kinds = [kind for kind, _ in listed]
     dense = [place for kind, place in listed if kind == "Dense"]
-    normalize = "Normalize" in kinds
+    normalize, is_splade = "Normalize" in kinds, kinds in _SPLADE
     if len(dense) > _MAX_DENSE:
         raise OperatorError(
             f"{path}: the file lists {len(dense)} Dense modules (limit {_MAX_DENSE}). Serve another model"
         )
-    if kinds != ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * normalize]:
+    if not is_splade and kinds != ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * normalize]:
         shown = ", ".join(kind[:100] for kind in kinds) or "none"
         raise OperatorError(f"{path}: the modules are {shown}; supported are {_ORDER}. Serve another model")
     transformer, pooling = (place for _, place in listed[:2])
@@ -89,16 +96,28 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
             " its files into the model's folder, and set its path to an empty string"
         )
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
-    settings = _settings(folder)
+    settings, pooling_path = _settings(folder), folder / pooling / "config.json"
     return SentenceModules(
-        pooling=_pooling(folder / pooling / "config.json", has_prompts=any(prompts.values())),
+        pooling="max" if is_splade else _pooling(pooling_path, has_prompts=any(prompts.values())),
         normalize=normalize,
+        logarithms=_logarithms(pooling_path) if is_splade else 0,
         dense=tuple(_dense(folder, place) for place in dense),
         max_tokens=settings.optional_integer("max_seq_length", 1, _MAX_TOKENS),
         lowercase=settings.flag("do_lower_case", False),
         prompts=prompts,
         default_prompt=default,
     )
+
+
+def _logarithms(path: Path) -> int:
+    """Return how often a SpladePooling module takes log(1 + x). Raises `OperatorError` for sums over the tokens."""
+    config = Fields(read_json(path) if is_there(path) else {}, str(path))
+    strategy = config.text("pooling_strategy", "max")
+    if strategy != "max":
+        raise config.error(
+            f"pooling_strategy={strategy[:100]!r} is not supported; supported values: max. Serve another model"
+        )
+    return config.choice("activation_function", _LOGARITHMS, "relu")
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:

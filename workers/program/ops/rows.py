@@ -182,7 +182,7 @@ class Pool(Operation):
     """out, fp32 [sequences that are pooled, columns] = the last or first row of x that each of them has, or the mean or
     the maximum of its rows; of their RMS norms if there is a weight. The operations after it work on these rows."""
 
-    x: Reads[Residual]
+    x: Reads[Residual | Tensor]
     out: Writes[Tensor]
     pooling: Pooling
     weight: Vector | None

@@ -39,18 +39,17 @@ from numaserve.workers.program.ops.rows import (
     LayerNorm,
     Multiply,
     Pool,
-    Pooled,
-    Pooling,
     RmsNorm,
 )
 from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
 from numaserve.workers.program.recording.latent import LatentRecorder
+from numaserve.workers.program.recording.pooling import PoolRecorder
 from numaserve.workers.program.recording.recurrent import RecurrentRecorder
 from numaserve.workers.program.recording.streams import StreamRecorder
 
 
-class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRecorder):
+class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentRecorder, StreamRecorder):
     """Records a forward pass; see the module's documentation."""
 
     def embed(
@@ -298,19 +297,6 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, RecurrentRecorder, StreamRe
         tokens = Tensor(logits.rows, 1, 4, self._in_ring)
         bounds = tuple(self.shape.vocab_bounds)
         self.operations.append(Sample(logits=logits, tokens=tokens, vocab_first=bounds, softcap=softcap or 0.0))
-
-    def pool(self, x: Residual, pooling: Pooling, weight: Vector | None = None, eps: float = 0.0) -> Tensor:
-        """The vector, in fp32, of each sequence that is pooled: [sequences, columns of x]; of the RMS norms of its rows
-        if there is a weight. All that is recorded after this works on these rows."""
-        out = Tensor(self.limits.max_slots, x.cols, 4)
-        self.operations.append(Pool(x=x, out=out, pooling=pooling, weight=weight, eps=eps))
-        self.is_narrow = True
-        return out
-
-    def answer(self, vectors: Tensor) -> None:
-        """Let `vectors`, fp32 [pooled sequences, columns], be read from outside after each step; the last thing to be
-        recorded."""
-        self.operations.append(Pooled(x=vectors))
 
     def fused(self) -> list[Operation]:
         """Return the recorded operations, fused as far as kernels exist."""

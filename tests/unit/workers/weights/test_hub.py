@@ -70,7 +70,7 @@ def test_a_configuration_can_be_had_without_weights(downloads: list[tuple[str, l
     ((name, patterns),) = downloads
     assert name == "deepseek-ai/DeepSeek-R1"
     wanted = {"config.json", "generation_config.json", "hf_quant_config.json", "modules.json", "1_Pooling/config.json"}
-    wanted |= {"sentence_bert_config.json", "config_sentence_transformers.json"}
+    wanted |= {"sentence_bert_config.json", "config_sentence_transformers.json", "1_SpladePooling/config.json"}
     others = {"model.safetensors", "model.safetensors.index.json", "tokenizer.json", "2_Dense/model.safetensors"}
     assert {file for file in wanted | others if any(fnmatch(file, each) for each in patterns)} == wanted
 

@@ -1,4 +1,4 @@
-"""Fields of config.json that a model with a classification head has, and heads after the form of BERT."""
+"""Fields of config.json that a model with a head for some task has, and classification heads after the form of BERT."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,9 @@ from numaserve.workers.layers.dense import Dense
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.spec import ModelConfig
 
-CLASSIFIES = "ForSequenceClassification"  # end of the names of such architectures
+# Ends of the names of such architectures.
+CLASSIFIES = "ForSequenceClassification"
+MASKED = "ForMaskedLM"
 _MAX_LABELS = 1 << 16
 GGUF_DENSE, GGUF_LOGITS = "cls", "cls.output"  # the two layers of a head in GGUF files
 

@@ -31,7 +31,7 @@ from numaserve.server.surfaces.openai.responses.schema import InputTokensRequest
 from numaserve.server.surfaces.rerank.schema import RerankRequest, ScoreRequest
 from numaserve.server.surfaces.sglang.abort_schema import AbortRequest
 from numaserve.server.surfaces.sglang.generate_schema import SGLangGenerateRequest
-from numaserve.server.surfaces.tei.schema import TeiEmbedRequest, TeiPredictRequest
+from numaserve.server.surfaces.tei.schema import TeiEmbedRequest, TeiEmbedSparseRequest, TeiPredictRequest
 from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest, TokenizeRequest
 
 MODELS: dict[str, type[Strict]] = {
@@ -54,6 +54,7 @@ MODELS: dict[str, type[Strict]] = {
         OllamaEmbeddingsRequest,
         CohereEmbedRequest,
         TeiEmbedRequest,
+        TeiEmbedSparseRequest,
         TeiPredictRequest,
         OllamaShowRequest,
         OllamaPullRequest,

@@ -13,7 +13,7 @@ from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, Mode
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-Task = Literal["generate", "embed", "score", "classify"]
+Task = Literal["generate", "embed", "sparse", "score", "classify"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 DEFAULT_RUNNING_REQUESTS = 64
@@ -40,9 +40,10 @@ class ServeConfig(BaseModel):
     task: Task | None = Field(
         None,
         description="Task of the server. `generate`: text. `embed`: /v1/embeddings, from the hidden states of a text. "
-        "`score`: also /v1/rerank and /v1/score, from the probability that a reranker answers yes. `classify`: "
-        "/predict. Default: `generate`; for an encoder such as BERT `embed`, or with a classification head `score` for "
-        "one label and `classify` for several.",
+        "`sparse`: /embed_sparse, from a SPLADE model. `score`: also /v1/rerank and /v1/score, from the probability "
+        "that a reranker answers yes. `classify`: /predict. Default: `generate`; for an encoder such as BERT `embed`, "
+        "for a SPLADE model `sparse`, and with a classification head `score` for one label and `classify` for "
+        "several.",
     )
     settings: ModelSettings = Field(
         DEFAULT_SETTINGS, description="Settings of the model, each with an option of its own."

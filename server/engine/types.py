@@ -11,7 +11,7 @@ from numaserve.server.engine.masks.matcher import TokenMatcher
 from numaserve.server.engine.overview import Overview
 from numaserve.server.scheduler.cache.scope import CacheScope, cache_scope
 from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.workers.interface.protocol import RankProfile, SamplingParams, TokenLogprobs
+from numaserve.workers.interface.protocol import RankProfile, SamplingParams, TokenLogprobs, VectorForm
 
 
 class EngineError(Exception):
@@ -73,6 +73,7 @@ class GenerationRequest:
     shown_tokens: frozenset[int] = frozenset()  # special tokens that appear in the text nevertheless
     cache_salt: str = ""  # within the cache group of its client, see `scope`
     pool: bool = False  # return an embedding and no token: `max_new_tokens` is 0
+    vector_form: VectorForm = "whole"  # of a pooled sequence
     second_text: int = 0  # position of the first token of type 1, of a pair of texts to be pooled; 0: there is none
     client: Client = EVERYBODY
     priority: int = 0  # among the requests of the same client only: lower begins earlier
@@ -108,7 +109,7 @@ class GenerationChunk:
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     replayed: bool = False  # from the request's `generated`: nothing was computed
     predicted: tuple[int, int] = (0, 0)  # on the last chunk: accepted and rejected draft tokens of the prediction
-    embedding: bytes = b""  # on the only chunk of a pooled sequence: fp32, little-endian, of the hidden size
+    embedding: bytes = b""  # on the only chunk of a pooled sequence, in its `vector_form`
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from numaserve.server.answers.tools.types import Tool
 from numaserve.server.generation.conversation.messages import Conversation
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.structured.types import Constraint
+from numaserve.workers.interface.protocol import VectorForm
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Asked:
     prompt_logprobs: bool = False  # also of the prompt's tokens
     token_ids_logprob: Sequence[int] = ()  # tokens whose log-probabilities are returned at each position of the output
     pool: bool = False  # return the prompts' embeddings in place of text
+    vector_form: VectorForm = "whole"  # of embeddings
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None

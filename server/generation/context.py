@@ -18,6 +18,7 @@ from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
 from numaserve.server.generation.running import RunningRequests
 from numaserve.server.generation.served_names import LATEST
+from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.auth.keys import OPEN_PATHS, Callers, PrefixSharing
 from numaserve.server.http.auth.peers import client_at
@@ -63,6 +64,7 @@ class ApiContext:
     ui: bool = False  # serve the page of GET /ui
     embedding_size: int = 0  # of the model's embeddings; 0: the model is not served for embeddings
     embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
+    sparse: SparseOutput | None = None  # None: the model has no sparse vectors
     classifier: Classifier | None = None  # None: the model is no classifier
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -147,7 +149,7 @@ class ApiContext:
     @property
     def pools(self) -> bool:
         """Whether the model makes one vector of each text, and writes no text."""
-        return self.embedding_size > 0 or self.classifier is not None
+        return self.embedding_size > 0 or self.sparse is not None or self.classifier is not None
 
     @property
     def prefix_sharing(self) -> PrefixSharing:

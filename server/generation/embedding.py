@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.http.errors import bad_request
 
 Form = Literal["float", "base64", "binary", "ubinary"]
@@ -31,6 +32,14 @@ def check_embeds(context: ApiContext, dimensions: int | None, *forms: Form | Non
             f"Send a multiple of 8 as '{param}', or request another form."
         )
         raise bad_request(message, param, "dimensions_unpacked")
+
+
+def sparse_output(context: ApiContext) -> SparseOutput:
+    """Return the form of the model's sparse vectors. Raises `ApiError` for a model without any."""
+    if context.sparse is None:
+        message = "This model has no sparse vectors. Ask a SPLADE model."
+        raise bad_request(message, "model", "task_unsupported")
+    return context.sparse
 
 
 def embedding(pooled: bytes, dimensions: int | None, *, normalize: bool) -> npt.NDArray[np.float32]:

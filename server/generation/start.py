@@ -29,11 +29,7 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     check_model(context, asked.model)
     check_ready(context)
     if context.pools:
-        does, path = (
-            ("serves embeddings", "/v1/embeddings") if context.embedding_size else ("scores texts", "/v1/rerank")
-        )
-        if context.classifier is not None and len(context.classifier.labels) > 1:
-            does, path = "classifies texts", "/predict"
+        does, path = _use_of(context)
         message = f"This model {does} and cannot generate text. Use {path}."
         raise bad_request(message, "model", "task_unsupported")
     _check_sequences(context, asked)
@@ -50,6 +46,17 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     running.admitted(generation.abort)
     generation.when_closed(running.leave)
     return generation
+
+
+def _use_of(context: ApiContext) -> tuple[str, str]:
+    """Return the use of a model that writes no text, and its path."""
+    if context.embedding_size:
+        return "serves embeddings", "/v1/embeddings"
+    if context.sparse is not None:
+        return "serves sparse vectors", "/embed_sparse"
+    if context.classifier is not None and len(context.classifier.labels) > 1:
+        return "classifies texts", "/predict"
+    return "scores texts", "/v1/rerank"
 
 
 async def _admitted(

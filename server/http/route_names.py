@@ -25,7 +25,7 @@ API_ROUTES = frozenset(
         *("/tokenize", "/detokenize", "/tokenizer_info"),
         *("/api/chat", "/api/embed", "/api/embeddings", "/api/generate", "/api/ps", "/api/pull", "/api/show"),
         *("/api/tags", "/api/version"),
-        *("/v2/embed", "/embed", "/predict"),
+        *("/v2/embed", "/embed", "/embed_sparse", "/predict"),
         *("/generate", "/abort_request", "/flush_cache", "/reset_prefix_cache"),
         *("/server_info", "/get_server_info", "/model_info", "/get_model_info", "/machine"),
         *("/v1/loads", "/get_load", "/load"),

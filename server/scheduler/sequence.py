@@ -12,7 +12,7 @@ from numaserve.server.scheduler.cache.scope import COMMON_SCOPE, CacheScope
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.position import Position
 from numaserve.workers.interface.drafters import MAX_DRAFTS
-from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
+from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs, VectorForm
 from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, WindowTable
 
 DEFAULT_TARGET_ITL_S = 0.1
@@ -124,6 +124,7 @@ class Sequence:
     prediction: ListOf[int] = ()  # the output that the client expects
     generated: InitVar[Iterable[int]] = ()  # output that another server has sampled
     second_text: int = 0  # position of the first token of type 1, in a pair of texts to be pooled; 0: there is none
+    vector_form: VectorForm = "whole"  # of a sequence that is pooled
     prompt_keys: InitVar[Iterable[Key] | None] = None  # by which the radix tree finds the prompt; None: its tokens
 
     position: Position = field(init=False)  # its progress, and the only record of it
@@ -189,7 +190,7 @@ class SequenceUpdate:
     prompt_logprobs: list[TokenLogprobs]  # of the next prompt positions, from position 1 on, each once
     finished: bool  # the length is reached and the sequence released; stop tokens and strings are the caller's to find
     nan: bool = False  # its logits were not numbers: it has ended, with nothing
-    embedding: bytes = b""  # fp32, of the hidden size; empty unless it was pooled
+    embedding: bytes = b""  # in its `vector_form`; empty unless it was pooled
     dropped: bool = False  # its constraint has failed, or allows nothing: it has ended, with nothing
     late: bool = False  # its mask was not there in time: it waits for the mask, and is sampled again
     token_logprobs: Iterable[float] = ()  # of the tokens that it names, where `token` is one

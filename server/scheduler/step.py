@@ -188,6 +188,7 @@ class StepBuilder:
                 sample=chunk.sample,
                 prompt_logprobs=seq.tokens[start + 1 : start + 1 + chunk.logprob_rows],
                 pool=pool,
+                vector_form=seq.vector_form,
             )
         )
         self.in_flight.drafts += drafts

@@ -26,6 +26,7 @@ _EXAMPLES: dict[Task, Example] = {
         "/v1/chat/completions", {"messages": [{"role": "user", "content": _QUESTION}], "temperature": 0}
     ),
     "embed": Example("/v1/embeddings", {"input": _STATEMENT}),
+    "sparse": Example("/embed_sparse", {"inputs": _STATEMENT}),
     "score": Example("/v1/rerank", {"query": _QUESTION, "documents": [_STATEMENT, "Bread is made of flour."]}),
     "classify": Example("/predict", {"inputs": _STATEMENT}),
 }

@@ -21,6 +21,7 @@ from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -58,6 +59,7 @@ class Checked:
     vocab_size: int  # token ids the model has rows for
     embedding_size: int  # 0: the model is not served for embeddings
     embeddings: EmbeddingSettings
+    sparse: SparseOutput | None  # None: the model has no sparse vectors
     classifier: Classifier | None  # None: the model is no classifier
     judge: Judge | None  # None: the model is not served as a reranker
     sampling_defaults: Sampling
@@ -210,6 +212,7 @@ def make_http_server(
         judge=checked.judge,
         embedding_size=checked.embedding_size,
         embeddings=checked.embeddings,
+        sparse=checked.sparse,
         classifier=checked.classifier,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,

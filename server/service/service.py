@@ -34,7 +34,7 @@ from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
 from numaserve.server.service.model.classifier import read_classifier
 from numaserve.server.service.model.deployment import deployment_options
-from numaserve.server.service.model.embedding import embedding_settings
+from numaserve.server.service.model.embedding import embedding_settings, sparse_output
 from numaserve.server.service.model.reranker import find_judge
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.process.ending import end_process
@@ -85,8 +85,9 @@ def _check(started: Started) -> Checked:
     config = with_model_defaults(started.config, files)
     options = deployment_options(config, path)
     model = read_config(files, options.settings)
-    pools, embeds = options.settings.pooled, options.settings.pooled and not model.labels
-    embeddings = embedding_settings(path) if embeds else EmbeddingSettings()
+    pools = options.settings.pooled
+    embeds = pools and not (model.labels or model.is_sparse)
+    embeddings = embedding_settings(path) if embeds or model.is_sparse else EmbeddingSettings()
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
     machine = read_topology()
@@ -124,6 +125,7 @@ def _check(started: Started) -> Checked:
         model.vocab_size,
         model.vector_size if embeds else 0,
         embeddings,
+        sparse_output(path),
         read_classifier(path, model),
         judge,
         sampling_defaults,

@@ -21,6 +21,7 @@ _BODIES: dict[str, Callable[[ApiError, str], object]] = {
     "/api/": ollama.error_body,
     "/v2/embed": cohere.error_body,
     "/embed": tei.error_body,
+    "/embed_sparse": tei.error_body,
     "/predict": tei.error_body,
 }
 

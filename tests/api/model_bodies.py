@@ -21,4 +21,5 @@ POOLING: dict[str, dict[str, Any]] = {
     "/v2/embed": {"texts": ["a", "b"], "model": MODEL},
     "/embed": {"inputs": "a"},
 }
+SPARSE: dict[str, dict[str, Any]] = {"/embed_sparse": {"inputs": ["a", "b"]}}
 CLASSIFYING: dict[str, dict[str, Any]] = {"/predict": {"inputs": [["a"], ["b", "c"]]}}

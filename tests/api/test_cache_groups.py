@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from model_bodies import CLASSIFYING, GENERATING, POOLING
+from model_bodies import CLASSIFYING, GENERATING, POOLING, SPARSE
 from numaserve.server.app.middleware.key_limits import FREE_PATHS
 from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.auth.passed_clients import PASSED_HEADER, PassedClients, passed_header
@@ -99,6 +100,7 @@ def servers() -> Iterator[tuple[FakeEngine, ApiContext, Mapping[str, dict[str, A
     for bodies, options in (
         (GENERATING, {}),
         (POOLING, {"embedding_size": EMBEDDING_SIZE}),
+        (SPARSE, {"sparse": SparseOutput(1)}),
         (CLASSIFYING, {"classifier": Classifier(("a", "b"), "none")}),
         (JUDGING, {"judge": Judge(ord("n"), ord("y")), "context_length": 600}),
     ):

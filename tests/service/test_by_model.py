@@ -17,7 +17,7 @@ from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.load import ModelFiles
 from numaserve.workers.models.spec import ModelConfig
 
-from tests.support.configured import bidirectional, configured
+from tests.support.configured import bidirectional, configured, splade
 from tests.support.sentence_folder import write_modules
 
 CLS = {"pooling_mode": "cls"}
@@ -104,6 +104,20 @@ def test_the_head_of_an_encoder_decides_its_task(
     assert deployment_options(decided, decide.files.path).settings.pooled
     with pytest.raises(OperatorError, match=rf"--task embed does not fit .*Set --task {task} or leave --task out"):
         decide(model, task="embed")
+
+
+def test_a_splade_model_is_served_for_sparse_vectors(decide: Decide, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    _, decided = decide(splade())
+    assert (decided.served_task, caplog.messages) == ("sparse", ["the model is an encoder: the task is sparse"])
+    assert [each.pooled for each in decide.asked] == [False, True]
+    assert deployment_options(decided, decide.files.path).settings.pooled
+    with pytest.raises(OperatorError, match=r"--task embed does not fit .*Set --task sparse or leave --task out"):
+        decide(splade(), task="embed")
+    with pytest.raises(OperatorError, match=r"--task sparse does not fit .*Set --task embed or leave --task out"):
+        decide(bidirectional(), task="sparse")
+    with pytest.raises(OperatorError, match="--task sparse needs a SPLADE model"):
+        decide(configured(), task="sparse")
 
 
 def test_an_encoder_has_no_draft_model(decide: Decide) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import tokenizers
 from numaserve.server.app.application import ApiContext, ApiLimits
 from numaserve.server.engine.clock import Clock
@@ -27,6 +28,7 @@ from numaserve.server.engine.types import (
 from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules
@@ -34,6 +36,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
 from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 from numaserve.workers.interface.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
+from numaserve.workers.interface.vectors import SparseEntries
 from tokenizers import decoders, models, pre_tokenizers
 
 BOS, EOS, TURN = 256, 257, 258
@@ -192,10 +195,16 @@ class FakeSequence:
         return chunk
 
     def _pooled(self) -> GenerationChunk:
-        """The numbers 3, 4 and then how many tokens there are, as often as there are dimensions."""
-        numbers = array("f", [3.0, 4.0, *[len(self.request.prompt)] * (self._engine.dimensions - 2)])
         cached = self._engine.cached_tokens
-        return GenerationChunk(self._index, finish_reason="stop", cached_tokens=cached, embedding=numbers.tobytes())
+        return GenerationChunk(self._index, finish_reason="stop", cached_tokens=cached, embedding=self._vector())
+
+    def _vector(self) -> bytes:
+        """The numbers 3, 4 and then how many tokens there are, as often as there are dimensions; sparse: 3 for token 1
+        and how many there are for token 3."""
+        count = len(self.request.prompt)
+        if self.request.vector_form == "sparse":
+            return SparseEntries.of_vector(np.array([0, 3, -1, count], np.float32)).encoded()
+        return array("f", [3.0, 4.0, *[count] * (self._engine.dimensions - 2)]).tobytes()
 
     def _logprobs(self, token: int) -> TokenLogprobs:
         top = self.request.sampling.logprobs
@@ -277,6 +286,7 @@ def make_context(
     ui: bool = True,
     embedding_size: int = 0,
     embeddings: EmbeddingSettings | None = None,
+    sparse: SparseOutput | None = None,
     classifier: Classifier | None = None,
     judge: Judge | None = None,
     context_length: int = CONTEXT,
@@ -300,6 +310,7 @@ def make_context(
         ui=ui,
         embedding_size=embedding_size,
         embeddings=embeddings or EmbeddingSettings(),
+        sparse=sparse,
         classifier=classifier,
         judge=judge,
         takes_predictions=takes_predictions,

@@ -54,6 +54,7 @@ _FORMS = {
     "/api/": Form("OllamaError", _ollama),
     "/v2/embed": Form("CohereError", _cohere),
     "/embed": Form("TeiError", _tei),
+    "/embed_sparse": Form("TeiError", _tei),
     "/predict": Form("TeiError", _tei),
 }
 

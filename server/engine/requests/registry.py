@@ -117,6 +117,7 @@ class LiveRequests:
             # As if the sequence had been sent back to the queue: earlier draws and tokens count as on the other server.
             request.generated,
             request.second_text,
+            request.vector_form,
         )
         live = LiveRequest(
             request,

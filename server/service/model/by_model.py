@@ -22,7 +22,14 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
     settings = structs.replace(config.settings, pooled=config.task == "embed", mtp=False)
     model = read_config(files, settings)
     if not model.bidirectional:
+        if config.task == "sparse":
+            raise OperatorError(
+                "--task sparse needs a SPLADE model, an encoder whose modules.json names SpladePooling. Serve such a"
+                " model, or leave --task out"
+            )
         return config
+    if not settings.pooled:
+        model = read_config(files, structs.replace(settings, pooled=True))
     task = _task_of(model)
     if config.task == "generate":  # also of `numaserve chat`
         raise OperatorError(
@@ -56,7 +63,7 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
 def _task_of(encoder: ModelConfig) -> Task:
     """Return the task of an encoder: its head decides."""
     if not encoder.labels:
-        return "embed"
+        return "sparse" if encoder.is_sparse else "embed"
     return "score" if len(encoder.labels) == 1 else "classify"
 
 

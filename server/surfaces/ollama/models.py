@@ -110,8 +110,8 @@ def _info(context: ApiContext) -> dict[str, object]:
 
 
 def _capabilities(context: ApiContext) -> list[str]:
-    if context.embedding_size:
-        return ["embedding"]
+    if context.pools:
+        return ["embedding"] if context.embedding_size else []
     known = {"tools": context.tells_calls, "thinking": context.tells_thoughts}
     known["insert"] = fill_in_of(context.tokenizer) is not None
     return ["completion", *(name for name, is_known in known.items() if is_known)]

@@ -1,1 +1,1 @@
-"""The API of text-embeddings-inference: POST /embed and /predict."""
+"""The API of text-embeddings-inference: POST /embed, /embed_sparse and /predict."""

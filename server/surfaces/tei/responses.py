@@ -11,6 +11,13 @@ class Prediction(BaseModel):
     label: str
 
 
+class SparseEntry(BaseModel):
+    """The weight of a token in a sparse vector; `index` is the id of the token."""
+
+    index: int
+    value: float
+
+
 class TeiError(BaseModel):
     """The body of every error response; `error_type` names the cause, such as `Validation` or `Overloaded`."""
 

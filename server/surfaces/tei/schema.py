@@ -1,4 +1,4 @@
-"""The bodies of POST /embed and /predict."""
+"""The bodies of POST /embed, /embed_sparse and /predict."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.fields.types import Neutral, ShortText, Text, neutral
 from numaserve.server.surfaces.embedding_fields import MAX_INPUTS, Dimensions, ManyInputs, check_not_empty
 from numaserve.server.surfaces.openai.completion_schema import Prompts
+from numaserve.workers.interface.protocol import VectorForm
 from pydantic import Field
 
 # A text, or a pair of texts, in a list.
 _Sequence = Annotated[list[Text], Field(min_length=1, max_length=2)]
 
 
-class TeiEmbedRequest(ManyInputs):
-    """The body of POST /embed."""
-
+class _EmbeddedInputs(ManyInputs):
     model: ShortText | None = None
     """Extension: name of the served model; any other name returns status 404."""
     inputs: Prompts
     """Input as a string or a list of token ids; several inputs as a list of either. The tokenizer adds its special
     tokens to strings only."""
-    normalize: bool | None = None
-    """Scale embeddings to length 1 after cutting them to `dimensions`; true unless set."""
     truncate: bool | None = None
     """Truncate inputs that exceed the context length; false unless set."""
     truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
@@ -35,17 +32,29 @@ class TeiEmbedRequest(ManyInputs):
     prompt_name: ShortText | None = None
     """Name of the prompt that precedes each text, one of `prompts` in the model's config_sentence_transformers.json;
     the model's default prompt unless set."""
-    dimensions: Dimensions | None = None
-    """Number of leading dimensions to return of each embedding; all unless set."""
 
-    def asked(self, settings: EmbeddingSettings) -> Asked:
-        """Return the request in the form that all APIs share. Raises `ApiError` for an empty text, and for a prompt
-        that the model lacks."""
+    def asked(self, settings: EmbeddingSettings, vector_form: VectorForm = "whole") -> Asked:
+        """Return the request for vectors in a form. Raises `ApiError` for an empty text, and for a prompt that the
+        model lacks."""
         check_not_empty(self.inputs, "inputs")
         cut: Literal["start", "end"] = "start" if self.truncation_direction in ("Left", "left") else "end"
         length = Length(cut=cut if self.truncate else None)
         prompts = prompted(settings, self.inputs, {"prompt_name": self.prompt_name}, "inputs")
-        return Asked(Texts(prompts, length=length, param="inputs"), Sampling(), model=self.model, pool=True)
+        texts = Texts(prompts, length=length, param="inputs")
+        return Asked(texts, Sampling(), model=self.model, pool=True, vector_form=vector_form)
+
+
+class TeiEmbedRequest(_EmbeddedInputs):
+    """The body of POST /embed."""
+
+    normalize: bool | None = None
+    """Scale embeddings to length 1 after cutting them to `dimensions`; true unless set."""
+    dimensions: Dimensions | None = None
+    """Number of leading dimensions to return of each embedding; all unless set."""
+
+
+class TeiEmbedSparseRequest(_EmbeddedInputs):
+    """The body of POST /embed_sparse."""
 
 
 class TeiPredictRequest(ManyInputs):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import torch
 import yaml
 from numaserve.configs import presets
 from numaserve.workers.interface.protocol import (
@@ -24,6 +25,7 @@ from safetensors.numpy import save
 
 from tests.fuzz.targets import KINDS
 from tests.support.published import LAYOUTS
+from tests.support.token_heads import random_heads
 
 CORPUS = Path(__file__).with_name("corpus")
 _SIZES = {
@@ -59,6 +61,7 @@ def main() -> None:
     for name, inputs in {
         "gguf": _gguf(),
         "safetensors": _safetensors(),
+        "torch": _torch(),
         "model-config": _configs(),
         "model-folder": _folders(),
         "settings": _settings(),
@@ -101,6 +104,14 @@ def _gguf() -> Iterator[bytes]:
 def _safetensors() -> Iterator[bytes]:
     for kind in (np.float32, np.float16, np.int32, np.uint8):
         yield save({"a": np.zeros((2, 3), kind), "b": np.zeros((0, 4), kind), "c": np.zeros((), kind)}, {"k": "v"})
+
+
+def _torch() -> Iterator[bytes]:
+    path = CORPUS / "writing"
+    for dtype in (torch.float16, torch.float32):
+        torch.save(random_heads(6, 3).vectors.to(dtype).state_dict(), path)
+        yield path.read_bytes()
+    path.unlink()
 
 
 def _configs() -> Iterator[bytes]:

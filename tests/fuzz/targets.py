@@ -23,6 +23,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import ProtocolError, decode_from_worker, decode_to_worker, encode
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
+from numaserve.workers.models.config.torch_file import read_torch_file
 from numaserve.workers.models.load import load_model_config, open_model, read_config
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -124,6 +125,7 @@ def _grammar(data: bytes) -> None:
 TARGETS: Mapping[str, Target] = {
     "gguf": _of_file("model.gguf", _gguf),
     "safetensors": _of_file("model.safetensors", _safetensors),
+    "torch": _of_file("sparse_linear.pt", read_torch_file),
     "model-config": _of_file("config.json", lambda path: load_model_config(path.parent)),
     "model-folder": _of_file("files.json", _folder),
     "settings": _of_file("settings.yaml", lambda path: load_config({}, path)),

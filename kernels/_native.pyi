@@ -269,7 +269,8 @@ class Program:
         states: Sequence[tuple[int, int, Sequence[tuple[int, int]]]] = (),
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None, list[float]]], int, int, int]:
         """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
-        last position is for: 0 nothing, 1 a sample, 2 pooling. Masks are those of step `step_id`.
+        last position is for: 0 nothing, 1 a sample, 2 pooling, 3 pooling with vectors of tokens. Masks are those of
+        step `step_id`.
 
         `drafts` is empty or has, for each sequence, the number of its last tokens that are draft tokens. A token is
         sampled after the last known token and after each draft token. Only samples after accepted draft tokens are

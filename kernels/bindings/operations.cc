@@ -38,7 +38,7 @@ constexpr Builder kBuilders[] = {
     kBuilder<operation::StateSpace>,    kBuilder<operation::Narrow>,        kBuilder<operation::AddNorm>,
     kBuilder<operation::LayerInputs>,   kBuilder<operation::Multiply>,      kBuilder<operation::KeyDecays>,
     kBuilder<operation::KeyDelta>,      kBuilder<operation::GroupNorm>,     kBuilder<operation::LayerNorm>,
-    kBuilder<operation::Pooled>,
+    kBuilder<operation::Pooled>,        kBuilder<operation::TokenRows>,
 };
 
 void add_operation(Program& program, const std::string& kind, const nb::dict& fields) {

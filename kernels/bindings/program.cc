@@ -159,7 +159,7 @@ nb::tuple state_memory(Program& program, const nb::tuple& given) {
 }
 
 // The use of a sequence's last position; 0: none.
-constexpr int32_t kSample = 1, kPool = 2;
+constexpr int32_t kSample = 1, kPool = 2, kPoolTokens = 3;
 
 nb::list named_logprobs(const StepOutcome& outcome, Range where) {
   nb::list values;
@@ -205,7 +205,8 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
                .from_previous = sequences(i, 3) != 0,
                .sample = sequences(i, 4) == kSample,
                .num_targets = sequences(i, 5),
-               .pool = sequences(i, 4) == kPool,
+               .pool = sequences(i, 4) == kPool || sequences(i, 4) == kPoolTokens,
+               .tokens = sequences(i, 4) == kPoolTokens,
                .drafts = drafts.empty() ? 0 : drafts[i]};
   std::vector<StateMark> marks;
   use_states(plan, states, marks);

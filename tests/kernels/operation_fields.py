@@ -125,6 +125,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"pooling": "last", "weight": vector(), "cols": HIDDEN, "eps": 1e-5},
         "pooled": places("x") | {"cols": HIDDEN},
+        "token_rows": places("x", "out") | {"cols": HIDDEN},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},
         "sample": places("logits", "tokens") | {"vocab_first": [0, 16], "softcap": 0.0},
         "moe_route": places("logits", "x", "sorted", "routes", "counts")

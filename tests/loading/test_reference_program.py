@@ -25,14 +25,15 @@ from numaserve.workers.interface.protocol import SamplingParams
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.program.buffers import Tensor
 from numaserve.workers.program.caches import CacheKind, Heads
-from numaserve.workers.program.native import make_program
+from numaserve.workers.program.native import make_program, native_rows
 from numaserve.workers.program.ops.exchange import DividedNorm
 from numaserve.workers.program.ops.rows import GroupNorm, RmsNorm
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.reference.caches import KvCache
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
+from numaserve.workers.program.reference.program import ReferenceProgram
 from numaserve.workers.program.setup import RankShape
-from numaserve.workers.program.slots import END_POOL
+from numaserve.workers.program.slots import END_POOL, END_POOL_TOKENS
 
 from tests.support.recorded_programs import (
     HIDDEN,
@@ -47,6 +48,7 @@ from tests.support.recorded_programs import (
     mixture,
     pooled,
     spaces,
+    tokens,
 )
 
 NAMES = [name for name in all_programs() if not name.startswith("pooled")]  # those that sample
@@ -372,6 +374,40 @@ def test_whole_sequences_of_an_encoder_are_pooled(part: Part, team: Team) -> Non
     assert told[0] == told[1]
     alone = embeddings(programs[0], [(1, 0, first, END_POOL, ())])
     np.testing.assert_array_equal(alone[0], native[0])
+
+
+def columns(program: AnyProgram, b: ProgramBuilder, count: int) -> np.ndarray:
+    """The columns of the first `count` tokens of the last step, fp32."""
+    rows = program.outside if isinstance(program, ReferenceProgram) else native_rows(program, b.fused())
+    return rows.kept[:count].copy()
+
+
+def test_columns_of_tokens_are_computed_in_steps_that_ask_for_them(part: Part, team: Team) -> None:
+    rng = np.random.default_rng(2)
+    first, second = (rng.integers(0, VOCAB, count).tolist() for count in (40, 3))
+    b = tokens(part)
+    native, exact = pooling(b, team)
+    both: list[Row] = [(0, 0, first, END_POOL, ()), (1, 0, second, END_POOL_TOKENS, ())]
+    vectors = [embeddings(program, both) for program in (native, exact)]
+    found, expected = columns(native, b, 43), columns(exact, b, 43)
+    assert found.shape == (43, 41)
+    assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected)
+    assert [*vectors[0]] == [0, 1]
+    took = [row[2] for row in native.profile()[-2:]]
+    again = embeddings(native, [(0, 0, first[::-1], END_POOL, ()), (1, 0, second, END_POOL, ())])
+    np.testing.assert_array_equal(again[1], vectors[0][1])
+    assert [row[2] for row in native.profile()[-2:]] == took  # nothing was computed
+    alone = embeddings(native, [(1, 0, second, END_POOL_TOKENS, ())])
+    np.testing.assert_array_equal(alone[0], vectors[0][1])
+    np.testing.assert_array_equal(columns(native, b, 3), found[40:])
+    assert all(row[-2:] == (0, 0) for row in native.profile()[-2:])
+
+
+def test_columns_of_tokens_are_refused_where_there_are_none(part: Part, team: Team) -> None:
+    for program in pooling(encoder(part), team):
+        with pytest.raises(ValueError, match=r"asks for vectors of .*tokens, but the model has none"):
+            run(program, [(0, 0, [1, 2], END_POOL_TOKENS, ())])
+        assert [*embeddings(program, [(0, 0, [1, 2], END_POOL, ())])] == [0]
 
 
 def test_a_part_of_a_sequence_is_refused_by_an_encoder(part: Part, team: Team) -> None:

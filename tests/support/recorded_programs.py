@@ -212,6 +212,17 @@ def masked(part: Part = ALONE) -> ProgramBuilder:
     return b
 
 
+def tokens(part: Part = ALONE) -> ProgramBuilder:
+    """The mean of all rows, and columns of each token for sequences that ask for them."""
+    w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab))
+    residual = b.embed(**part.embedding())
+    b.normalize(residual, w.vector(), w.vector(), EPS)
+    vectors = b.pool(residual, "mean")
+    b.keep(b.linear(b.token_rows(residual), w.matrix(41, HIDDEN, whole=True), w.vector(41)))
+    b.answer(vectors)
+    return b
+
+
 def recurrent(part: Part = ALONE) -> ProgramBuilder:
     """A convolution of columns that ranks divide between two products, and a state for each slot."""
     own = HIDDEN // part.world
@@ -429,10 +440,11 @@ def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
 
 
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
-    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and three pool."""
+    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and four pool."""
     found = {f"pooled, {part.world}": pooled(part), f"recurrent, {part.world}": recurrent(part)}
     found[f"pooled encoder, {part.world}"] = encoder(part)
     found[f"pooled maxima, {part.world}"] = masked(part)
+    found[f"pooled, with tokens, {part.world}"] = tokens(part)
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture, gated, sliding, spaces, shared, keyed):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)

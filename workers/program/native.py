@@ -40,6 +40,7 @@ from numaserve.workers.program.ops.rows import (
     Quantize,
     QuantizeHeads,
     RmsNorm,
+    TokenRows,
 )
 from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.outside import OutsideRows, outside_rows
@@ -253,5 +254,6 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     Sample: ("sample", _none),
     Pool: ("pool", _pool),
     Pooled: ("pooled", _pooled),
+    TokenRows: ("token_rows", _pooled),
 }
 _NOT_NATIVE = frozenset({"routing", "held", "before", "by"})  # fields that no node takes

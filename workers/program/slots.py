@@ -4,7 +4,7 @@ from typing import Any
 
 from numaserve.workers.interface.protocol import SlotInit
 
-END_SAMPLE, END_POOL = 1, 2  # 0: nothing
+END_SAMPLE, END_POOL, END_POOL_TOKENS = 1, 2, 3  # 0: nothing
 
 
 def slot_settings(init: SlotInit) -> dict[str, Any]:

@@ -26,7 +26,7 @@ bool Ahead::some() noexcept {
 
 bool Ahead::open() {
   while (node_ < nodes_.size()) {
-    piece_ = nodes_[node_]->reads_first(run_, thread_, index_++);
+    if (nodes_[node_]->runs(run_.step)) piece_ = nodes_[node_]->reads_first(run_, thread_, index_++);
     if (!piece_.empty()) return true;
     ++node_;
     index_ = 0;

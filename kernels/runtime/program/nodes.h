@@ -115,12 +115,15 @@ class Node {
   // is worth fetching before the node begins. Empty if there is no such piece.
   virtual std::span<const std::byte> reads_first(const Run&, int /*thread*/, int64_t /*index*/) const { return {}; }
   virtual Cost cost(const Step&) const { return {}; }
+  // Whether the node has work in this step.
+  bool runs(const Step& step) const { return !on_request || step.wants_tokens; }
   // The number of rows that the node works on.
   int64_t rows(const Run& run) const { return run.step.num_rows(narrow); }
   const std::string name;
   const Node* next_node = nullptr;
-  bool narrow = false;  // whether it works on the last rows, not on all tokens; see NarrowNode and PoolNode
-  int64_t bytes = 0;    // of weights read by a run, for the profile
+  bool narrow = false;      // whether it works on the last rows, not on all tokens; see NarrowNode and PoolNode
+  bool on_request = false;  // whether it runs only in steps that ask for vectors of tokens
+  int64_t bytes = 0;        // of weights read by a run, for the profile
 };
 
 // What a table of embeddings has a row for: tokens, their positions, or the texts that they are from.

@@ -278,6 +278,13 @@ void add(Program& p, const Pooled& f) {
   p.pool_to(f.x, f.cols);
 }
 
+void add(Program& p, const TokenRows& f) {
+  require(f.x.ld >= f.cols && f.out.ld >= round_up(f.cols, kPad), f.kKind,
+          "the input or the output has too few columns");
+  p.give_tokens();
+  p.add(std::make_unique<NormNode>(f.x, nullptr, f.cols, f.out, 0.0f));
+}
+
 void add(Program& p, const DividedNorm& f) {
   const size_t count = f.weights.size();
   require(count > 0 && f.counted.size() == count && f.columns.size() == count, f.kKind,

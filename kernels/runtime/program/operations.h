@@ -227,6 +227,15 @@ struct Pooled {
   void visit(auto&& field) { field("x", x), field("cols", cols); }
 };
 
+// The rows of all tokens, rounded, for the nodes after it: all of them run only in a step with a pooled sequence that
+// asks for vectors of its tokens.
+struct TokenRows {
+  static constexpr const char* kKind = "token_rows";
+  Place x, out;
+  int64_t cols;
+  void visit(auto&& field) { field("x", x), field("out", out), field("cols", cols); }
+};
+
 struct DividedNorm {
   static constexpr const char* kKind = "divided_norm";
   Place x, message;
@@ -280,6 +289,7 @@ void add(Program& p, const Attention& f);
 void add(Program& p, const Gather& f);
 void add(Program& p, const Pool& f);
 void add(Program& p, const Pooled& f);
+void add(Program& p, const TokenRows& f);
 void add(Program& p, const DividedNorm& f);
 void add(Program& p, const GroupNorm& f);
 void add(Program& p, const GatherColumns& f);

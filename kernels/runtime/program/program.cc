@@ -73,6 +73,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
 void Program::add(std::unique_ptr<Node> node) {
   if (!nodes_.empty()) nodes_.back()->next_node = node.get();
   node->narrow = narrow_;
+  node->on_request = on_request_;
   nodes_.push_back(std::move(node));
 }
 
@@ -168,7 +169,7 @@ void Program::run_nodes(Run& run, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
   Ahead ahead(run, nodes_, thread, most_ahead_);
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_[i]->joins_next(run)) continue;
+    if (!nodes_[i]->runs(step_) || nodes_[i]->joins_next(run)) continue;
     nodes_[i]->run(run, thread);
     // Set before the barrier, so that all threads stop after the same node. A faster thread may fail in the next node
     // before the others have checked whether this was the last one.
@@ -195,7 +196,7 @@ std::vector<NodeTime> Program::profile() const {
                      .ns = has_run ? node_ns_[i] : 0,
                      .wait_ns = has_run ? node_wait_ns_[i] : 0,
                      .weight_bytes = nodes_[i]->bytes,
-                     .cost = nodes_[i]->cost(step_)});
+                     .cost = nodes_[i]->on_request ? Cost{} : nodes_[i]->cost(step_)});
   return times;
 }
 

@@ -59,6 +59,12 @@ class Program {
     narrow_ = true;
     step_.allow_pooling();
   }
+  // Lets the nodes that are added after this work on all tokens, and run only in steps that ask for vectors of tokens.
+  void give_tokens() {
+    narrow_ = false;
+    on_request_ = true;
+    step_.allow_token_vectors();
+  }
   // Keeps `object`, into which nodes point, alive as long as the Program.
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // Sets the number of collectives of a step. Call it once, after the last `add`.
@@ -134,7 +140,7 @@ class Program {
   std::vector<int64_t> node_ns_, node_wait_ns_;
   int64_t native_ns_ = 0;
   int turns_ = 0;
-  bool narrow_ = false;
+  bool narrow_ = false, on_request_ = false;
   uint64_t collectives_ = 0;
   Masks masks_;
   Place pooled_{.offset = 0, .ld = 0, .collective = -1};

@@ -87,6 +87,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more draft tokens than masks");
     if (s.pool && !may_pool_)
       refuse_slot(s, "asks for an embedding, but the model was loaded without support for embeddings");
+    if (s.tokens && !may_give_tokens_) refuse_slot(s, "asks for vectors of its tokens, but the model has none");
     if (takes_whole_ && (s.start > 0 || s.drafts > 0 || !s.pool))
       refuse_slot(s, "is not a whole sequence to be pooled, which bidirectional attention needs");
     total += s.count;
@@ -159,7 +160,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   if (narrowed_) narrowed_->clear();
   segments.clear();
   chains.clear();
-  has_drafts = false;
+  has_drafts = wants_tokens = false;
   logit_rows.clear();
   num_named = 0;
   pooled_rows.clear();
@@ -189,6 +190,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     add_rows(s, slot, static_cast<int32_t>(i), row, targets);
     if (narrowed_) add_narrowed(slot, first_row);
     if (s.pool) {
+      wants_tokens = wants_tokens || s.tokens;
       pooled_rows.push_back({row, s.count});
       pooled_sequences.push_back(static_cast<int32_t>(i));
     }

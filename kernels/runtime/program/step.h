@@ -26,6 +26,7 @@ struct SequenceInput {
   bool from_previous, sample;
   int32_t num_targets;  // number of first positions at which the log-probability of a given next token is wanted
   bool pool = false;    // whether it is pooled, into one row; such a sequence has no rows of logits
+  bool tokens = false;  // whether vectors of its tokens are wanted too; only of a pooled sequence
   // The number of last tokens that are draft tokens. Each gets a row of logits. The token sampled there is kept only if
   // all draft tokens up to this one are accepted.
   int32_t drafts = 0;
@@ -75,6 +76,9 @@ class Step {
   // Allows pooled sequences: a node exists for them.
   void allow_pooling() { may_pool_ = true; }
 
+  // Allows vectors of tokens: nodes exist for them.
+  void allow_token_vectors() { may_give_tokens_ = true; }
+
   // Lists the position of every token, and its type: 1 for those of a second text.
   void list_positions() {
     lists_positions_ = true;
@@ -112,7 +116,8 @@ class Step {
   // The segments of all sequences, and the range of those of each. Segments of a sequence must run in order.
   std::vector<StateSegment> segments;
   std::vector<Range> chains;
-  bool has_drafts = false;  // whether some segment is of draft tokens
+  bool wants_tokens = false;  // whether vectors of the tokens of some sequence are wanted
+  bool has_drafts = false;    // whether some segment is of draft tokens
   // Sequences whose latents the ranks divide. `row` of a sequence counts the new tokens of these sequences, and `rows`
   // has their rows in the batch.
   struct Divided {
@@ -150,7 +155,7 @@ class Step {
   std::optional<Batch> narrowed_;  // where the last nodes work on the rows of logits alone
   std::optional<AttentionPlanner> divided_planner_;
   int64_t max_positions_;
-  bool may_pool_ = false, keeps_states_ = false, lists_positions_ = false;
+  bool may_pool_ = false, may_give_tokens_ = false, keeps_states_ = false, lists_positions_ = false;
   bool takes_whole_ = false;  // whether attention is bidirectional, so that a sequence must be whole
   std::vector<bool> named_;   // slots that the plan being checked contains
   std::vector<bool> stored_;  // snapshots that it stores

@@ -57,9 +57,9 @@ class Given(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Keep(Operation):
-    """x, bf16 [tokens, columns], is read from outside after the step."""
+    """x, bf16 or fp32 [tokens, columns], is read from outside after the step."""
 
-    x: Reads[Operand]
+    x: Reads[Tensor]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Nothing is done."""
@@ -206,6 +206,19 @@ class Pool(Operation):
 
         moves = RowBytes(token=row_bytes, pooled=row_bytes) if reads_all else RowBytes(pooled=2 * row_bytes)
         return [OperationCost("pool", "rows", amount, moves=moves)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRows(Operation):
+    """out, bf16 [tokens, columns] = x. The operations after it work on all tokens, and run only in a step with a pooled
+    sequence that asks for vectors of its tokens."""
+
+    x: Reads[Residual]
+    out: Writes[Operand]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Nothing is done in most steps."""
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,7 @@ from numaserve.workers.program.ops.rows import (
     Multiply,
     Pool,
     RmsNorm,
+    TokenRows,
 )
 from numaserve.workers.program.ops.streams import Narrow
 from numaserve.workers.program.recording.experts import ExpertRecorder
@@ -136,8 +137,9 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
         self.operations.insert(0, Given(out=out))  # nothing before may have its memory
         return out
 
-    def keep(self, x: Operand) -> None:
-        """Let `x` be read from outside after each step, as long as nothing is recorded after that."""
+    def keep(self, x: Tensor) -> None:
+        """Let `x`, bf16 or fp32, be read from outside after each step, as long as no operation is recorded after
+        that."""
         self.operations.append(Keep(x=x))
 
     def norms_beside(self, parts: Sequence[tuple[Residual | Tensor, Vector | None, float]]) -> Operand:
@@ -303,10 +305,12 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
         return fuse(self.operations, self.setup.ranks.world)
 
     def costs(self) -> list[OperationCost]:
-        """The costs of a step for this rank, operation by operation in order."""
+        """The costs of a step for this rank, operation by operation in order, but for those that run on request."""
         found: list[OperationCost] = []
         is_narrow = False
         for operation in self.fused():
+            if isinstance(operation, TokenRows):
+                break
             costs = operation.cost(self.setup)
             found += [of_logit_rows(cost) for cost in costs] if is_narrow else costs
             is_narrow = is_narrow or isinstance(operation, Narrow | Pool)

@@ -1,9 +1,9 @@
 """The vectors of sequences that are pooled, in the vocabulary of the Program builder."""
 
-from numaserve.workers.program.buffers import Residual, Tensor
+from numaserve.workers.program.buffers import Operand, Residual, Tensor
 from numaserve.workers.program.ops.base import Vector
 from numaserve.workers.program.ops.latent import GatherColumns
-from numaserve.workers.program.ops.rows import Multiply, Pool, Pooled, Pooling
+from numaserve.workers.program.ops.rows import Multiply, Pool, Pooled, Pooling, TokenRows
 from numaserve.workers.program.recording.recorder import Recorder
 
 
@@ -31,6 +31,13 @@ class PoolRecorder(Recorder):
             Multiply(x=None, y=pooled, out=part, activation="none"),
             GatherColumns(message=part, out=out, bounds=bounds),
         ]
+        return out
+
+    def token_rows(self, x: Residual) -> Operand:
+        """`x`, which is fp32, in bf16: [tokens, columns]; see `TokenRows`."""
+        out = Operand(x.rows, x.cols, 2)
+        self.operations.append(TokenRows(x=x, out=out))
+        self.is_narrow = False
         return out
 
     def answer(self, vectors: Tensor) -> None:

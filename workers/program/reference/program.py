@@ -16,7 +16,7 @@ from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import lifetimes
 from numaserve.workers.program.ops.base import Matrix, Operation
-from numaserve.workers.program.ops.rows import Pool
+from numaserve.workers.program.ops.rows import Pool, TokenRows
 from numaserve.workers.program.outside import outside_rows
 from numaserve.workers.program.reference.caches import Bytes, KvCache, States
 from numaserve.workers.program.reference.masks import StepMasks
@@ -66,6 +66,7 @@ class ReferenceProgram:
         self._profile = [[0, 0, 0] for _ in self._operations]  # nanoseconds, bytes, operations
         self._last_uses = _last_uses(self._operations)
         self._pools = any(isinstance(operation, Pool) for operation in self._operations)
+        self._gives_tokens = any(isinstance(operation, TokenRows) for operation in self._operations)
         self.values: dict[Buffer, torch.Tensor] = {}
         self.nan_sequences: list[int] = []
         self.dropped_sequences: list[int] = []
@@ -108,6 +109,8 @@ class ReferenceProgram:
         step = make_step(self._setup, self._slots, sequences, tokens, targets, drafts=drafts, states=states)
         if step.pooled and not self._pools:
             raise ValueError("a step asks for an embedding, but the model was loaded without support for embeddings")
+        if step.wants_tokens and not self._gives_tokens:
+            raise ValueError("a step asks for vectors of tokens, but the model has none")
         self._slots.commit()
         self.nan_sequences, self.dropped_sequences, self.late_sequences = [], [], []
         if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet

@@ -71,12 +71,16 @@ class Run:
     step: Step
     masks: StepMasks
     outside: OutsideRows
+    whole: Step = field(init=False)  # before operations that narrow it
     values: dict[Buffer, torch.Tensor] = field(default_factory=dict)
     sampled: list[Sampled] = field(default_factory=list)  # by row of logits; on rank 0
     pooled: list[tuple[int, bytes]] = field(default_factory=list)  # index in the plan, fp32 values
     dropped: list[int] = field(default_factory=list)  # sequences that their masks leave no token
     late: list[int] = field(default_factory=list)  # sequences whose masks were not there in time
     spoiled: list[int] = field(default_factory=list)  # sequences without usable results, by index in the plan
+
+    def __post_init__(self) -> None:
+        self.whole = self.step
 
     def heads(self, cache: CacheIndex) -> Heads:
         """The heads of a layer with that cache."""

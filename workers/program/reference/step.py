@@ -18,7 +18,7 @@ from numaserve.workers.program.reference.segments import (
 )
 from numaserve.workers.program.reference.slots import Slot, SlotTable
 from numaserve.workers.program.setup import ProgramSetup
-from numaserve.workers.program.slots import END_POOL, END_SAMPLE
+from numaserve.workers.program.slots import END_POOL, END_POOL_TOKENS, END_SAMPLE
 
 Ints = npt.NDArray[np.int32]
 
@@ -68,6 +68,7 @@ class Step:
     divided: list[SequenceRows]  # those whose latents the ranks divide
     logit_rows: list[LogitRow]
     pooled: list[SequenceRows]
+    wants_tokens: bool  # whether a pooled sequence asks for vectors of its tokens
 
     @property
     def work(self) -> StepWork:
@@ -150,7 +151,8 @@ def make_step(
     for index, row in enumerate(sequences.tolist() if keeps else ()):
         begins = index in works and works[index][1] >= 0
         check_position(setup.limits, slots.at(row[0]), row, given[index], begins=begins)
-    step, parallel = Step([], [], [], [], []), setup.context_parallel
+    wants_tokens = END_POOL_TOKENS in sequences[:, 4].tolist()
+    step, parallel = Step([], [], [], [], [], wants_tokens), setup.context_parallel
     for index, (number, start, count, from_previous, end, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
         row = len(step.tokens)
@@ -161,7 +163,7 @@ def make_step(
         step.sequences.append(sequence)
         if parallel is not None and parallel.divides(start, count, sum(each.count for each in step.divided)):
             step.divided.append(sequence)
-        if end == END_POOL:
+        if end in (END_POOL, END_POOL_TOKENS):
             step.pooled.append(sequence)
         step.tokens.extend([slot.last_token] if from_previous else [next(literal) for _ in range(count)])
         own = step.tokens[sequence.row :]
@@ -249,7 +251,7 @@ def _check_whole(setup: ProgramSetup, row: list[int], drafts: int) -> None:
     number, start, _, _, end, _ = row
     _require(
         not any(kind.window.bidirectional for kind in setup.shape.caches)
-        or (start == 0 and drafts == 0 and end == END_POOL),
+        or (start == 0 and drafts == 0 and end in (END_POOL, END_POOL_TOKENS)),
         f"slot {number} of the step is not a whole sequence to be pooled, which bidirectional attention needs",
     )
 

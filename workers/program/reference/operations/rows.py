@@ -18,6 +18,7 @@ from numaserve.workers.program.ops.rows import (
     Quantize,
     QuantizeHeads,
     RmsNorm,
+    TokenRows,
 )
 from numaserve.workers.program.reference.operations.products import gate_factor
 from numaserve.workers.program.reference.run import Run
@@ -40,9 +41,10 @@ def given(run: Run, op: Given) -> None:
 
 
 def keep(run: Run, op: Keep) -> None:
-    """Copy the rows, in bf16, to the memory that is read from outside."""
-    rows = run.get(op.x).to(torch.bfloat16).view(torch.uint16)
-    run.outside.kept[: len(rows)] = rows.numpy()
+    """Copy the rows, in bf16 or fp32, to the memory that is read from outside."""
+    in_bf16 = op.x.itemsize == BF16
+    rows = run.get(op.x).to(torch.bfloat16 if in_bf16 else torch.float32)
+    run.outside.kept[: len(rows)] = (rows.view(torch.uint16) if in_bf16 else rows).numpy()
 
 
 def rms_norm(run: Run, op: RmsNorm) -> None:
@@ -115,6 +117,12 @@ def pool(run: Run, op: Pool) -> None:
     out = torch.stack([_POOLINGS[op.pooling](part) for part in parts]) if pooled else x[:0]
     run.put(op.out, out)
     run.step = run.step.pooled_rows()
+
+
+def token_rows(run: Run, op: TokenRows) -> None:
+    """Round the rows of all tokens; what follows sees the whole step again. It runs in every step here."""
+    run.put(op.out, run.numbers.bf16(run.get(op.x)))
+    run.step = run.whole
 
 
 def pooled(run: Run, op: Pooled) -> None:

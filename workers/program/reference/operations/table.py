@@ -31,6 +31,7 @@ from numaserve.workers.program.ops.rows import (
     Quantize,
     QuantizeHeads,
     RmsNorm,
+    TokenRows,
 )
 from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.reference.operations import (
@@ -58,6 +59,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     Gather: rows.gather,
     Pool: rows.pool,
     Pooled: rows.pooled,
+    TokenRows: rows.token_rows,
     Linear: products.linear,
     HeadLinear: products.head_linear,
     RopeStore: attention.rope_store,

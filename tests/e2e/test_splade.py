@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan, VectorForm
 from numaserve.workers.interface.settings import WeightFormats
 from numaserve.workers.interface.vectors import SparseEntries
+from pooled_steps import answers
 
 from tests.support import encoders
 from tests.support.rank_group import RankGroup, WorkerFailed
@@ -27,17 +27,6 @@ def saved(name: str, model: hf.PreTrainedModel, folder: Path) -> Path:
 
 def make_group(folder: Path, tp: int = 1, **more: Any) -> RankGroup:
     return RankGroup(folder, tp, context_length=encoders.CONTEXT, pooled=True, **more)
-
-
-def answers(group: RankGroup, prompts: Sequence[list[int]], step: int, form: VectorForm = "whole") -> list[bytes]:
-    """The results of prompts that are together in one step."""
-    plans, page = [], 0
-    for slot, prompt in enumerate(prompts):
-        pages = list(range(page, page - (-len(prompt) // PAGE_SIZE)))
-        page += len(pages)
-        init = SlotInit(SamplingParams())
-        plans.append(SeqPlan(slot, 0, prompt, pages=pages, init=init, pool=True, vector_form=form))
-    return [result.embedding for result in group.run(StepPlan(step, plans)).seqs]
 
 
 def in_steps(group: RankGroup, prompts: Sequence[list[int]]) -> npt.NDArray[np.float64]:

@@ -95,6 +95,7 @@ def test_a_key_stays_while_nothing_changes(folder: Path) -> None:
         lambda folder: (folder / "b.safetensors").rename(folder / "c.safetensors"),
         lambda folder: (folder / "c.safetensors").write_bytes(b""),
         lambda folder: (folder / "quantize_config.json").write_text("{}"),
+        lambda folder: (folder / "sparse_linear.pt").write_bytes(CONTENT),
         exchange,
     ],
 )

@@ -15,6 +15,7 @@ from numaserve.workers.layers.layer_inputs import LayerInputs
 from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.norm import AnyNorm
 from numaserve.workers.layers.predictor import Predictor
+from numaserve.workers.layers.token_head import TokenHead
 from numaserve.workers.program.ops.rows import Pooling
 from numaserve.workers.program.setup import RankShape
 
@@ -37,6 +38,7 @@ class Decoder(Layer):
     pooling: Pooling = "last"  # of sequences, without a head
     dense: tuple[Dense, ...] = ()  # layers of pooled sequences
     masked_head: MaskedHead | None = None  # the maxima of whose logits are the vectors of pooled sequences
+    token_head: TokenHead | None = None  # of single tokens of pooled sequences that ask for it
     shows_rows: bool = False  # whether the hidden states of rows of logits are read from outside
 
     @property
@@ -64,8 +66,10 @@ class Decoder(Layer):
         if self.masked_head is not None:
             b.answer(self.masked_head.forward(b, part, self.norm.forward(b, part, residual)))
         elif self.head is None:
-            vectors = self.norm.pool(b, part, residual, self.pooling)
-            b.answer(pooled_through(self.dense, b, part, vectors))
+            vectors = pooled_through(self.dense, b, part, self.norm.pool(b, part, residual, self.pooling))
+            if self.token_head is not None:
+                self.token_head.forward(b, part, residual)
+            b.answer(vectors)
         else:
             x = self.norm.forward(b, part, residual)
             self.head.forward(b, part, x)
@@ -88,8 +92,8 @@ class Decoder(Layer):
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most, whose results are gone when the next begins, and of other layers."""
         most = max(block.scratch_columns(part) for block in self.blocks)
-        others = (each for each in (self.inputs, self.predictor, self.masked_head) if each is not None)
-        return most + sum(each.scratch_columns(part) for each in others)
+        others = (self.inputs, self.predictor, self.masked_head, self.token_head)
+        return most + sum(each.scratch_columns(part) for each in others if each is not None)
 
     def pooled_columns(self, part: RankPart) -> int:
         """The columns of intermediate results for each sequence that is pooled, besides those of its tokens."""

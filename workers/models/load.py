@@ -21,6 +21,7 @@ from numaserve.workers.models.config.quantization import left_out, read_quantiza
 from numaserve.workers.models.config.safetensors_files import SafetensorsFiles
 from numaserve.workers.models.config.saved import as_saved
 from numaserve.workers.models.config.sentence_transformers import SentenceModules, read_sentence_modules
+from numaserve.workers.models.config.token_head import read_token_head
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of, is_served
 from numaserve.workers.models.spec import ModelConfig
@@ -73,7 +74,9 @@ def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -
     if config.labels or not settings.pooled:
         return config
     modules = read_sentence_modules(files.path)
-    return config.pooled() if modules is None else _with_modules(config, modules, files.path)
+    config = config.pooled() if modules is None else _with_modules(config, modules, files.path)
+    head = None if config.is_sparse else read_token_head(files.path, config)
+    return config if head is None else config.with_token_head(head)
 
 
 def _with_modules(config: ModelConfig, modules: SentenceModules, path: Path) -> ModelConfig:

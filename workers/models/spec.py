@@ -14,6 +14,7 @@ from numaserve.workers.layers.masked_head import MaskedHead
 from numaserve.workers.layers.names import Aliases, TensorNames, find_names
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.layers.stored import Stored
+from numaserve.workers.layers.token_head import VECTORS, WEIGHTS, TokenHead
 from numaserve.workers.program.ops.rows import Pooling
 
 
@@ -140,6 +141,11 @@ class ModelConfig:
         """Return the same model as a classifier with these layers of pooled sequences."""
         pooled = self.pooled(pooling)
         return replace(pooled, decoder=replace(pooled.decoder, dense=tuple(dense)), labels=labels)
+
+    def with_token_head(self, head: TokenHead) -> ModelConfig:
+        """Return the same pooled model with a head of single tokens, whose modules are not below a prefix."""
+        aliases = *self.aliases, (VECTORS, VECTORS), (WEIGHTS, WEIGHTS)
+        return replace(self, decoder=replace(self.decoder, token_head=head), aliases=aliases)
 
     def with_masked_head(self, head: MaskedHead) -> ModelConfig:
         """Return the same model with the head of a masked language model."""

@@ -33,10 +33,10 @@ from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafter import RankParts
 from numaserve.workers.process.drafters import make_drafter
 from numaserve.workers.process.node import NodeContext
-from numaserve.workers.process.pooled import check_form, in_form
+from numaserve.workers.process.pooled import NO_VECTOR, PooledVectors
 from numaserve.workers.process.populate import Population
 from numaserve.workers.process.rank_program import RankProgram, RankWeights
-from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
+from numaserve.workers.program.slots import END_SAMPLE, slot_settings
 from numaserve.workers.weights.cache.background import BackgroundWriter
 
 # Token, its log-probability, the most likely tokens, and their log-probabilities.
@@ -80,9 +80,9 @@ class RankModel:
             before += each.weight_bytes
         shows_rows = any(each.config.decoder.borrows for each in self._loaded)
         decoder = replace(held.config.decoder, shows_rows=shows_rows)
-        self._decoder = decoder
         served = RankProgram(held, decoder, node, launch.window_pages)
         self._program = served.program
+        self._vectors = PooledVectors(decoder, served.outside.kept)
         self._drafter = make_drafter(RankParts(launch, self._loaded, served, node))
         self._programs = [served]
         if self._drafter is not None:
@@ -178,7 +178,7 @@ class RankModel:
         try:
             self._node.set_deadline(plan.deadline_s or self._launch.step_deadline_s)
             for seq in plan.seqs:
-                check_form(seq, self._decoder)
+                self._vectors.check(seq)
                 if seq.init is not None:
                     self._begin(seq.slot, seq.init)
                 if seq.pages:
@@ -191,7 +191,7 @@ class RankModel:
                 self._drafter.prepare(plan)
                 if plan.draft_work:
                     plan, draft_ns = self._drafter.run(plan)
-            sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
+            sequences = np.array([self._native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
             tokens = _concatenated(seq.tokens for seq in plan.seqs)
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
             states = [(work.index, work.begin, work.marks) for work in plan.states or ()]
@@ -210,6 +210,10 @@ class RankModel:
             raise
         results = self._results(plan, rows) if self._launch.rank == 0 else []
         return StepAnswer(results, native_ns, all_reduce_ns, mask_wait_ns, draft_ns)
+
+    def _native_row(self, seq: SeqPlan) -> tuple[int, int, int, bool, int, int]:
+        end = END_SAMPLE if seq.sample else self._vectors.end_of(seq) if seq.pool else 0
+        return (seq.slot, seq.start, seq.num_tokens, seq.from_previous, end, len(seq.prompt_logprobs))
 
     def _begin(self, slot: int, init: SlotInit) -> None:
         # Every rank must refuse the sequence, but only rank 0 has the board.
@@ -241,8 +245,8 @@ class RankModel:
                 first.token, first.logprobs, of_prompt, token_logprobs=first.token_logprobs, following=following
             )
             results.append(told)
-        for index, values in self._program.pooled:
-            results[index] = msgspec.structs.replace(results[index], embedding=in_form(plan.seqs[index], values))
+        for index, vector in self._vectors.of(plan.seqs, self._program.pooled):
+            results[index] = msgspec.structs.replace(results[index], embedding=vector or NO_VECTOR, nan=vector is None)
         for index in self._program.nan_sequences:
             results[index] = msgspec.structs.replace(results[index], nan=True)
         for index in self._program.dropped_sequences:
@@ -250,11 +254,6 @@ class RankModel:
         for index in self._program.late_sequences:
             results[index] = msgspec.structs.replace(results[index], late=True)
         return results
-
-
-def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, int, int]:
-    end = END_SAMPLE if seq.sample else END_POOL if seq.pool else 0
-    return (seq.slot, seq.start, seq.num_tokens, seq.from_previous, end, len(seq.prompt_logprobs))
 
 
 def _sampled(plan: StepPlan, rows: list[NativeRow]) -> list[list[int]]:

@@ -6,6 +6,7 @@ from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.config.safetensors_files import files_below
 from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights.head_source import HeadSource
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.stacked_source import StackedSource, stacks_of
@@ -20,7 +21,10 @@ def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
 
         return GGUFSource(files.gguf, GgufNames(config.decoder, config.skipped_layers))
     below = (file for folder in config.folders for file in files_below(files.path, folder))
-    source, stacks = SafetensorsSource([*files.safetensors, *below]), stacks_of(config.decoder)
+    source: TensorSource = SafetensorsSource([*files.safetensors, *below])
+    if config.decoder.token_head is not None:
+        source = HeadSource(source, files.path)
+    stacks = stacks_of(config.decoder)
     if not stacks:
         return source
     return StackedSource(source, stacks, config.names_in(source.names()))

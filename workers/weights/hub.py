@@ -6,10 +6,13 @@ from pathlib import Path
 
 from numaserve.workers.interface.errors import OperatorError
 
-# Weights that cannot hold code, configuration and tokenizers: never a pickle, never Python.
-_ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "tiktoken.model", "*.jinja", "*.txt"]
+# Heads of single tokens, named here because their module would import numpy, for which a command would wait.
+_HEADS = ["colbert_linear.pt", "sparse_linear.pt"]
+# Weights that cannot hold code, configuration and tokenizers: never Python, and no pickle but those that are read as
+# data.
+_ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "tiktoken.model", "*.jinja", "*.txt", *_HEADS]
 _CONFIGURATION = [
-    *("config.json", "generation_config.json", "hf_quant_config.json"),
+    *("config.json", "generation_config.json", "hf_quant_config.json", *_HEADS),
     *(
         "modules.json",
         "*Pooling/config.json",

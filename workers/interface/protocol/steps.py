@@ -17,8 +17,9 @@ def mask_rows(slots: int) -> int:
 
 MAX_LOGPROBS = 20
 KEPT_HIDDEN_STATES = 128  # of a sequence's last tokens, in workers whose model has a predictor layer
-# The form of the vector of a pooled sequence: all of its values in fp32, or encoded `SparseEntries`.
-VectorForm = Literal["whole", "sparse"]
+# The form of the vector of a pooled sequence: all of its values in fp32, or encoded `SparseEntries`. `tokens`: a vector
+# of each token after the first in its place, as `encoded_rows`.
+VectorForm = Literal["whole", "sparse", "tokens"]
 TO_BE_DRAFTED = -1  # placeholder of a draft token that the workers' draft model makes
 
 

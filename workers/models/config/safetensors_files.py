@@ -95,7 +95,7 @@ def files_of(folder: Path) -> list[Path]:
     if is_there(folder / _SINGLE):
         return [folder / _SINGLE]
     if not is_there(folder / _INDEX):
-        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(folder.glob(pattern))]
         if pickles:
             raise OperatorError(
                 f"{folder}: holds {pickles[0]} but no safetensors file; pickled weights can run code and are never "

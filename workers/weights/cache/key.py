@@ -53,7 +53,7 @@ def look_at(model: Path, folders: Sequence[str] = ()) -> Checkpoint:
     """Identify the .gguf file or the folder `model`, with some `folders` below it. Raises `OSError`."""
     if model.is_dir():
         listed = (path for folder in (model, *(model / name for name in folders)) for path in folder.iterdir())
-        files = sorted(path for path in listed if path.suffix in {".json", ".safetensors"} and path.is_file())
+        files = sorted(path for path in listed if path.suffix in {".json", ".safetensors", ".pt"} and path.is_file())
     else:
         # For GGUF files only, see `models/load.py`.
         from numaserve.workers.models.config.gguf_parts import gguf_paths  # noqa: PLC0415

@@ -60,7 +60,7 @@ def test_a_hub_id_is_downloaded_without_anything_that_holds_code(downloads: list
     assert name == "HuggingFaceTB/SmolLM2-135M-Instruct"
     for unwanted in ("modeling.py", "pytorch_model.bin", "model.pt", "model.pkl", "model.onnx"):
         assert not any(Path(unwanted).match(pattern) for pattern in patterns)
-    model = ("model-00001-of-00002.safetensors", "config.json")
+    model = ("model-00001-of-00002.safetensors", "config.json", "sparse_linear.pt", "colbert_linear.pt")
     for wanted in (*model, "tokenizer.json", "tokenizer.model", "tiktoken.model", "chat_template.jinja"):
         assert any(Path(wanted).match(pattern) for pattern in patterns)
 
@@ -71,6 +71,7 @@ def test_a_configuration_can_be_had_without_weights(downloads: list[tuple[str, l
     assert name == "deepseek-ai/DeepSeek-R1"
     wanted = {"config.json", "generation_config.json", "hf_quant_config.json", "modules.json", "1_Pooling/config.json"}
     wanted |= {"sentence_bert_config.json", "config_sentence_transformers.json", "1_SpladePooling/config.json"}
+    wanted |= {"sparse_linear.pt", "colbert_linear.pt"}
     others = {"model.safetensors", "model.safetensors.index.json", "tokenizer.json", "2_Dense/model.safetensors"}
     assert {file for file in wanted | others if any(fnmatch(file, each) for each in patterns)} == wanted
 

@@ -42,8 +42,8 @@ class ServeConfig(BaseModel):
         description="Task of the server. `generate`: text. `embed`: /v1/embeddings, from the hidden states of a text. "
         "`sparse`: /embed_sparse, from a SPLADE model. `score`: also /v1/rerank and /v1/score, from the probability "
         "that a reranker answers yes. `classify`: /predict. Default: `generate`; for an encoder such as BERT `embed`, "
-        "for a SPLADE model `sparse`, and with a classification head `score` for one label and `classify` for "
-        "several.",
+        "for a SPLADE model `sparse`. An encoder with a classification head has `score` for one label and `classify` "
+        "for several.",
     )
     settings: ModelSettings = Field(
         DEFAULT_SETTINGS, description="Settings of the model, each with an option of its own."

@@ -65,6 +65,7 @@ class ApiContext:
     embedding_size: int = 0  # of the model's embeddings; 0: the model is not served for embeddings
     embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     sparse: SparseOutput | None = None  # None: the model has no sparse vectors
+    multivector_size: int = 0  # of the vectors of tokens; 0: the model has none
     classifier: Classifier | None = None  # None: the model is no classifier
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.http.errors import bad_request
+from numaserve.workers.interface.vectors import decoded_rows
 
 Form = Literal["float", "base64", "binary", "ubinary"]
 
@@ -26,7 +27,7 @@ def check_embeds(context: ApiContext, dimensions: int | None, *forms: Form | Non
         message = f"'{param}' is {dimensions}, but this model's embeddings have {size} dimensions."
         raise bad_request(message, param, "too_many_dimensions")
     returned = dimensions or size
-    if returned % 8 and not _PACKED.isdisjoint(forms):
+    if _is_unpacked(returned, *forms):
         message = (
             f"The embeddings have {returned} dimensions, and binary embeddings hold 8 dimensions in a byte. "
             f"Send a multiple of 8 as '{param}', or request another form."
@@ -34,10 +35,31 @@ def check_embeds(context: ApiContext, dimensions: int | None, *forms: Form | Non
         raise bad_request(message, param, "dimensions_unpacked")
 
 
+def check_multivectors(context: ApiContext, form: Form, param: str) -> None:
+    """Raise `ApiError` for a model without vectors of tokens, or with a number of dimensions that the `form` cannot
+    hold. `param` is the field that asks for them."""
+    size = context.multivector_size
+    if not size:
+        message = (
+            f"This model has no vectors of tokens. Leave '{param}' out, or ask a model that has them, such as BGE-M3."
+        )
+        raise bad_request(message, param, "task_unsupported")
+    if _is_unpacked(size, form):
+        message = (
+            f"The vectors of tokens have {size} dimensions, and binary embeddings hold 8 dimensions in a byte. "
+            "Request another form."
+        )
+        raise bad_request(message, param, "dimensions_unpacked")
+
+
+def _is_unpacked(dimensions: int, *forms: Form | None) -> bool:
+    return dimensions % 8 > 0 and not _PACKED.isdisjoint(forms)
+
+
 def sparse_output(context: ApiContext) -> SparseOutput:
     """Return the form of the model's sparse vectors. Raises `ApiError` for a model without any."""
     if context.sparse is None:
-        message = "This model has no sparse vectors. Ask a SPLADE model."
+        message = "This model has no sparse vectors. Ask a SPLADE model or BGE-M3."
         raise bad_request(message, "model", "task_unsupported")
     return context.sparse
 
@@ -49,10 +71,21 @@ def embedding(pooled: bytes, dimensions: int | None, *, normalize: bool) -> npt.
     cosines.
     """
     values = np.frombuffer(pooled, "<f4")[:dimensions]
-    if not normalize:
-        return values
-    wide = values.astype(np.float64)
-    return (wide / max(float(np.linalg.norm(wide)), _LEAST_NORM)).astype("<f4")
+    return _normalized(values) if normalize else values
+
+
+def token_vectors(encoded: bytes, *, normalize: bool) -> npt.NDArray[np.float32]:
+    """Return the vectors of a text's tokens, fp32 [tokens, columns], each scaled to length 1 with `normalize`."""
+    rows = decoded_rows(encoded)
+    return _normalized(rows) if normalize else rows
+
+
+def _normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    wide = vectors.astype(np.float64)
+    scaled: npt.NDArray[np.float32] = (
+        wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), _LEAST_NORM)
+    ).astype("<f4")
+    return scaled
 
 
 def in_form(values: npt.NDArray[np.float32], form: Form) -> str | list[float] | list[int]:

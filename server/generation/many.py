@@ -16,6 +16,7 @@ from numaserve.server.generation.sampling import generation_requests
 from numaserve.server.generation.start import check_model, check_ready
 from numaserve.server.http.access_log import RequestRecord, record_of
 from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.http.errors import bad_request
 from numaserve.server.text.caller import CALLER
 
 _WAVE = 256
@@ -46,6 +47,8 @@ async def ends_of(context: ApiContext, request: Request, asked: Asked, request_i
 async def _all(context: ApiContext, asked: Asked, request_id: str, record: RequestRecord) -> Ends:
     prompts = await prompts_of(context, asked)
     record.prompt_tokens = total_tokens(prompts)
+    if asked.vector_form == "tokens":
+        _check_vectors(context, asked.input.param, record.prompt_tokens)
     # All requests are made before the first one runs: errors are found before anything is computed.
     requests = [
         generation_requests(context, asked, prompt, f"{request_id}-{index}", client=CALLER.get())
@@ -60,6 +63,13 @@ async def _all(context: ApiContext, asked: Asked, request_id: str, record: Reque
         cached += record.cached_tokens
     record.cached_tokens = cached
     return Ends(chunks, record.prompt_tokens)
+
+
+def _check_vectors(context: ApiContext, param: str, tokens: int) -> None:
+    most = context.limits.multivector_tokens
+    if tokens > most:
+        message = f"The inputs have {tokens} tokens together, and a request for vectors of tokens may have {most}. "
+        raise bad_request(message + "Send fewer inputs at once.", param, "too_many_vectors")
 
 
 async def _wave(

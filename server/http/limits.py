@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 _ANSWERED_TOKENS = 2**18  # a book; its token list, or its text if each token is long, takes some 20 ms to encode
 
+_VECTOR_TOKENS = 2**13  # with vectors of 1024 columns some 170 MB of JSON
+
 
 @dataclass(frozen=True)
 class ApiLimits:
@@ -26,6 +28,11 @@ class ApiLimits:
         A count in pieces is off by a few tokens; a prompt with twice the context length does not fit in any case.
         """
         return 2 * self.context_length
+
+    @property
+    def multivector_tokens(self) -> int:
+        """The tokens of all texts of a request for vectors of tokens: a text may fill the context."""
+        return max(_VECTOR_TOKENS, self.context_length)
 
     @property
     def text_tokens(self) -> int:

@@ -60,6 +60,7 @@ class Checked:
     embedding_size: int  # 0: the model is not served for embeddings
     embeddings: EmbeddingSettings
     sparse: SparseOutput | None  # None: the model has no sparse vectors
+    multivector_size: int  # 0: the model has no vectors of tokens
     classifier: Classifier | None  # None: the model is no classifier
     judge: Judge | None  # None: the model is not served as a reranker
     sampling_defaults: Sampling
@@ -213,6 +214,7 @@ def make_http_server(
         embedding_size=checked.embedding_size,
         embeddings=checked.embeddings,
         sparse=checked.sparse,
+        multivector_size=checked.multivector_size,
         classifier=checked.classifier,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,

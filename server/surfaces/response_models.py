@@ -164,6 +164,14 @@ class Embedding(BaseModel):
     embedding: list[float] | list[int] | str
 
 
+class MultiVector(BaseModel):
+    """The vectors of an input's tokens, each in the form of an embedding."""
+
+    object: Literal["embedding"]
+    index: int
+    embeddings: list[list[float]] | list[list[int]] | list[str]
+
+
 class PromptUsage(BaseModel):
     """The number of tokens in all inputs."""
 
@@ -175,7 +183,7 @@ class Embeddings(BaseModel):
     """The response of POST /v1/embeddings."""
 
     object: Literal["list"]
-    data: list[Embedding]
+    data: list[Embedding] | list[MultiVector]
     model: str
     usage: PromptUsage
 

@@ -94,7 +94,12 @@ def test_normalized_is_another_name(embedder: TestClient, fields: dict[str, Any]
     ("fields", "param", "words"),
     [
         ({"late_chunking": True}, "late_chunking", "this field is not supported"),
-        ({"return_multivector": True}, "return_multivector", "this field is not supported"),
+        (
+            {"return_multivector": True},
+            "return_multivector",
+            "has no vectors of tokens. Leave 'return_mult",
+        ),
+        ({"return_multivector": True, "dimensions": 2}, "dimensions", "vectors of tokens cannot be cut"),
         ({"task": "retrieval"}, "task", "'retrieval.query', 'retrieval.passage'"),
         ({"task": "separation", "input_type": "query"}, "input_type", "'input_type' and 'task' both choose a prompt"),
         ({"task": "separation", "input": [5]}, "task", "'input' has token ids"),

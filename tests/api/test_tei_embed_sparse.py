@@ -95,7 +95,7 @@ def test_a_model_without_sparse_vectors_says_what_to_do(engine: FakeEngine, opti
     with TestClient(app_over(make_context(engine, **options))) as client:
         answer = client.post("/embed_sparse", json={"inputs": "a"})
     assert (answer.status_code, engine.admitted) == (400, [])
-    assert error_message(answer) == "This model has no sparse vectors. Ask a SPLADE model."
+    assert error_message(answer) == "This model has no sparse vectors. Ask a SPLADE model or BGE-M3."
 
 
 def test_a_sparse_model_serves_nothing_else(sparse: TestClient, engine: FakeEngine) -> None:
@@ -113,4 +113,5 @@ def test_weights_are_logarithms_of_the_positive_values() -> None:
     encoded = SparseEntries.of_vector(np.array([0.5, 0, -2, 7], np.float32)).encoded()
     assert SparseOutput(1).weights(encoded) == [(0, np.float32(log1p(0.5))), (3, np.float32(log1p(7)))]
     assert SparseOutput(2).weights(encoded) == [(0, np.float32(log1p(log1p(0.5)))), (3, np.float32(log1p(log1p(7))))]
+    assert SparseOutput(left_out=frozenset({0, 2})).weights(encoded) == [(3, 7.0)]
     assert SparseOutput(1).weights(SparseEntries.of_vector(np.zeros(9, np.float32)).encoded()) == []

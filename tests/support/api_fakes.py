@@ -36,7 +36,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
 from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 from numaserve.workers.interface.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
-from numaserve.workers.interface.vectors import SparseEntries
+from numaserve.workers.interface.vectors import SparseEntries, encoded_rows
 from tokenizers import decoders, models, pre_tokenizers
 
 BOS, EOS, TURN = 256, 257, 258
@@ -199,11 +199,13 @@ class FakeSequence:
         return GenerationChunk(self._index, finish_reason="stop", cached_tokens=cached, embedding=self._vector())
 
     def _vector(self) -> bytes:
-        """The numbers 3, 4 and then how many tokens there are, as often as there are dimensions; sparse: 3 for token 1
-        and how many there are for token 3."""
+        """The numbers 3, 4 and then how many tokens there are, as often as there are dimensions. Sparse: 3 for token 1
+        and how many there are for token 3. A vector of a token: 3, 4 and its place."""
         count = len(self.request.prompt)
         if self.request.vector_form == "sparse":
             return SparseEntries.of_vector(np.array([0, 3, -1, count], np.float32)).encoded()
+        if self.request.vector_form == "tokens":
+            return encoded_rows(np.array([[3, 4, *[place] * 6] for place in range(1, count)], np.float32))
         return array("f", [3.0, 4.0, *[count] * (self._engine.dimensions - 2)]).tobytes()
 
     def _logprobs(self, token: int) -> TokenLogprobs:
@@ -287,6 +289,7 @@ def make_context(
     embedding_size: int = 0,
     embeddings: EmbeddingSettings | None = None,
     sparse: SparseOutput | None = None,
+    multivector_size: int = 0,
     classifier: Classifier | None = None,
     judge: Judge | None = None,
     context_length: int = CONTEXT,
@@ -311,6 +314,7 @@ def make_context(
         embedding_size=embedding_size,
         embeddings=embeddings or EmbeddingSettings(),
         sparse=sparse,
+        multivector_size=multivector_size,
         classifier=classifier,
         judge=judge,
         takes_predictions=takes_predictions,

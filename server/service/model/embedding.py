@@ -5,6 +5,7 @@ from pathlib import Path
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from numaserve.server.generation.sparse import SparseOutput
 from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
+from numaserve.workers.models.spec import ModelConfig
 
 
 def embedding_settings(model: Path) -> EmbeddingSettings:
@@ -16,8 +17,11 @@ def embedding_settings(model: Path) -> EmbeddingSettings:
     return EmbeddingSettings(modules.prompts, modules.default_prompt, modules.lowercase, modules.normalize)
 
 
-def sparse_output(model: Path) -> SparseOutput | None:
-    """Return the form of the model's sparse vectors; None for a model without any. Raises `OperatorError` like
-    `read_sentence_modules`."""
-    modules = read_sentence_modules(model)
-    return None if modules is None or not modules.logarithms else SparseOutput(modules.logarithms)
+def sparse_output(folder: Path, model: ModelConfig, special_tokens: frozenset[int]) -> SparseOutput | None:
+    """Return the form of the sparse vectors of the `model` in `folder`; None for a model without any. Weights of single
+    tokens leave out the special tokens, as FlagEmbedding does. Raises `OperatorError` like `read_sentence_modules`."""
+    head = model.decoder.token_head
+    if head is not None and head.has_weights:
+        return SparseOutput(left_out=special_tokens)
+    modules = read_sentence_modules(folder) if model.is_sparse else None
+    return None if modules is None else SparseOutput(modules.logarithms)

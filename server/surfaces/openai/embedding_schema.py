@@ -13,10 +13,11 @@ from numaserve.server.http.fields.media import text_of
 from numaserve.server.http.fields.types import MAX_INT, Neutral, Priority, ShortText, Unused, conflict, neutral
 from numaserve.server.surfaces.embedding_fields import Dimensions, ManyInputs
 from numaserve.server.surfaces.openai.completion_schema import Prompts
+from numaserve.workers.interface.protocol import VectorForm
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 _WHOLE_CONTEXT = -1
-_LIMIT = "truncate_prompt_tokens"
+_LIMIT, _VECTORS = "truncate_prompt_tokens", "return_multivector"
 
 
 def _texts_of_objects(value: object) -> object:
@@ -69,6 +70,9 @@ class EmbeddingRequest(ManyInputs):
     truncation_side: Literal["left", "right"] | None = None
     """Extension of vLLM: part of a truncated input that is left out: `left`, its start, or `right`, its end; `right`
     unless set."""
+    return_multivector: bool | None = None
+    """Extension of Jina: return a vector of each token after the first, in `embeddings`, in place of one embedding;
+    false unless set. Needs a model with such vectors, such as BGE-M3."""
     priority: Priority | None = None
     """Extension: priority among the client's own requests; lower numbers start first; 0 unless set."""
 
@@ -77,7 +81,6 @@ class EmbeddingRequest(ManyInputs):
     embed_dtype: Annotated[Neutral, neutral("float32")] = None
     endianness: Annotated[Neutral, neutral("native", "little")] = None
     late_chunking: Annotated[Neutral, neutral(False)] = None
-    return_multivector: Annotated[Neutral, neutral(False)] = None
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> EmbeddingRequest:
@@ -85,6 +88,8 @@ class EmbeddingRequest(ManyInputs):
             raise conflict("normalized", "'normalize' and 'normalized' contradict each other; send one of them")
         if self.truncate is False and self.truncate_prompt_tokens is not None:
             raise conflict("truncate", f"'truncate' is false, but '{_LIMIT}' truncates inputs; send one of them")
+        if self.return_multivector and self.dimensions is not None:
+            raise conflict("dimensions", f"vectors of tokens cannot be cut; leave 'dimensions' or '{_VECTORS}' out")
         return self
 
     @property
@@ -93,15 +98,18 @@ class EmbeddingRequest(ManyInputs):
         return self.embedding_type or self.encoding_format or "float"
 
     def normalizes(self, settings: EmbeddingSettings) -> bool:
-        """Return whether embeddings are scaled to length 1."""
+        """Return whether embeddings are scaled to length 1. Vectors of tokens are, whatever the files say."""
         given = self.normalized if self.normalize is None else self.normalize
+        if self.return_multivector and given is None:
+            return True
         return settings.normalize if given is None else given
 
     def asked(self, settings: EmbeddingSettings) -> Asked:
         """Return the request in the form that all APIs share. Raises `ApiError` for a prompt that the model lacks."""
         choices = {"prompt_name": self.prompt_name, "input_type": self.input_type, "task": self.task}
         texts = Texts(prompted(settings, self.input, choices, "input"), length=self._length(), param="input")
-        return Asked(texts, Sampling(), model=self.model, pool=True, priority=self.priority or 0)
+        form: VectorForm = "tokens" if self.return_multivector else "whole"
+        return Asked(texts, Sampling(), model=self.model, pool=True, vector_form=form, priority=self.priority or 0)
 
     def _length(self) -> Length:
         tokens = self.truncate_prompt_tokens

@@ -32,7 +32,8 @@ def tei_router(context: ApiContext) -> APIRouter:
 
     @router.post("/embed_sparse", response_model=list[list[SparseEntry]], responses=BODY_ERRORS)
     async def tei_embed_sparse(body: TeiEmbedSparseRequest, request: Request) -> Response:
-        """Compute sparse vectors of texts, in the format of text-embeddings-inference; needs a SPLADE model."""
+        """Compute sparse vectors of texts, in the format of text-embeddings-inference; needs a SPLADE model or
+        BGE-M3."""
         check_model(context, body.model)
         output = sparse_output(context)
         asked = body.asked(context.embeddings, "sparse")

@@ -6,9 +6,9 @@ Published checkpoints have the names of their own modelling code, and saved ones
 
 from numaserve.workers.layers.mixers.attention import AttentionNames
 from numaserve.workers.layers.mlp import Mlp, MlpNames
-from numaserve.workers.models.config.heads import with_head
 from numaserve.workers.models.config.encoders import TRANSFORMERS_NAMES, EncoderNames, post_norm_encoder, read_types
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.heads import with_head
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
 from numaserve.workers.models.family import Family

@@ -20,32 +20,11 @@
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/simd/f32x16.h"
 
 namespace numaserve {
 namespace {
-
-// Calls `multiply` for each rectangle of a thread's part of [m, n_panels]: at most three, except for very many rows.
-// Units of 32 rows and two panels are counted through row blocks, within a block through panels, and within panels
-// through rows. Any number of threads, such as 43, then has equal parts. The parts are not flat, so data that is read
-// stays in caches. A grid of threads would have to divide both sides evenly.
-template <class Multiply>
-inline void for_share(int64_t m, int64_t n_panels, int thread, int threads, Multiply&& multiply) {
-  constexpr int64_t kUnitRows = 32, kBlockUnits = kRowBlock / kUnitRows;
-  const int64_t row_units = ceil_div(m, kUnitRows), pairs = n_panels / 2;
-  const Range units = split(row_units * pairs, threads, thread);
-  for (int64_t unit = units.begin; unit < units.end;) {
-    const int64_t block = unit / (kBlockUnits * pairs), left_units = row_units - block * kBlockUnits;
-    const int64_t height = left_units < kBlockUnits ? left_units : kBlockUnits;
-    const int64_t within = unit - block * kBlockUnits * pairs, pair = within / height, first = within % height;
-    const int64_t left = units.end - unit < pairs * height - within ? units.end - unit : pairs * height - within;
-    const int64_t below = height - first < left ? height - first : left;
-    const int64_t wide = first == 0 && left >= height ? left / height : 1, tall = wide > 1 ? height : below;
-    const int64_t row = (block * kBlockUnits + first) * kUnitRows, end = row + tall * kUnitRows;
-    multiply(GemmShare{{row, end < m ? end : m}, {2 * pair, 2 * (pair + wide)}});
-    unit += wide * tall;
-  }
-}
 
 // c += part, for `rows` rows of two panels.
 inline void add_part(const float* part, int64_t rows, float* c) {
@@ -100,14 +79,13 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
   }
 }
 
-// Computes the sums of parts of k and pairs of panels, one after the other; a thread's items lie in memory order. A
-// step may have no rows (of logits, or at all); then there is nothing to pack.
+// Computes the sums of parts of k and pairs of panels, one after the other; a thread's items lie in memory order.
 template <class Weights>
 inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int thread, int threads) {
-  if (g.m == 0) return;
   using Sum = typename Weights::Sum;
+  const Range items = share_of_parts(g, thread, threads);
+  if (items.begin == items.end) return;  // of no rows there is no slab
   const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b)), slab = Weights::slab(g, g.m, true);
-  const Range items = split(g.b.n_panels / 2 * g.b.k_parts, threads, thread);
   for (int64_t item = items.begin; item < items.end; ++item) {
     const Range part = split(units, g.b.k_parts, item % g.b.k_parts);
     Sum* to = static_cast<Sum*>(sums) + item * kStreamedRows * 32;
@@ -124,7 +102,7 @@ inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int 
 template <class Weights>
 inline void finish_parts(const GemmArgs& g, void* sums, int thread, int threads) {
   using Sum = typename Weights::Sum;
-  const Range pairs = split(g.b.n_panels / 2, threads, thread);
+  const Range pairs = share_of_pairs(g, thread, threads);
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     Sum* c = static_cast<Sum*>(sums) + pair * g.b.k_parts * kStreamedRows * 32;
     for (int64_t part = 1; part < g.b.k_parts; ++part) add_part(c + part * kStreamedRows * 32, g.m, c);
@@ -174,7 +152,7 @@ inline void gemm_finish(const GemmArgs& g, void* sums, int thread, int threads) 
 }
 
 inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
-  for_share(g.m, g.b.n_panels, thread, threads, [&](const GemmShare& share) { gemm_share(g, share, scratch); });
+  for_share(g, thread, threads, [&](const GemmShare& share) { gemm_share(g, share, scratch); });
 }
 
 inline int64_t gemm_peak(WeightFormat format, int64_t rounds) {

@@ -52,7 +52,7 @@ struct KernelTable {
   void (*latent_attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
   int64_t latent_attention_scratch;
   void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
-  void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
+  void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int threads);
   void (*causal_conv)(const ConvArgs&, int thread, int threads);
   void (*gated_delta)(const DeltaArgs&, DeltaItem, void* scratch);
   void (*state_space)(const DeltaArgs&, DeltaItem, void* scratch);

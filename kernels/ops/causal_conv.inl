@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/simd/columns.h"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
@@ -85,12 +86,11 @@ inline void conv_range(const ConvArgs& a, Range columns) {
   for (; first < columns.end; first += 16) conv_columns<kTaps, 1, false>(a, first);
 }
 
-// Each thread has columns of its own, and with them their state: no other thread reads or writes it.
 inline void causal_conv(const ConvArgs& a, int thread, int threads) {
   using Convolve = void (*)(const ConvArgs&, Range);
   constexpr Convolve kOfTaps[] = {conv_range<2>, conv_range<3>, conv_range<4>, conv_range<5>,
                                   conv_range<6>, conv_range<7>, conv_range<8>};
-  kOfTaps[a.taps - 2](a, split(a.ldo, threads, thread, 16));
+  kOfTaps[a.taps - 2](a, share_of(a, thread, threads));
 }
 
 }  // namespace

@@ -2,16 +2,15 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/norm.inl"
 #include "kernels/simd/f32x16.h"
 
 namespace numaserve {
 namespace {
 
-// Both functions give a thread the same whole rows. A thread therefore scales only rows that it has summed, and needs
-// no barrier in between.
 inline void divided_norm_sums(const DividedNormArgs& n, int thread, int threads) {
-  const Range rows = split(n.rows, threads, thread);
+  const Range rows = share_of(n, thread, threads);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* x = n.x + r * n.ldx;
     for (int64_t v = 0; v < n.num_vectors; ++v) {
@@ -29,7 +28,7 @@ inline void scale_columns(float* x, const float* weight, int64_t cols, F32x16 sc
 }
 
 inline void divided_norm_scale(const DividedNormArgs& n, int thread, int threads) {
-  const Range rows = split(n.rows, threads, thread);
+  const Range rows = share_of(n, thread, threads);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     float* x = n.x + r * n.ldx;
     for (int64_t v = 0; v < n.num_vectors; ++v) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/simd/f32x16.h"
 
 namespace numaserve {
@@ -24,7 +25,7 @@ inline void unpack_row(const bf16* table, int64_t k_tiles, int64_t row, Range co
 }
 
 inline void embed(const EmbedArgs& e, int thread, int threads) {
-  const Range rows = split(e.rows, threads, thread);
+  const Range rows = share_of(e, thread, threads);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     float* out = e.out + r * e.ld;
     const int64_t row = e.indices[r] - e.first_row;

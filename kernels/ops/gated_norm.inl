@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/norm.inl"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
@@ -30,7 +31,7 @@ inline void gated_norm_head(const GatedNormArgs& n, int64_t row, int64_t head) {
 }
 
 inline void gated_norm(const GatedNormArgs& n, int thread, int threads) {
-  const Range items = split(n.rows * n.heads, threads, thread);
+  const Range items = share_of(n, thread, threads);
   for (int64_t i = items.begin; i < items.end; ++i)
     n.silu ? gated_norm_head<true>(n, i / n.heads, i % n.heads) : gated_norm_head<false>(n, i / n.heads, i % n.heads);
   const Range rows = split(n.rows, threads, thread);
@@ -40,7 +41,7 @@ inline void gated_norm(const GatedNormArgs& n, int thread, int threads) {
 }
 
 inline void sigmoid_gate(const SigmoidGateArgs& a, int thread, int threads) {
-  const RowShare share = row_share(a.rows, a.cols, thread, threads);
+  const RowShare share = share_of(a, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     bf16* const x = a.x + r * a.ldx;
     const float* const gate = a.gate + r * a.ldg;

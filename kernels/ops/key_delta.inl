@@ -9,15 +9,15 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/gated_delta.inl"
-#include "kernels/ops/norm.inl"
 
 namespace numaserve {
 namespace {
 
 // The decays of dimensions of keys, after b: out = [b | exp(decay softplus(x + bias))] of each value head.
 inline void key_decays(const KeyDecaysArgs& a, int thread, int threads) {
-  const Range items = split(a.rows * a.heads, threads, thread);
+  const Range items = share_of(a, thread, threads);
   for (int64_t item = items.begin; item < items.end; ++item) {
     const int64_t row = item / a.heads, head = item % a.heads, first = head * a.key_dim;
     const float* const x = a.x + row * a.ldx + first;

@@ -16,6 +16,7 @@
 #include <immintrin.h>
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/attention.inl"
 
 namespace numaserve {
@@ -262,9 +263,9 @@ inline void latent_attention_merge(const AttentionArgs& a, const AttentionItem& 
 }
 
 // Merges the groups' results of some rows, one group of each rank, for this rank's heads.
-inline void latent_groups_merge(const LatentGroupsArgs& g, int thread, int num_threads) {
+inline void latent_groups_merge(const LatentGroupsArgs& g, int thread, int threads) {
   const int64_t stride = g.value_dim + kPartialExtra;
-  const Range mine = split(g.num_rows * g.heads, num_threads, thread);
+  const Range mine = share_of(g, thread, threads);
   alignas(64) float total[kMaxHeadDim];
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const int64_t row = i / g.heads, head = i % g.heads;

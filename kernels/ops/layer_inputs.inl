@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/norm.inl"
 #include "kernels/simd/f32x16.h"
@@ -24,7 +25,7 @@ inline void layer_inputs_group(const LayerInputsArgs& a, int64_t row, int64_t gr
 }
 
 inline void layer_inputs(const LayerInputsArgs& a, int thread, int threads) {
-  const Range items = split(a.rows * a.groups, threads, thread);
+  const Range items = share_of(a, thread, threads);
   for (int64_t i = items.begin; i < items.end; ++i) layer_inputs_group(a, i / a.groups, i % a.groups);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
-#include "kernels/ops/norm.inl"
+#include "kernels/include/shares.h"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/unrolled.h"
 
@@ -35,11 +35,8 @@ inline Moments moments(const float* x, int64_t cols, float eps) {
   return {mean, 1.0f / __builtin_sqrtf(squares.sum() / static_cast<float>(cols) + eps)};
 }
 
-// Rows whose result takes their place are never shared by threads: one would read what another has written.
 inline void layer_norm(const LayerNormArgs& n, int thread, int threads) {
-  const bool in_place = n.out_f32 == n.x;
-  const RowShare share =
-      in_place ? RowShare{split(n.rows, threads, thread), {0, n.ldo}} : row_share(n.rows, n.ldo, thread, threads);
+  const RowShare share = share_of(n, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     const float* x = n.x + r * n.ldx;
     const Moments of = moments(x, n.cols, n.eps);

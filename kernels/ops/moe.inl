@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
-#include "kernels/ops/norm.inl"
+#include "kernels/include/shares.h"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
 
@@ -120,7 +120,7 @@ inline void weigh_row(const bf16* x, float weight, int64_t columns, bf16* out) {
 }
 
 inline void combine(const CombineArgs& a, int thread, int threads) {
-  const RowShare share = row_share(a.tokens, a.ldo, thread, threads);
+  const RowShare share = share_of(a, thread, threads);
   for (int64_t t = share.rows.begin; t < share.rows.end; ++t) {
     const int32_t* rows = a.routes + t * a.ldr;
     float weights[kMaxTopK + 1];

@@ -3,7 +3,7 @@
 
 #include "kernels/gemm/epilogue.inl"
 #include "kernels/include/kernel_table.h"
-#include "kernels/ops/norm.inl"
+#include "kernels/include/shares.h"
 #include "kernels/simd/f32x16.h"
 
 namespace numaserve {
@@ -26,7 +26,7 @@ inline F32x16 factor_of(F32x16 y, Activation activation) {
 
 template <class T>
 inline void multiply_into(T* out, const MultiplyArgs& a, int thread, int threads) {
-  const RowShare share = row_share(a.rows, a.ldo, thread, threads);
+  const RowShare share = share_of(a, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r)
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
       const int valid = static_cast<int>(a.cols - i < 0 ? 0 : a.cols - i);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/simd/f32x16.h"
 
 namespace numaserve {
@@ -25,18 +26,6 @@ inline float rms_scale(const float* x, int64_t count, float eps) {
   return 1.0f / __builtin_sqrtf(sum_of_squares(x, count) / static_cast<float>(count) + eps);
 }
 
-// A thread's part of `rows` rows: whole rows if there are enough, otherwise a range of the columns of every row. Each
-// thread then computes the sum of squares itself, which is cheaper than a barrier. Rows without columns, of a rank
-// without heads, are shared as whole rows too: every range of columns would be the last one.
-struct RowShare {
-  Range rows, columns;
-};
-
-inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads, int64_t unit = 16) {
-  if (rows >= threads || cols == 0) return {split(rows, threads, thread), {0, cols}};
-  return {{0, rows}, split(cols, threads, thread, unit)};
-}
-
 // Normalises columns of a row, or only rounds them; `out` is the first of these columns.
 inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* out) {
   const float* x = n.x + row * n.ldx;
@@ -53,12 +42,12 @@ inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* ou
 }
 
 inline void rms_norm(const NormArgs& n, int thread, int threads) {
-  const RowShare share = row_share(n.rows, n.written, thread, threads);
+  const RowShare share = share_of(n, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
 }
 
 inline void reduce_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = row_share(a.rows, a.ld, thread, threads);
+  const RowShare share = share_of(a, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
       const int64_t at = r * a.ld + i;
@@ -76,7 +65,7 @@ inline void reduce_add(const ReduceArgs& a, int thread, int threads) {
 }
 
 inline void post_norm_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = row_share(a.rows, a.ld, thread, threads);
+  const RowShare share = share_of(a, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     const F32x16 scale = F32x16::set1(rms_scale(a.sum + r * a.ld, a.cols, a.eps));
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/norm.inl"
 #include "kernels/simd/f32x16.h"
 
@@ -37,7 +38,7 @@ inline void pool_sequence(const PoolArgs& p, PooledRows rows, Range columns, flo
 }
 
 inline void pool(const PoolArgs& p, int thread, int threads) {
-  const RowShare share = row_share(p.num_sequences, p.ldo, thread, threads);
+  const RowShare share = share_of(p, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r)
     pool_sequence(p, p.sequences[r], share.columns, p.out + r * p.ldo);
 }

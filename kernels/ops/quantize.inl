@@ -3,6 +3,7 @@
 
 #include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/norm.inl"
 #include "kernels/simd/f32x16.h"
 
@@ -68,14 +69,10 @@ inline void quantize_columns(const QuantizeArgs& q, const bf16* x, Range columns
     quantize_row(q, x, columns, out);
 }
 
-inline RowShare quantize_share(const QuantizeArgs& q, int thread, int threads) {
-  return row_share(q.rows, q.depth, thread, threads, q.group > 0 ? q.group : 16);
-}
-
 // With few rows, each thread takes a range of the columns of every row: finding a row's largest value again is cheaper
 // than a barrier.
 inline void quantize(const QuantizeArgs& q, int thread, int threads) {
-  const RowShare share = quantize_share(q, thread, threads);
+  const RowShare share = share_of(q, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     const int64_t token = r / q.heads, head = r % q.heads;
     quantize_columns(q, q.x + token * q.ldx + head * q.x_stride, share.columns,
@@ -86,7 +83,7 @@ inline void quantize(const QuantizeArgs& q, int thread, int threads) {
 // Computes a norm and its result in int8 in one pass; q.x is the norm's output. With few rows, every thread normalises
 // all of them itself, to `scratch`: that is cheaper than a barrier, too.
 inline void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void* scratch, int thread, int threads) {
-  const RowShare share = quantize_share(q, thread, threads), written = row_share(n.rows, n.ldo, thread, threads);
+  const RowShare share = share_of(q, thread, threads), written = row_share(n.rows, n.ldo, thread, threads);
   const Range all{0, n.ldo};
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     bf16* out = n.out + r * n.ldo;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/simd/f32x16.h"
@@ -168,8 +169,8 @@ inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t h
 }
 
 inline void rope_store(const RopeStoreArgs& a, int thread, int threads) {
-  const int32_t heads = a.q_heads + (a.source == KvSource::kCached ? 0 : 2 * a.kv_heads);
-  const Range items = split(a.num_runs * heads, threads, thread);
+  const int32_t heads = parts_of_run(a);
+  const Range items = share_of_runs(a, thread, threads);
   with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
     for (int64_t i = items.begin; i < items.end; ++i)
       rope_store_run<Codes>(a, a.runs[i / heads], static_cast<int32_t>(i % heads));

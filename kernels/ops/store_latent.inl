@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/include/shares.h"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/simd/f32x16.h"
@@ -59,8 +60,8 @@ inline void store_latents(const LatentStoreArgs& a, const PageRun& run, int32_t 
 }
 
 inline void latent_store(const LatentStoreArgs& a, int thread, int threads) {
-  const int32_t parts = a.heads + 2;  // of a run: heads, and halves of its page
-  const Range items = split(a.num_runs * parts, threads, thread);
+  const int32_t parts = parts_of_run(a);
+  const Range items = share_of_runs(a, thread, threads);
   for (int64_t i = items.begin; i < items.end; ++i) {
     const auto part = static_cast<int32_t>(i % parts);
     if (part < a.heads)

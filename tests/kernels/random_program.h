@@ -118,6 +118,7 @@ class RankProgram : public AttentionNodes {
     const float* const weight = vector(shape_.hidden, 1.0f).data();
     program_.add(std::make_unique<PoolNode>(residual, Pooling::kLast, weight, shape_.hidden, out, 1e-5f));
     program_.pool_to(out, shape_.hidden);
+    program_.step().allow_pooling();  // not Program::pool: the nodes after it work on rows of logits
   }
 
   // More layers, which work on the rows of logits alone and read what the last layers have stored.

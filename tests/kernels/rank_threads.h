@@ -27,6 +27,7 @@ class Segment {
   std::unique_ptr<ring::Ring> attach(int rank, uint64_t deadline_ns) const {
     auto attached = std::make_unique<ring::Ring>(base_, layout_.total_bytes(), rank, kNonce);
     attached->set_deadline(deadline_ns);
+    attached->share_cores();
     return attached;
   }
   // As the supervisor does when a worker has died.

@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
   }
   const int runs = std::atoi(argv[1]);
   int64_t wrong = 0;
-  for (const int threads : {1, 2, 3, 7, 8, 9, 16, 17, 33}) {
+  for (const int threads : {1, 2, 3, 7, 8, 9, 16, 17, 33, 43, 128}) {
     make_and_end(threads);
     wrong += stress(threads, runs);
   }

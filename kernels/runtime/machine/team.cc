@@ -35,7 +35,9 @@ void pin_this_thread(int cpu) {
     throw std::system_error(error, std::generic_category(), "cannot pin a thread to CPU " + std::to_string(cpu));
 }
 
-Team::Team(const std::vector<int>& cpus) : size_(static_cast<int>(cpus.size())) {
+Team::Team(const std::vector<int>& cpus)
+    : size_(static_cast<int>(cpus.size())),
+      shares_cores_(std::any_of(cpus.begin(), cpus.end(), [](int cpu) { return cpu < 0; })) {
   if (cpus.empty()) throw std::invalid_argument("a thread team needs at least one CPU");
   lanes_ = std::make_unique<Lane[]>(cpus.size());
   // The caller visits every processor and ends on its own. A processor that it may not use throws here, where a caller
@@ -84,7 +86,7 @@ void Team::thread_main(int thread, int cpu) {
 }
 
 void Team::wait_for_generation(uint64_t seen) {
-  for (int spin = 0; spin < kIdleSpins; ++spin) {
+  for (int spin = shares_cores_ ? kIdleSpins : 0; spin < kIdleSpins; ++spin) {
     if (generation_.value.load(std::memory_order_acquire) > seen) return;
     _mm_pause();
   }
@@ -97,8 +99,8 @@ void Team::wait_for_generation(uint64_t seen) {
   }
 }
 
-void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) {
-  int spin = 0;
+void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const {
+  int spin = shares_cores_ ? kBarrierSpins : 0;
   while (word.load(std::memory_order_acquire) < value) {
     if (idle.some != nullptr && !idle.some(idle.context)) idle.some = nullptr;
     if (idle.some != nullptr) continue;

@@ -24,8 +24,9 @@ class Team {
   using Task = void (*)(void* context, int thread) noexcept;
 
   // Pins the calling thread to cpus[0] and one new thread to each other processor. A negative number leaves its thread
-  // unpinned. Throws std::invalid_argument without processors, and std::system_error when pinning or creating a thread
-  // fails.
+  // unpinned. Threads then share cores, and waits yield at once: a spinning thread may hold the core of the very thread
+  // that it waits for. Throws std::invalid_argument without processors, and std::system_error when pinning or creating
+  // a thread fails.
   explicit Team(const std::vector<int>& cpus);
   ~Team();
   Team(const Team&) = delete;
@@ -66,9 +67,10 @@ class Team {
   void wait_for_generation(uint64_t seen);
   // No deadline is needed: the threads of a process end together. Only nodes wait for another process, with the ring's
   // deadline, and their threads reach the next barrier whatever the wait's result.
-  static void wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle);
+  void wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const;
 
   int size_;
+  bool shares_cores_;
   std::unique_ptr<Lane[]> lanes_;
   Word release_;
   Word generation_;

@@ -19,52 +19,9 @@ from numaserve.workers.planning.roofline.phases import prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.program.cost import OperationCost, StepWork
 
-HIDDEN, LAYERS, HEADS, EXPERTS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 256, 8, 2048, 3
-CONFIG = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "vocab_size": 129280,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_nextn_predict_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": HEADS,
-    "n_shared_experts": 1,
-    "n_routed_experts": EXPERTS,
-    "routed_scaling_factor": 2.5,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "qk_nope_head_dim": 128,
-    "topk_method": "noaux_tc",
-    "n_group": 8,
-    "topk_group": 4,
-    "num_experts_per_tok": TOP_K,
-    "moe_layer_freq": 1,
-    "first_k_dense_replace": DENSE,
-    "norm_topk_prob": True,
-    "scoring_func": "sigmoid",
-    "hidden_act": "silu",
-    "max_position_embeddings": 163840,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 40,
-        "original_max_position_embeddings": 4096,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-    },
-    "attention_bias": False,
-    "tie_word_embeddings": False,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-}
+from tests.support.full_shapes import DEEPSEEK_R1
+
+HIDDEN, LAYERS, HEADS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 8, 2048, 3
 INT8 = ModelSettings(formats=WeightFormats("int8"))
 OPTIONS = DeploymentOptions(
     model="r1",
@@ -79,7 +36,7 @@ OPTIONS = DeploymentOptions(
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
     folder = tmp_path_factory.mktemp("r1")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(DEEPSEEK_R1))
     return load_model_config(folder)
 
 

@@ -2,6 +2,7 @@
 
 from numaserve.kernels._native import (
     CHECKSUM_UNIT,
+    Counter,
     PackedMatrix,
     Program,
     RopeTable,
@@ -19,6 +20,7 @@ from numaserve.kernels._native import (
 
 __all__ = [
     "CHECKSUM_UNIT",
+    "Counter",
     "PackedMatrix",
     "Program",
     "RopeTable",

@@ -36,6 +36,8 @@ CHECKSUM_UNIT: int  # bytes
 Place = tuple[int, int, int]
 # And columns, and how many of them share a scale (0: all).
 QuantizedPlace = tuple[Place, int, int]
+# Bytes from the node's memory, bytes of activations, bytes of other ranks' parts, operations.
+_Work = tuple[int, int, int, int]
 # Token, its log-probability, the most likely tokens and theirs.
 Logprobs = tuple[int, float, list[int], list[float]]
 
@@ -190,10 +192,28 @@ class RopeTable:
     @property
     def distance(self) -> int: ...
 
+class Counter:
+    """Counts the work of each thread in the steps of a Program, which computes nothing."""
+
+    def __init__(self, skew: float = 0.0, seed: int = 0) -> None:
+        """`skew`: of the routing to experts. An expert's share of the tokens is proportional to (its number + 1)^-skew.
+        Each node numbers its experts in another order."""
+    @property
+    def phases(self) -> list[tuple[int, list[_Work], list[_Work]]]:
+        """What the threads did between barriers in the last step: the index of the node, the work of each thread, and
+        that of each item that threads take when they are free."""
+
 class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
-    def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any], lender: Program | None = None) -> None:
+    def __init__(
+        self,
+        team: Team,
+        ring: Ring | None,
+        settings: dict[str, Any],
+        lender: Program | None = None,
+        counter: Counter | None = None,
+    ) -> None:
         """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages, window_pages (of each window
         table), num_snapshots, max_drafts, vocabulary, extra_tokens, context_parallel (None, or a tuple: boundaries of
         the ranks' heads, from how many tokens on, of at most how many sequences), kv_dtype (bf16, int8 or fp8_e4m3) and

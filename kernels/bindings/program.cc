@@ -21,6 +21,7 @@
 #include "kernels/bindings/arguments.h"
 #include "kernels/bindings/operations.h"
 #include "kernels/cpu_features.h"
+#include "kernels/runtime/counting/counting_table.h"
 
 namespace nb = nanobind;
 
@@ -86,7 +87,8 @@ struct FromPython<StateKind> {
 
 namespace {
 
-std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, const nb::dict& given, const Program* lender) {
+std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, const nb::dict& given, const Program* lender,
+                                      Counter* counter) {
   Kept none;
   auto settings = arguments<Settings>("Program", given, none);
   ContextParallel& parallel = settings.shape.parallel;
@@ -96,7 +98,9 @@ std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, const nb::di
                 .rank = ring->rank(),
                 .from = settings.context_parallel->from,
                 .max_rows = settings.context_parallel->max_rows};
-  return std::make_unique<Program>(*default_table(), team, ring, settings.shape, lender);
+  static const KernelTable counting = counting_table(*default_table());
+  const KernelTable& table = counter == nullptr ? *default_table() : counting;
+  return std::make_unique<Program>(table, team, ring, settings.shape, lender, counter);
 }
 
 void init_slot(Program& program, int64_t slot, const nb::dict& settings) {
@@ -244,7 +248,27 @@ void use_masks(Program& program, const masks::Board& board, double grace_s) {
 
 }  // namespace
 
+// A phase as (node, work of each thread, work of each item); work is (memory, moved, remote, operations).
+nb::list phases(const Counter& counter) {
+  const auto tuples = [](const std::vector<Work>& all) {
+    nb::list found;
+    for (const Work& each : all) found.append(nb::make_tuple(each.memory, each.moved, each.remote, each.flops));
+    return found;
+  };
+  nb::list found;
+  for (const CountedPhase& phase : counter.phases())
+    found.append(nb::make_tuple(phase.node, tuples(phase.threads), tuples(phase.items)));
+  return found;
+}
+
 void bind_program(nb::module_& m) {
+  nb::class_<Counter>(m, "Counter", "Counts the work of each thread in the steps of a Program, which computes nothing.")
+      .def(nb::new_([](double skew, uint64_t seed) {
+             return std::make_unique<Counter>(Routing{.skew = skew, .seed = seed});
+           }),
+           nb::arg("skew") = 0.0, nb::arg("seed") = 0)
+      .def_prop_ro("phases", &phases);
+
   nb::class_<PaddedVector>(m, "Vector", "A norm weight or a bias, in fp32.")
       .def(nb::new_([](const Floats& values) {
              return std::make_unique<PaddedVector>(values.data(), static_cast<int64_t>(values.size()));
@@ -269,7 +293,8 @@ void bind_program(nb::module_& m) {
   nb::class_<Program> program(m, "Program", "A forward pass as one list of nodes, run by one call per step.");
   program
       .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("settings"),
-           nb::arg("lender") = nb::none(), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>(), nb::keep_alive<0, 5>())
+           nb::arg("lender") = nb::none(), nb::arg("counter") = nb::none(), nb::keep_alive<0, 2>(),
+           nb::keep_alive<0, 3>(), nb::keep_alive<0, 5>(), nb::keep_alive<0, 6>())
       .def("set_collectives", &Program::set_collectives)
       .def("init_slot", &init_slot, nb::arg("slot"), nb::arg("settings"))
       .def("append_pages", [](Program& self, int64_t slot,

@@ -36,6 +36,7 @@ struct KernelTable {
   void (*embed)(const EmbedArgs&, int thread, int threads);
   void (*layer_inputs)(const LayerInputsArgs&, int thread, int threads);
   void (*multiply)(const MultiplyArgs&, int thread, int threads);
+  void (*copy)(const void* from, void* to, int64_t bytes);
   // For one token: writes top_k distinct experts, for any logits, the first-ranked first, and their weights.
   void (*route)(const RouteArgs&, int64_t token, int32_t* experts, float* weights);
   float (*sigmoid)(float);

@@ -45,6 +45,8 @@ inline void softcap(float* x, int64_t count, float cap) {
   }
 }
 
+inline void copy(const void* from, void* to, int64_t bytes) { __builtin_memcpy(to, from, static_cast<size_t>(bytes)); }
+
 inline int64_t fp32_peak(int64_t rounds) {
 #if defined(__AVX512F__)
   constexpr int kSums = 12;  // so that none waits for itself
@@ -101,6 +103,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .embed = embed,
     .layer_inputs = layer_inputs,
     .multiply = multiply,
+    .copy = copy,
     .route = route,
     .sigmoid = sigmoid,
     .weigh_row = weigh_row,

@@ -1,7 +1,5 @@
 #include "kernels/runtime/attention/context_parallel.h"
 
-#include <cstring>
-
 #include "kernels/runtime/attention/attention_nodes.h"
 
 namespace numaserve {
@@ -17,8 +15,8 @@ void GatherQueriesNode::run(Run& run, int thread) const {
   const Range mine = split(num_rows, run.team.size(), thread);
   const int64_t row_bytes = heads.row_bytes(run.ring->rank());
   for (int64_t row = mine.begin; row < mine.end; ++row)
-    std::memcpy(run.at<std::byte>(message) + row * row_bytes,
-                run.at<bf16>(query) + rows[static_cast<size_t>(row)] * query.ld, static_cast<size_t>(row_bytes));
+    run.table.copy(run.at<bf16>(query) + rows[static_cast<size_t>(row)] * query.ld,
+                   run.at<std::byte>(message) + row * row_bytes, row_bytes);
   run.team.barrier(thread);
   if (meet(run, message, thread)) copy_columns(run, heads, message, num_rows, gathered, thread);
   leave(run, message, thread);

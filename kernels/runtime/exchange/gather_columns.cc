@@ -1,7 +1,5 @@
 #include "kernels/runtime/exchange/gather_columns.h"
 
-#include <cstring>
-
 namespace numaserve {
 
 void copy_columns(const Run& run, const RankColumns& columns, const Place& message, int64_t rows, const Place& out,
@@ -11,8 +9,8 @@ void copy_columns(const Run& run, const RankColumns& columns, const Place& messa
     const int64_t row = i / run.world();
     const auto rank = static_cast<int>(i % run.world());
     const int64_t bytes = columns.row_bytes(rank);
-    std::memcpy(run.at<std::byte>(out) + row * out.ld * columns.item_bytes + columns.first_byte(rank),
-                run.part<std::byte>(message, rank) + row * bytes, static_cast<size_t>(bytes));
+    run.table.copy(run.part<std::byte>(message, rank) + row * bytes,
+                   run.at<std::byte>(out) + row * out.ld * columns.item_bytes + columns.first_byte(rank), bytes);
   }
 }
 

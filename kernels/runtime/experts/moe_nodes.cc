@@ -80,7 +80,7 @@ void RouteNode::copy_row(Run& run, int64_t token, int32_t row, float* weight) co
   if (weighs_input && item_bytes == sizeof(bf16)) {
     run.table.weigh_row(reinterpret_cast<const bf16*>(from), *weight, x.ld, reinterpret_cast<bf16*>(to));
   } else {
-    std::memcpy(to, from, static_cast<size_t>(row_bytes));
+    run.table.copy(from, to, row_bytes);
     if (weighs_input) weigh_scales(to, *weight);
   }
   if (weighs_input) *weight = 1.0f;

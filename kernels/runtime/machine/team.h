@@ -33,6 +33,8 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int size() const { return size_; }
+  // The barriers that this thread has entered; called by the thread itself.
+  uint64_t barriers(int thread) const { return lanes_[static_cast<size_t>(thread)].count; }
 
   // Runs task(context, thread) on every thread; returns when all have finished. Not reentrant.
   void run(Task task, void* context);

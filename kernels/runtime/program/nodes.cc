@@ -1,7 +1,6 @@
 #include "kernels/runtime/program/nodes.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace numaserve {
 namespace {
@@ -277,8 +276,8 @@ void GatherNode::run(Run& run, int thread) const {
   const std::vector<LogitRow>& rows = run.step.logit_rows;
   const Range mine = split(static_cast<int64_t>(rows.size()), run.team.size(), thread);
   for (int64_t i = mine.begin; i < mine.end; ++i)
-    std::memcpy(run.at<bf16>(out) + i * out.ld, run.at<bf16>(x) + rows[static_cast<size_t>(i)].row * x.ld,
-                static_cast<size_t>(x.ld) * sizeof(bf16));
+    run.table.copy(run.at<bf16>(x) + rows[static_cast<size_t>(i)].row * x.ld, run.at<bf16>(out) + i * out.ld,
+                   x.ld * static_cast<int64_t>(sizeof(bf16)));
 }
 
 void PoolNode::run(Run& run, int thread) const {

@@ -48,10 +48,11 @@ const ContextParallel& checked(const ProgramShape& shape, const ring::Ring* ring
 }  // namespace
 
 Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape,
-                 const Program* lender)
+                 const Program* lender, Counter* counter)
     : table_(table),
       team_(team),
       ring_(ring),
+      counter_(counter),
       parallel_(checked(shape, ring)),
       slots_(shape.limits.max_slots, shape.limits.pages_per_slot, table_pages(shape), shape.limits.vocabulary),
       kv_(shape.caches, table_pages(shape), shape.kv_dtype, lender == nullptr ? nullptr : &lender->kv_),
@@ -126,6 +127,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
     ring_->beat();
     ring_->check(ring_->acquire(0, run.first_collective));
   }
+  if (counter_ != nullptr) counter_->begin(team_, ring_);
   team_.parallel([&](int thread) { run_nodes(run, thread); });
   if (ring_ != nullptr) {
     ring_->check(run.status);
@@ -170,6 +172,7 @@ void Program::run_nodes(Run& run, int thread) {
   Ahead ahead(run, nodes_, thread, most_ahead_);
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i]->runs(step_) || nodes_[i]->joins_next(run)) continue;
+    if (counter_ != nullptr) counter_->enter(team_, i, thread);
     nodes_[i]->run(run, thread);
     // Set before the barrier, so that all threads stop after the same node. A faster thread may fail in the next node
     // before the others have checked whether this was the last one.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/blocking.h"
+#include "kernels/runtime/counting/counter.h"
 #include "kernels/runtime/program/nodes.h"
 
 namespace numaserve {
@@ -45,8 +46,9 @@ class Program {
   // `ring` is null with one rank. Ring and team outlive the Program. Throws std::invalid_argument for heads that
   // attention does not support, such as a latent cache with a quantized dtype. `lender` is null, or the Program whose
   // KV cache this one reads in place of its own; see KvCache. It outlives this Program, and the two never run at once.
+  // A `counter` counts the work of each step; the table is then a counting one.
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const ProgramShape& shape,
-          const Program* lender = nullptr);
+          const Program* lender = nullptr, Counter* counter = nullptr);
 
   void add(std::unique_ptr<Node> node);
   // Lets the nodes that are added after this work on the rows of logits alone.
@@ -124,6 +126,7 @@ class Program {
   const KernelTable& table_;
   Team& team_;
   ring::Ring* ring_;
+  Counter* counter_;
   ContextParallel parallel_;
   SlotTable slots_;
   KvCache kv_;

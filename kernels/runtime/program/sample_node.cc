@@ -148,7 +148,7 @@ void SampleNode::begin(const Run& run, int64_t row, const SampleArgs& args, Rang
     const int64_t from = std::max(begin, first), to = std::min(end, last);
     if (from >= to) continue;
     const float* part = run.part<float>(logits, rank) + row * round_up(last - first, kPad);
-    std::memcpy(values + from, part + from - first, static_cast<size_t>(to - from) * sizeof(float));
+    run.table.copy(part + from - first, values + from, (to - from) * static_cast<int64_t>(sizeof(float)));
   }
   if (softcap > 0.0f && begin < end) run.table.softcap(values + begin, end - begin, softcap);
   if (run.step.logit_rows[static_cast<size_t>(row)].sample) run.table.sample_begin(args, blocks);

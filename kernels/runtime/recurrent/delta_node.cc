@@ -1,7 +1,6 @@
 #include "kernels/runtime/recurrent/delta_node.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 namespace numaserve {
@@ -67,7 +66,7 @@ void KeepDraftsNode::run(Run& run, int thread) const {
   if (heads.values == 0) return;  // such a rank has no memory for draft tokens
   const int64_t keys = int64_t{heads.keys} * heads.key_dim, gates = int64_t{heads.gates} * heads.values;
   const int64_t row_bytes = run.states.kind(rule.state).draft_bytes;
-  const auto size = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };
+  const auto size = [](int64_t count) { return count * static_cast<int64_t>(sizeof(float)); };
   for (const StateSegment& segment : run.step.segments) {
     if (segment.store >= 0) continue;
     std::byte* const slot =
@@ -75,8 +74,8 @@ void KeepDraftsNode::run(Run& run, int thread) const {
     for (int64_t t = thread; t < segment.count; t += run.team.size()) {
       auto* const to = reinterpret_cast<float*>(slot + t * row_bytes + draft_offset(heads));
       const int64_t row = segment.row + t, rest = heads.replayed() - gates;
-      std::memcpy(to, run.at<float>(rule.x) + row * rule.x.ld + keys, size(rest));
-      std::memcpy(to + rest, run.at<float>(rule.gates) + row * rule.gates.ld, size(gates));
+      run.table.copy(run.at<float>(rule.x) + row * rule.x.ld + keys, to, size(rest));
+      run.table.copy(run.at<float>(rule.gates) + row * rule.gates.ld, to + rest, size(gates));
     }
   }
 }

@@ -1,0 +1,70 @@
+#include "kernels/runtime/counting/counter.h"
+
+#include <algorithm>
+#include <map>
+
+namespace numaserve {
+namespace {
+
+thread_local Lane* current_lane = nullptr;
+
+}  // namespace
+
+void Counter::begin(const Team& team, const ring::Ring* ring) {
+  lanes_.clear();
+  for (int thread = 0; thread < team.size(); ++thread) lanes_.emplace_back(*this, thread);
+  if (ring == nullptr) return;
+  ring_begin_ = ring->base();
+  ring_end_ = ring_begin_ + ring->layout().total_bytes();
+  const ring::Ring::Range own = ring->part_range(ring->rank());
+  own_begin_ = ring_begin_ + own.offset;
+  own_end_ = own_begin_ + own.bytes;
+}
+
+void Counter::enter(const Team& team, size_t node, int thread) {
+  Lane& lane = lanes_[static_cast<size_t>(thread)];
+  lane.team_ = &team;
+  lane.node_ = node;
+  current_lane = &lane;
+}
+
+bool Counter::is_remote(const void* from) const {
+  const auto* at = static_cast<const std::byte*>(from);
+  return at >= ring_begin_ && at < ring_end_ && !(at >= own_begin_ && at < own_end_);
+}
+
+std::vector<CountedPhase> Counter::phases() const {
+  std::map<uint64_t, CountedPhase> phases;
+  std::map<uint64_t, std::vector<const Lane::Entry*>> items;
+  for (const Lane& lane : lanes_)
+    for (const Lane::Entry& entry : lane.entries_) {
+      CountedPhase& phase = phases[entry.barriers];
+      phase.node = entry.node;
+      phase.threads.resize(lanes_.size());
+      if (entry.item == nullptr)
+        phase.threads[static_cast<size_t>(lane.thread_)].add(entry.work);
+      else
+        items[entry.barriers].push_back(&entry);
+    }
+  std::vector<CountedPhase> found;
+  for (auto& [barriers, phase] : phases) {
+    std::vector<const Lane::Entry*>& own = items[barriers];
+    std::sort(own.begin(), own.end(), [](const auto* a, const auto* b) { return std::less<>{}(a->item, b->item); });
+    for (const Lane::Entry* item : own) phase.items.push_back(item->work);
+    found.push_back(std::move(phase));
+  }
+  return found;
+}
+
+Lane& Lane::current() { return *current_lane; }
+
+void Lane::add(const Work& work) { add_item(nullptr, work); }
+
+void Lane::add_item(const void* item, const Work& work) {
+  const uint64_t barriers = team_->barriers(thread_);
+  if (item == nullptr && !entries_.empty() && entries_.back().item == nullptr && entries_.back().barriers == barriers)
+    return entries_.back().work.add(work);
+  entries_.push_back({barriers, node_, item, work});
+}
+
+}  // namespace numaserve

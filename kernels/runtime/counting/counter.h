@@ -1,0 +1,92 @@
+// Counts the work of each thread in a step, for estimates of hosts that are not at hand: a Program that counts runs its
+// nodes, planners and barriers as they are, over kernels that compute nothing (counting_table.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/include/types.h"
+#include "kernels/runtime/machine/team.h"
+#include "shm_comm/include/numaserve_ring.h"
+
+namespace numaserve {
+
+// Bytes of weights, KV cache and states, which lie in the node's memory; of activations that are read or written; of
+// other ranks' parts; and operations.
+struct Work {
+  int64_t memory = 0, moved = 0, remote = 0, flops = 0;
+  void add(const Work& more) {
+    memory += more.memory;
+    moved += more.moved;
+    remote += more.remote;
+    flops += more.flops;
+  }
+};
+
+// What threads do between two barriers. `items` are handed out while threads run: the first ones to a thread each, and
+// then the next one to whichever thread is free.
+struct CountedPhase {
+  size_t node = 0;
+  std::vector<Work> threads, items;
+};
+
+// The experts that tokens are routed to, which no kernel computes: an expert's share of the tokens is proportional to
+// (its number + 1)^-skew. Each node numbers its experts in another order.
+struct Routing {
+  double skew = 0.0;
+  uint64_t seed = 0;
+};
+
+class Counter {
+ public:
+  explicit Counter(const Routing& routing) : routing_(routing) {}
+
+  // Forgets what was counted. Called before each step.
+  void begin(const Team& team, const ring::Ring* ring);
+  // Counts what `thread` does from now on for this node. Called by that thread.
+  void enter(const Team& team, size_t node, int thread);
+  // Returns what the last step's threads did, in order.
+  std::vector<CountedPhase> phases() const;
+
+  const Routing& routing() const { return routing_; }
+  // Whether other ranks have written the memory.
+  bool is_remote(const void* from) const;
+
+ private:
+  friend class Lane;
+  Routing routing_;
+  std::vector<class Lane> lanes_;
+  const std::byte *ring_begin_ = nullptr, *ring_end_ = nullptr, *own_begin_ = nullptr, *own_end_ = nullptr;
+};
+
+// What one thread has counted.
+class alignas(128) Lane {
+ public:
+  Lane(const Counter& counter, int thread) : counter_(counter), thread_(thread) {}
+
+  // Returns the lane of the calling thread, which is in a step that is counted.
+  static Lane& current();
+
+  void add(const Work& work);
+  // Adds an item, in the order of `item`.
+  void add_item(const void* item, const Work& work);
+  const Counter& counter() const { return counter_; }
+  size_t node() const { return node_; }
+
+ private:
+  friend class Counter;
+  struct Entry {
+    uint64_t barriers;  // before it
+    size_t node;
+    const void* item;  // null: not an item
+    Work work;
+  };
+
+  const Counter& counter_;
+  int thread_;
+  const Team* team_ = nullptr;
+  size_t node_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace numaserve

@@ -5,7 +5,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 import numpy.typing as npt
-from numaserve.kernels import Program, Team
+from numaserve.kernels import Counter, Program, Team
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
 from numaserve.workers.program.caches import CacheIndex, CacheKind
@@ -55,9 +55,10 @@ def make_program(
     weights: Callable[[Handle], object] | None = None,
     *,
     lender: Program | None = None,
+    counter: Counter | None = None,
 ) -> Program:
     """A Program that runs `operations` on `team`; `ring` is None with one rank. With a `lender` it reads the KV cache
-    of that Program, and has none of its own.
+    of that Program, and has none of its own. With a `counter` it counts the work of each step, and computes nothing.
 
     `weights` gives the native object of a handle; operations may have native objects in place of handles too.
 
@@ -70,7 +71,7 @@ def make_program(
                 f"a message of {buffer.nbytes} bytes to other ranks does not fit in a ring slot of "
                 f"{ring.slot_bytes} bytes"
             )
-    program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes}, lender)
+    program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes}, lender, counter)
     nodes = _Nodes(places, weights)
     for operation in operations:
         if not isinstance(operation, Given | Keep):

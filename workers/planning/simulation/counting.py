@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numaserve.workers.layers.partition import Partition, RankPart
     from numaserve.workers.models.spec import ModelConfig
-    from numaserve.workers.program.cost import StepWork
+    from numaserve.workers.program.cost import OperationCost, StepWork
     from numaserve.workers.program.ops.base import Operation
 
 _PATIENCE_S = 600.0
@@ -46,12 +46,17 @@ class Work(NamedTuple):
     remote: int
     flops: int
 
+    def plus(self, more: Work) -> Work:
+        """Return the sum of both, figure by figure."""
+        return Work(*map(int.__add__, self, more))
+
 
 @dataclass(frozen=True)
 class Phase:
     """The work of a rank between two barriers, in one operation: of each thread, and of each item that threads take
     when they are free."""
 
+    index: int  # of the operation, among those that have nodes
     operation: Operation
     threads: Sequence[Work]
     items: Sequence[Work]
@@ -76,6 +81,11 @@ class CountedGroup:
             made = [pool.submit(_CountedRank, model, part) for pool, part in zip(pools, partition.ranks, strict=True)]
             self._ranks = list(zip(pools, [each.result() for each in made], strict=True))
             self._resources = resources.pop_all()
+
+    @property
+    def costs(self) -> list[list[OperationCost | None]]:
+        """The cost of each operation that has a node, by rank; None for one that costs nothing."""
+        return [rank.costs for _, rank in self._ranks]
 
     def __enter__(self) -> CountedGroup:
         return self
@@ -120,6 +130,9 @@ class _CountedRank:
         model.config.decoder.forward(builder, part)
         operations = builder.fused()
         self._operations = [each for each in operations if not isinstance(each, Given | Keep)]
+        # Operations that run on request come last.
+        of_step = [costs for each, costs in builder.costed() if not isinstance(each, Given | Keep)]
+        self.costs = [costs[0] if costs else None for costs in of_step]
         self._counter = Counter(model.skew)
         self._program = make_program(setup, operations, self._team, ring, model.weights.native, counter=self._counter)
         for slot in range(limits.max_slots):
@@ -138,7 +151,7 @@ class _CountedRank:
         self._program.step(np.array(sequences, np.int32), np.zeros(work.tokens, np.int32), none, self._steps)
         self._steps += 1
         return [
-            Phase(self._operations[node], [Work(*each) for each in threads], [Work(*each) for each in items])
+            Phase(node, self._operations[node], [Work(*each) for each in threads], [Work(*each) for each in items])
             for node, threads, items in self._counter.phases
         ]
 

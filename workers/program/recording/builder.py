@@ -7,7 +7,7 @@ Shapes: `tokens` is the number of new tokens of a step, at most `max_step_tokens
 padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -306,12 +306,15 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
 
     def costs(self) -> list[OperationCost]:
         """The costs of a step for this rank, operation by operation in order, but for those that run on request."""
-        found: list[OperationCost] = []
+        return [cost for _, costs in self.costed() for cost in costs]
+
+    def costed(self) -> Iterator[tuple[Operation, Sequence[OperationCost]]]:
+        """Yield the operations of a step for this rank in order, but for those that run on request, each with its
+        costs."""
         is_narrow = False
         for operation in self.fused():
             if isinstance(operation, TokenRows):
                 break
             costs = operation.cost(self.setup)
-            found += [of_logit_rows(cost) for cost in costs] if is_narrow else costs
+            yield operation, [of_logit_rows(cost) for cost in costs] if is_narrow else costs
             is_narrow = is_narrow or isinstance(operation, Narrow | Pool)
-        return found

@@ -1,0 +1,171 @@
+"""Time of a step on a host, from the work that its threads were counted to have.
+
+A phase ends when its last thread has finished, and the threads meet. Ranks wait for each other in collectives alone: at
+each of them all ranks go on from where the last one arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+
+from numaserve.workers.planning.roofline.efficiency import Efficiencies, peak_format
+from numaserve.workers.planning.roofline.machine import Machine
+from numaserve.workers.planning.simulation.counting import CountedGroup, Phase
+from numaserve.workers.planning.simulation.fluid import Rates, handed_out, thread_seconds
+from numaserve.workers.program.cost import OperationCost, StepWork
+
+_UNBOUNDED = float("inf")
+
+
+@dataclass(frozen=True)
+class OperationTime:
+    """The time of an operation of a step, or of all operations of one name.
+
+    `seconds`: of the slowest rank, without waiting for others. `threads`: the mean load of a thread of that rank over
+    the load of the busiest. `ranks`: the mean time of a rank over that of the slowest. `remote`: bytes that the slowest
+    rank reads from other ranks. `barriers` and `meetings`: how often threads and ranks wait for each other.
+    """
+
+    name: str
+    weights: str
+    seconds: float
+    threads: float
+    ranks: float
+    remote: int
+    barriers: int
+    meetings: int
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The time of a step, and that of its operations, the longest first. `waiting_s`: of the mean rank, for others."""
+
+    seconds: float
+    waiting_s: float
+    operations: list[OperationTime]
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """Times of steps on a host: its rates, and the fractions of them that kernels reach."""
+
+    machine: Machine
+    efficiencies: Efficiencies
+    cores: Sequence[int]  # of each rank
+    read_bytes_s: Sequence[float]  # of each rank
+    step_s: float = 0.0  # of a step, outside of its operations
+
+    def of(self, group: CountedGroup, work: StepWork) -> StepTime:
+        """Return the time of a step of the group."""
+        counted, costs = group.step(work), group.costs
+        by_index = [_by_index(phases) for phases in counted]
+        clocks, waited, times = [0.0] * len(self.cores), 0.0, list[_Times]()
+        for index, cost in enumerate(costs[0]):
+            if cost is None:
+                continue
+            ranks = [
+                self._rank_time(rank, costs[rank][index] or cost, by_index[rank].get(index, []), work)
+                for rank in range(len(self.cores))
+            ]
+            clocks = [clock + each.seconds for clock, each in zip(clocks, ranks, strict=True)]
+            meetings = cost.amount(work).meetings
+            if meetings:
+                waited += max(clocks) - sum(clocks) / len(clocks)
+                exchanged = max(each.remote for each in ranks) / (self.machine.link_gb_s * 1e9)
+                clocks = [max(clocks) + meetings * self.machine.meeting_us * 1e-6 + exchanged] * len(clocks)
+            times.append(_Times(cost.name, cost.weights, meetings, ranks))
+        return StepTime(max(clocks) + self.step_s, waited, _by_name(times))
+
+    def _rank_time(self, rank: int, cost: OperationCost, phases: Sequence[Phase], work: StepWork) -> _RankTime:
+        rates, total = self._rates(rank, cost, work), _RankTime()
+        fixed = max(self.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
+        if _is_row_wise(cost):
+            fixed += self.efficiencies.row_time(cost.name).fixed_s
+        for phase in phases:
+            threads = list(phase.threads)
+            if phase.items:
+                taken = handed_out(phase.items, len(threads), rates)
+                threads = [own.plus(more) for own, more in zip(threads, taken, strict=True)]
+            ends = thread_seconds(threads, rates)
+            remote = sum(each.remote for each in threads)
+            total = total.plus(_RankTime(max(ends) + fixed, sum(ends) / len(ends), max(ends), remote, 1))
+        return total
+
+    def _rates(self, rank: int, cost: OperationCost, work: StepWork) -> Rates:
+        """Return the rates for an operation. What a product reads and writes of activations is part of its
+        efficiency."""
+        rows, node = cost.amount(work).rows, self.read_bytes_s[rank]
+        if _is_row_wise(cost):
+            moved = self.efficiencies.row_time(cost.name).core_bytes_s.at(max(rows / self.cores[rank], 1.0))
+            return Rates(node, node, moved, _UNBOUNDED)
+        computes = peak_format(cost.kind, cost.weights).partition("/")[0]
+        read, flops = (self.efficiencies.of(cost.kind, cost.weights, bound, rows) for bound in ("read", "flops"))
+        return Rates(node * read, node * read, _UNBOUNDED, self.machine.peak(1, computes) * flops)
+
+
+@dataclass(frozen=True)
+class _RankTime:
+    """Seconds of an operation on a rank; those of the mean and of the busiest thread; bytes of other ranks."""
+
+    seconds: float = 0.0
+    mean_s: float = 0.0
+    most_s: float = 0.0
+    remote: int = 0
+    barriers: int = 0
+
+    def plus(self, more: _RankTime) -> _RankTime:
+        return _RankTime(
+            self.seconds + more.seconds,
+            self.mean_s + more.mean_s,
+            self.most_s + more.most_s,
+            self.remote + more.remote,
+            self.barriers + more.barriers,
+        )
+
+
+@dataclass(frozen=True)
+class _Times:
+    """The times of an operation on all ranks."""
+
+    name: str
+    weights: str
+    meetings: int
+    ranks: Sequence[_RankTime]
+
+
+def _is_row_wise(cost: OperationCost) -> bool:
+    return cost.kind in ("rows", "sample", "exchange")
+
+
+def _by_index(phases: Sequence[Phase]) -> dict[int, list[Phase]]:
+    found: dict[int, list[Phase]] = {}
+    for phase in phases:
+        found.setdefault(phase.index, []).append(phase)
+    return found
+
+
+def _by_name(times: Sequence[_Times]) -> list[OperationTime]:
+    def key(each: _Times) -> tuple[str, str]:
+        return each.name, each.weights
+
+    merged = [_merged(list(group)) for _, group in groupby(sorted(times, key=key), key=key)]
+    return sorted((each for each in merged if each.seconds), key=lambda each: -each.seconds)
+
+
+def _merged(times: Sequence[_Times]) -> OperationTime:
+    """Return one time for operations that are alike."""
+    totals = [reduce(_RankTime.plus, each) for each in zip(*(time.ranks for time in times), strict=True)]
+    slowest = max(totals, key=lambda total: total.seconds)
+    return OperationTime(
+        times[0].name,
+        times[0].weights,
+        slowest.seconds,
+        threads=slowest.mean_s / slowest.most_s if slowest.most_s else 1.0,
+        ranks=sum(total.seconds for total in totals) / len(totals) / slowest.seconds if slowest.seconds else 1.0,
+        remote=slowest.remote,
+        barriers=slowest.barriers,
+        meetings=sum(time.meetings for time in times),
+    )

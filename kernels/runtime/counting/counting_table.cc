@@ -36,15 +36,14 @@ int64_t result_bytes(const GemmArgs& g, int64_t pairs) {
   return columns * (g.out_f32 == nullptr ? kHalf : g.accumulate ? 2 * kFloat : kFloat);
 }
 
-// Weights are read once for each block of rows.
-void count_product(const GemmArgs& g, int64_t rows, int64_t pairs) {
-  count({.memory = ceil_div(rows, kRowBlock) * pairs * pair_bytes(g.b),
-         .moved = rows * (row_bytes(g) + result_bytes(g, pairs)),
-         .flops = 2 * rows * pairs * kPair * g.b.depth});
-}
-
+// Weights are read for each block of rows. They come from memory for the first rows, and then from the last-level cache
+// of the node: its share of a matrix fits there.
 void gemm_share(const GemmArgs& g, const GemmShare& share, void*) {
-  count_product(g, size(share.rows), size(share.panels) / 2);
+  const int64_t rows = size(share.rows), pairs = size(share.panels) / 2, bytes = pairs * pair_bytes(g.b);
+  const int64_t first = share.rows.begin == 0 ? 1 : 0;
+  count({.memory = first * bytes,
+         .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (ceil_div(rows, kRowBlock) - first) * bytes,
+         .flops = 2 * rows * pairs * kPair * g.b.depth});
 }
 
 void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
@@ -240,8 +239,10 @@ int64_t seen(const AttentionArgs& a, const AttentionItem& item) {
 
 void attention_item(const AttentionArgs& a, const AttentionItem& item, const AttentionItem*, void*) {
   const int64_t tokens = seen(a, item), page = a.latent ? a.kv.page_stride : a.kv.head_stride;
-  Lane::current().add_item(&item, {.memory = ceil_div(tokens, kPageTokens) * page,
-                                   .moved = item.num_rows * (a.head_dim + a.value_dim) * kHalf,
+  // Items of other rows read the same pages at about the same time, from the last-level cache.
+  const int64_t bytes = ceil_div(tokens, kPageTokens) * page, first = item.first_row == 0 ? 1 : 0;
+  Lane::current().add_item(&item, {.memory = first * bytes,
+                                   .moved = item.num_rows * (a.head_dim + a.value_dim) * kHalf + (1 - first) * bytes,
                                    .flops = 2 * item.num_rows * tokens * (a.head_dim + a.value_dim)});
 }
 

@@ -39,7 +39,7 @@ def times() -> HostTimes:
 
 
 def test_a_token_takes_at_least_what_its_weights_take_to_be_read(group: CountedGroup, times: HostTimes) -> None:
-    step = times.of(group, TOKEN)
+    step = times.of(group, TOKEN).report()
     products = {each.name: each.seconds for each in step.operations if each.name in ("gate_up", "linear_partial")}
     up, down = 2 * 2 * 28672 * 8192, 2 * 8192 * (28672 + 8192)
     bounds = {"gate_up": up / 6 / 241e9, "linear_partial": down / 6 / 241e9}
@@ -48,7 +48,7 @@ def test_a_token_takes_at_least_what_its_weights_take_to_be_read(group: CountedG
 
 
 def test_ranks_wait_for_the_one_with_most_heads(group: CountedGroup, times: HostTimes) -> None:
-    step = times.of(group, TOKEN)
+    step = times.of(group, TOKEN).report()
     qkv = next(each for each in step.operations if each.name == "linear")
     assert step.waiting_s > 0
     assert qkv.ranks == pytest.approx(8 / 6 / 2, rel=0.02)  # eight KV heads on six ranks, two on some
@@ -56,13 +56,15 @@ def test_ranks_wait_for_the_one_with_most_heads(group: CountedGroup, times: Host
 
 def test_half_the_bandwidth_makes_reading_twice_as_long(group: CountedGroup, times: HostTimes) -> None:
     slow = replace(times, read_bytes_s=[rate / 2 for rate in times.read_bytes_s])
-    of_name = [{each.name: each.seconds for each in host.of(group, TOKEN).operations} for host in (times, slow)]
+    of_name = [
+        {each.name: each.seconds for each in host.of(group, TOKEN).report().operations} for host in (times, slow)
+    ]
     fixed = max(times.machine.barrier_us * 1e-6 - times.efficiencies.barrier_s, 0.0) * 2  # of two layers
     before, after = (found["gate_up"] - fixed for found in of_name)
     assert after == pytest.approx(2 * before)
 
 
 def test_collectives_and_barriers_are_counted(group: CountedGroup, times: HostTimes) -> None:
-    reduce = next(each for each in times.of(group, TOKEN).operations if each.name == "add_all_reduce")
+    reduce = next(each for each in times.of(group, TOKEN).report().operations if each.name == "add_all_reduce")
     assert reduce.meetings == 1 + 2 * 2  # after the embedding, and twice a layer
     assert reduce.remote == 5 * 8192 * 4 * reduce.meetings  # the parts of the five other ranks

@@ -6,10 +6,8 @@ each of them all ranks go on from where the last one arrives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import groupby
 
 from numaserve.workers.planning.roofline.efficiency import Efficiencies, peak_format
 from numaserve.workers.planning.roofline.machine import Machine
@@ -58,11 +56,12 @@ class HostTimes:
     read_bytes_s: Sequence[float]  # of each rank
     step_s: float = 0.0  # of a step, outside of its operations
 
-    def of(self, group: CountedGroup, work: StepWork) -> StepTime:
+    def of(self, group: CountedGroup, work: StepWork) -> StepTotals:
         """Return the time of a step of the group."""
         counted, costs = group.step(work), group.costs
         by_index = [_by_index(phases) for phases in counted]
-        clocks, waited, times = [0.0] * len(self.cores), 0.0, list[_Times]()
+        clocks, waited = [0.0] * len(self.cores), 0.0
+        found: dict[tuple[str, str], _Times] = {}
         for index, cost in enumerate(costs[0]):
             if cost is None:
                 continue
@@ -75,9 +74,12 @@ class HostTimes:
             if meetings:
                 waited += max(clocks) - sum(clocks) / len(clocks)
                 exchanged = max(each.remote for each in ranks) / (self.machine.link_gb_s * 1e9)
-                clocks = [max(clocks) + meetings * self.machine.meeting_us * 1e-6 + exchanged] * len(clocks)
-            times.append(_Times(cost.name, cost.weights, meetings, ranks))
-        return StepTime(max(clocks) + self.step_s, waited, _by_name(times))
+                exchanged += meetings * self.machine.meeting_us * 1e-6
+                ranks = [each.plus(_RankTime(seconds=exchanged)) for each in ranks]
+                clocks = [max(clocks) + exchanged] * len(clocks)
+            own, before = _Times(meetings, ranks), found.get((cost.name, cost.weights))
+            found[cost.name, cost.weights] = own if before is None else before.plus(own)
+        return StepTotals(max(clocks) + self.step_s, waited, found)
 
     def _rank_time(self, rank: int, cost: OperationCost, phases: Sequence[Phase], work: StepWork) -> _RankTime:
         rates, total = self._rates(rank, cost, work), _RankTime()
@@ -116,24 +118,63 @@ class _RankTime:
     remote: int = 0
     barriers: int = 0
 
-    def plus(self, more: _RankTime) -> _RankTime:
+    def plus(self, more: _RankTime, times: int = 1) -> _RankTime:
         return _RankTime(
-            self.seconds + more.seconds,
-            self.mean_s + more.mean_s,
-            self.most_s + more.most_s,
-            self.remote + more.remote,
-            self.barriers + more.barriers,
+            self.seconds + times * more.seconds,
+            self.mean_s + times * more.mean_s,
+            self.most_s + times * more.most_s,
+            self.remote + times * more.remote,
+            self.barriers + times * more.barriers,
         )
 
 
 @dataclass(frozen=True)
 class _Times:
-    """The times of an operation on all ranks."""
+    """The times of an operation, or of all operations of one name, on all ranks."""
 
-    name: str
-    weights: str
     meetings: int
     ranks: Sequence[_RankTime]
+
+    def plus(self, more: _Times, times: int = 1) -> _Times:
+        ranks = [own.plus(each, times) for own, each in zip(self.ranks, more.ranks, strict=True)]
+        return _Times(self.meetings + times * more.meetings, ranks)
+
+    def report(self, name: str, weights: str) -> OperationTime:
+        slowest = max(self.ranks, key=lambda each: each.seconds)
+        mean = sum(each.seconds for each in self.ranks) / len(self.ranks)
+        return OperationTime(
+            name,
+            weights,
+            slowest.seconds,
+            threads=slowest.mean_s / slowest.most_s if slowest.most_s else 1.0,
+            ranks=mean / slowest.seconds if slowest.seconds else 1.0,
+            remote=slowest.remote,
+            barriers=slowest.barriers,
+            meetings=self.meetings,
+        )
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """The time of a step before it is reported: totals of several programs can be added."""
+
+    seconds: float
+    waiting_s: float
+    by_name: Mapping[tuple[str, str], _Times]
+
+    def plus(self, more: StepTotals, times: int = 1) -> StepTotals:
+        """Return the sum with `times` times the other totals, which may be negative."""
+        found = dict(self.by_name)
+        for key, each in more.by_name.items():
+            none = _Times(0, [_RankTime()] * len(each.ranks))
+            found[key] = found.get(key, none).plus(each, times)
+        return StepTotals(self.seconds + times * more.seconds, self.waiting_s + times * more.waiting_s, found)
+
+    def report(self) -> StepTime:
+        """Return the time of the step."""
+        operations = [each.report(*key) for key, each in self.by_name.items()]
+        longest = sorted((each for each in operations if each.seconds), key=lambda each: -each.seconds)
+        return StepTime(self.seconds, self.waiting_s, longest)
 
 
 def _is_row_wise(cost: OperationCost) -> bool:
@@ -145,27 +186,3 @@ def _by_index(phases: Sequence[Phase]) -> dict[int, list[Phase]]:
     for phase in phases:
         found.setdefault(phase.index, []).append(phase)
     return found
-
-
-def _by_name(times: Sequence[_Times]) -> list[OperationTime]:
-    def key(each: _Times) -> tuple[str, str]:
-        return each.name, each.weights
-
-    merged = [_merged(list(group)) for _, group in groupby(sorted(times, key=key), key=key)]
-    return sorted((each for each in merged if each.seconds), key=lambda each: -each.seconds)
-
-
-def _merged(times: Sequence[_Times]) -> OperationTime:
-    """Return one time for operations that are alike."""
-    totals = [reduce(_RankTime.plus, each) for each in zip(*(time.ranks for time in times), strict=True)]
-    slowest = max(totals, key=lambda total: total.seconds)
-    return OperationTime(
-        times[0].name,
-        times[0].weights,
-        slowest.seconds,
-        threads=slowest.mean_s / slowest.most_s if slowest.most_s else 1.0,
-        ranks=sum(total.seconds for total in totals) / len(totals) / slowest.seconds if slowest.seconds else 1.0,
-        remote=slowest.remote,
-        barriers=slowest.barriers,
-        meetings=sum(time.meetings for time in times),
-    )

@@ -34,7 +34,7 @@ def test_a_thread_computes_while_it_reads() -> None:
 
 
 def test_items_go_to_the_thread_that_is_free() -> None:
-    """Of two threads that take items in turn, the second would have the work of 9."""
+    """Two threads that took items in turn would have the work of 13 and 6."""
     items = [Work(0, 0, 0, flops) for flops in (9, 2, 3, 4, 1)]
     assert [work.flops for work in handed_out(items, 2, RATES)] == [10, 9]
 

@@ -13,7 +13,7 @@ from numaserve.workers.planning.simulation.counting import Work
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates at which the cores of a node work, in bytes and operations per second."""
+    """Rates of a node and of one core, in bytes and operations per second."""
 
     node_read: float
     core_read: float

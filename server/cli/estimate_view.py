@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from numaserve.server.cli.cache_columns import CacheColumns
+from numaserve.server.cli.tables import figure_table, milliseconds, number
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.products import products_text
@@ -11,9 +12,8 @@ from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate, Load
 from numaserve.workers.planning.roofline.memory import NodeMemory
 from numaserve.workers.planning.roofline.phases import OperationEstimate, PhaseEstimate
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 _SHOWN = 0.002  # smallest fraction of a phase that has a row
@@ -72,14 +72,14 @@ def _tokens(load: Load) -> str:
 
 def _totals(estimate: Estimate) -> list[str]:
     load, decode = estimate.load, estimate.decode
-    first, least = _ms(estimate.ttft_s), _ms(estimate.prefill.bound_s * load.batch)
+    first, least = milliseconds(estimate.ttft_s), milliseconds(estimate.prefill.bound_s * load.batch)
     prefill = f"{load.batch * load.input_len / estimate.ttft_s:.0f}"
     if decode is None:
         return [f"last prompt answered after {first}, lower bound {least}", f"{prefill} tokens/s"]
     return [
         f"time to first token (TTFT) {first}, lower bound {least}",
-        f"time per output token (TPOT) {_ms(decode.seconds)}, lower bound {_ms(decode.bound_s)}: a rank reads "
-        f"{decode.nbytes / 1000000000.0:.2f} GB per token",
+        f"time per output token (TPOT) {milliseconds(decode.seconds)}, lower bound {milliseconds(decode.bound_s)}: "
+        f"a rank reads {decode.nbytes / 1000000000.0:.2f} GB per token",
         f"{estimate.output_tokens_s:.1f} tokens/s in decoding, {prefill} tokens/s in prefill",
     ]
 
@@ -91,12 +91,12 @@ def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
 def _memory_table(nodes: list[NodeMemory]) -> Table:
     caches = CacheColumns(any(node.states for node in nodes))
     sums = ("needed", "available", "fits")
-    table = _table("Memory", "node", "ranks", "weights", *caches.names, "scratch (about)", *sums)
+    rows = figure_table("Memory", "node", "ranks", "weights", *caches.names, "scratch (about)", *sums)
     for node in nodes:
         cached = caches.sizes(node.kv_cache, node.states)
         sizes = (node.weights, *cached, node.scratch, node.needed, node.usable)
-        table.add_row(str(node.node), str(node.ranks), *map(format_bytes, sizes), "yes" if node.fits else "no")
-    return table
+        rows.add_row(str(node.node), str(node.ranks), *map(format_bytes, sizes), "yes" if node.fits else "no")
+    return rows
 
 
 def _advice(estimate: Estimate) -> list[Text]:
@@ -109,41 +109,27 @@ def _advice(estimate: Estimate) -> list[Text]:
 
 
 def _phase_table(phase: PhaseEstimate) -> Table:
-    title = f"{phase.name}, rank {phase.rank}: {phase.steps} step{'s' if phase.steps > 1 else ''}, {_ms(phase.seconds)}"
-    table = _table(title, "operation", "calls", "MB", "GFLOP", "ms", "share", "of bound", "bound by")
+    steps = f"{phase.steps} step{'s' if phase.steps > 1 else ''}"
+    title = f"{phase.name}, rank {phase.rank}: {steps}, {milliseconds(phase.seconds)}"
+    rows = figure_table(title, "operation", "calls", "MB", "GFLOP", "ms", "share", "of bound", "bound by")
     for cost in phase.costs:
         if cost.seconds >= _SHOWN * phase.seconds:
-            table.add_row(*_cells(cost, phase.seconds))
-    table.add_section()
+            rows.add_row(*_cells(cost, phase.seconds))
+    rows.add_section()
     total = sum(cost.flops for cost in phase.costs)
     bound = f"{phase.bound_s / phase.seconds:.0%}"
-    table.add_row(
-        "all", "", _number(phase.nbytes / 1e6), _number(total / 1e9), _number(phase.seconds * 1e3), "", bound, ""
-    )
-    return table
+    rows.add_row("all", "", number(phase.nbytes / 1e6), number(total / 1e9), number(phase.seconds * 1e3), "", bound, "")
+    return rows
 
 
 def _cells(cost: OperationEstimate, whole: float) -> tuple[str, ...]:
     return (
         cost.name if cost.weights == "bf16" else f"{cost.name} {cost.weights}",
         str(cost.calls),
-        _number(cost.nbytes / 1e6),
-        _number(cost.flops / 1e9),
-        _number(cost.seconds * 1e3),
+        number(cost.nbytes / 1e6),
+        number(cost.flops / 1e9),
+        number(cost.seconds * 1e3),
         f"{cost.seconds / whole:.1%}",
         f"{cost.bound_s / cost.seconds:.0%}" if cost.bound_s else "",
         _BOUNDS[cost.bound],
     )
-
-
-def _table(title: str, first: str, *columns: str) -> Table:
-    heads = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in columns)]
-    return Table(*heads, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-
-
-def _number(value: float) -> str:
-    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" if value else ""
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms" if seconds < 10 else f"{seconds:.4g} s"

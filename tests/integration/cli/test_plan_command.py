@@ -208,3 +208,23 @@ def test_a_mistake_is_one_line_and_status_2(
     assert status == 2
     assert message in errors
     assert errors.count("\n") == 1
+
+
+def test_an_explanation_shows_what_threads_and_ranks_wait_for(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SHAPES["llama-8b"].config()))
+    status, out, _ = run(capsys, str(folder), "--host", host, "--input-len", "100", "--explain")
+    assert status == 0
+    prefill, decode = (out.index(f"{phase} by threads") for phase in ("prefill", "decode"))
+    assert out.index("MB from other ranks") > prefill
+    row = next(line.split() for line in out[decode:].splitlines() if line.split()[:1] == ["add_all_reduce"])
+    assert row[4:6] == ["65", "65"]  # barriers and meetings: after the embedding, and twice in 32 layers
+
+
+def test_routing_is_skewed_only_within_limits(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, errors = run(capsys, str(tmp_path), "--host", host, "--explain", "--skew", "5")
+    assert status == 2
+    assert "--skew" in errors

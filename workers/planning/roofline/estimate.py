@@ -1,5 +1,6 @@
 """The whole estimate of a model on a host: the memory of its nodes, and the time of its steps."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import check_experts, draft_options, place
 from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
@@ -16,6 +18,7 @@ from numaserve.workers.planning.roofline.phases import PhaseEstimate, RankMachin
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
+from numaserve.workers.program.cost import StepWork
 
 # Overhead of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
 STEP_S = 150e-6
@@ -82,6 +85,24 @@ def make_roofline(
     return Roofline(ranks, operations, efficiencies, STEP_S)
 
 
+def rank_machines(ranks: Sequence[RankCores], machine: Machine) -> list[RankMachine]:
+    """Return the part of the machine that each rank has."""
+    on_node = Counter[int]()
+    for rank in ranks:
+        on_node[rank.node] += len(rank.cpus)
+    return [
+        RankMachine(machine, len(rank.cpus), machine.node_read_gb_s * 1e9 * len(rank.cpus) / on_node[rank.node])
+        for rank in ranks
+    ]
+
+
+def phase_steps(options: DeploymentOptions, config: ModelConfig, load: Load) -> tuple[list[StepWork], list[StepWork]]:
+    """Return the steps of one prompt, and one step of decoding in the middle of the answers; none without answers."""
+    chunk = max(options.max_step_tokens, load.input_len if config.bidirectional else 0)
+    prefill = prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)
+    return prefill, [decode_step(load.batch, load.input_len + load.output_len // 2)] if load.output_len else []
+
+
 def make_estimate(
     options: DeploymentOptions,
     config: ModelConfig,
@@ -110,15 +131,9 @@ def make_estimate(
     partition = config.partition(shares, options.settings)
     memory = node_memory(options, config, topology, ranks, partition=partition, context=context)
     fits = all(node.fits for node in memory)
-    on_node = {node.id: sum(len(rank.cpus) for rank in ranks if rank.node == node.id) for node in topology.nodes}
-    machines = [
-        RankMachine(machine, len(rank.cpus), machine.node_read_gb_s * 1e9 * len(rank.cpus) / on_node[rank.node])
-        for rank in ranks
-    ]
+    machines = rank_machines(ranks, machine)
     roofline = make_roofline(options, config, machines, efficiencies)
-    chunk = max(options.max_step_tokens, load.input_len if config.bidirectional else 0)
-    prefill = prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)
-    decode = [decode_step(load.batch, load.input_len + load.output_len // 2)] if load.output_len else None
+    prefill, decode = phase_steps(options, config, load)
     return Estimate(
         machine,
         load,
@@ -126,7 +141,7 @@ def make_estimate(
         memory,
         [] if fits else list(remedies(options, config, topology, ranks, partition=partition, context=context)),
         roofline.phase("prefill", prefill),
-        None if decode is None else roofline.phase("decode", decode),
+        roofline.phase("decode", decode) if decode else None,
         (*config.notes, *placement.notes),
         partition.multiplied_by(),
     )

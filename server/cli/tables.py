@@ -1,0 +1,20 @@
+"""Tables of figures, as commands print them."""
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Column, Table
+
+
+def figure_table(title: str, first: str, *columns: str) -> Table:
+    """Return an empty table: a column of names, then columns of figures."""
+    heads = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in columns)]
+    return Table(*heads, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def number(value: float) -> str:
+    """Return a figure with four digits; empty for nothing."""
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" if value else ""
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time with its unit: seconds from ten on."""
+    return f"{seconds * 1e3:.4g} ms" if seconds < 10 else f"{seconds:.4g} s"

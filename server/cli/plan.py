@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
-from numaserve.server.config.serve import ServeConfig, Task, load_config
+from numaserve.server.config.serve import ServeConfig, load_config
+from numaserve.server.config.tasks import Task
 from numaserve.server.loadtest.report.report import JsonLines
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options

@@ -8,12 +8,12 @@ from numaserve.server.config.errors import explain_value, unknown_key
 from numaserve.server.config.file import read_config_file
 from numaserve.server.config.model_options import ModelKeys
 from numaserve.server.config.option_types import DrafterName, Names, NonBlank, Speculative, UrlPrefix, drafters_meant
+from numaserve.server.config.tasks import Task
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, Backend, ModelSettings, Quantization, settings_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-Task = Literal["generate", "embed", "sparse", "score", "classify"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 DEFAULT_RUNNING_REQUESTS = 64

@@ -11,6 +11,7 @@ from fastapi import Request
 from numaserve.server.answers.reasoning.format import ReasoningFormat
 from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
+from numaserve.server.config.tasks import Task
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.conversation.late_system import LateSystem
@@ -151,6 +152,17 @@ class ApiContext:
     def pools(self) -> bool:
         """Whether the model makes one vector of each text, and writes no text."""
         return self.embedding_size > 0 or self.sparse is not None or self.classifier is not None
+
+    @property
+    def task(self) -> Task:
+        """The task of the model; `generate` for one that judges documents, which it does by text."""
+        if self.embedding_size:
+            return "embed"
+        if self.sparse is not None:
+            return "sparse"
+        if self.classifier is None:
+            return "generate"
+        return "classify" if len(self.classifier.labels) > 1 else "score"
 
     @property
     def prefix_sharing(self) -> PrefixSharing:

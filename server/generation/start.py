@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fastapi import Request
 from numaserve.server.answers.tools.answer import output_parser
+from numaserve.server.config.tasks import ROUTES, Task
 from numaserve.server.generation.answer.reading import AnswerReader
 from numaserve.server.generation.answer.whole_reading import WholeReader
 from numaserve.server.generation.asked import Asked, Chat, Prompt, ToolUse, total_tokens
@@ -20,6 +21,13 @@ from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import bad_request, model_not_found, not_ready
 from numaserve.server.text.caller import CALLER
 
+_USES: dict[Task, str] = {
+    "embed": "serves embeddings",
+    "sparse": "serves sparse vectors",
+    "score": "scores texts",
+    "classify": "classifies texts",
+}
+
 
 async def start(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Generation:
     """Make prompts and admit their sequences, all or none; `request_id` is the id of the answer.
@@ -29,8 +37,8 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     check_model(context, asked.model)
     check_ready(context)
     if context.pools:
-        does, path = _use_of(context)
-        message = f"This model {does} and cannot generate text. Use {path}."
+        task = context.task
+        message = f"This model {_USES[task]} and cannot generate text. Use {ROUTES[task]}."
         raise bad_request(message, "model", "task_unsupported")
     _check_sequences(context, asked)
     _check_tools(context, asked)
@@ -46,17 +54,6 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     running.admitted(generation.abort)
     generation.when_closed(running.leave)
     return generation
-
-
-def _use_of(context: ApiContext) -> tuple[str, str]:
-    """Return the use of a model that writes no text, and its path."""
-    if context.embedding_size:
-        return "serves embeddings", "/v1/embeddings"
-    if context.sparse is not None:
-        return "serves sparse vectors", "/embed_sparse"
-    if context.classifier is not None and len(context.classifier.labels) > 1:
-        return "classifies texts", "/predict"
-    return "scores texts", "/v1/rerank"
 
 
 async def _admitted(

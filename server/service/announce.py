@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from numaserve.server.config.serve import Task
+from numaserve.server.config.tasks import ROUTES, Task
 from numaserve.server.connection.listen import Listener
 
 _QUESTION = "Name the capital of France."
@@ -21,14 +21,12 @@ class Example:
     body: dict[str, Any]
 
 
-_EXAMPLES: dict[Task, Example] = {
-    "generate": Example(
-        "/v1/chat/completions", {"messages": [{"role": "user", "content": _QUESTION}], "temperature": 0}
-    ),
-    "embed": Example("/v1/embeddings", {"input": _STATEMENT}),
-    "sparse": Example("/embed_sparse", {"inputs": _STATEMENT}),
-    "score": Example("/v1/rerank", {"query": _QUESTION, "documents": [_STATEMENT, "Bread is made of flour."]}),
-    "classify": Example("/predict", {"inputs": _STATEMENT}),
+_BODIES: dict[Task, dict[str, Any]] = {
+    "generate": {"messages": [{"role": "user", "content": _QUESTION}], "temperature": 0},
+    "embed": {"input": _STATEMENT},
+    "sparse": {"inputs": _STATEMENT},
+    "score": {"query": _QUESTION, "documents": [_STATEMENT, "Bread is made of flour."]},
+    "classify": {"inputs": _STATEMENT},
 }
 _WITHOUT_TEMPLATE = Example(
     "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}
@@ -37,7 +35,8 @@ _WITHOUT_TEMPLATE = Example(
 
 def example_for(task: Task, *, has_chat_template: bool) -> Example:
     """Return the example for a model; a model without a chat template can only complete text."""
-    return _EXAMPLES[task] if task != "generate" or has_chat_template else _WITHOUT_TEMPLATE
+    completes = task == "generate" and not has_chat_template
+    return _WITHOUT_TEMPLATE if completes else Example(ROUTES[task], _BODIES[task])
 
 
 def announce(name: str, listener: Listener, example: Example, *, needs_key: bool) -> None:

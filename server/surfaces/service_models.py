@@ -6,6 +6,7 @@ They follow OpenAI's and Anthropic's references for /v1/models, SGLang's for /v1
 
 from typing import Any, Literal
 
+from numaserve.server.config.tasks import Task
 from numaserve.server.engine.overview import Overview
 from numaserve.server.http.auth.keys import PrefixSharing
 from pydantic import BaseModel, ConfigDict
@@ -98,6 +99,7 @@ class ModelInfo(BaseModel):
     tokenizer_path: str
     served_model_name: str
     is_generation: bool
+    task: Task
     max_model_len: int
     vocab_size: int
 

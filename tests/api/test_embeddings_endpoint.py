@@ -131,7 +131,8 @@ def test_a_model_that_is_served_for_embeddings_writes_no_text(
     answer = embedder.post(path, json={**named, **body, "stream": stream})
     assert answer.status_code == 400
     assert error_message(answer) == "This model serves embeddings and cannot generate text. Use /v1/embeddings."
-    assert embedder.get("/model_info").json()["is_generation"] is False
+    info = embedder.get("/model_info").json()
+    assert (info["is_generation"], info["task"]) == (False, "embed")
     assert engine.admitted == []
 
 

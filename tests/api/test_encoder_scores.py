@@ -144,5 +144,6 @@ def test_text_is_not_generated(engine: FakeEngine, labels: int, does: str) -> No
         answer = client.post("/v1/completions", json={"prompt": "a"})
         assert answer.status_code == 400
         assert f"This model {does} and cannot generate text" in answer.text
-        assert client.get("/model_info").json()["is_generation"] is False
+        info = client.get("/model_info").json()
+        assert (info["is_generation"], info["task"]) == (False, {1: "score", 2: "classify"}[labels])
         assert refused(client, "/v1/embeddings", input="a") == ("task_unsupported", "model")

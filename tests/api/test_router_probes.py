@@ -11,7 +11,8 @@ def test_the_model_is_told_under_both_names(client: TestClient, path: str) -> No
     info = client.get(path).json()
     assert info["model_path"] == info["tokenizer_path"] == "/models/tiny"
     assert info["served_model_name"] == MODEL
-    assert (info["max_model_len"], info["vocab_size"], info["is_generation"]) == (CONTEXT, VOCAB, True)
+    assert (info["max_model_len"], info["vocab_size"]) == (CONTEXT, VOCAB)
+    assert (info["is_generation"], info["task"]) == (True, "generate")
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])

@@ -118,6 +118,8 @@ def test_a_splade_model_is_served_for_sparse_vectors(decide: Decide, caplog: pyt
         decide(bidirectional(), task="sparse")
     with pytest.raises(OperatorError, match="--task sparse needs a SPLADE model"):
         decide(configured(), task="sparse")
+    with pytest.raises(OperatorError, match=r"for the task sparse and generates no text: .* to /embed_sparse$"):
+        decide(splade(), task="generate")
 
 
 def test_an_encoder_has_no_draft_model(decide: Decide) -> None:

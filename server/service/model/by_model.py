@@ -4,13 +4,13 @@ import logging
 from typing import Any
 
 from msgspec import structs
-from numaserve.server.config.serve import ServeConfig, Task
+from numaserve.server.config.serve import ServeConfig
+from numaserve.server.config.tasks import ROUTES, Task
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
 from numaserve.workers.models.load import ModelFiles, read_config
 from numaserve.workers.models.spec import ModelConfig
 
-_ROUTES: dict[Task, str] = {"embed": "/v1/embeddings", "score": "/v1/rerank", "classify": "/predict"}
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +34,7 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
     if config.task == "generate":  # also of `numaserve chat`
         raise OperatorError(
             f"this model is an encoder for the task {task} and generates no text: serve it with `numaserve serve` and"
-            f" no --task, and send texts to {_ROUTES[task]}"
+            f" no --task, and send texts to {ROUTES[task]}"
         )
     if config.task not in (None, task):
         raise OperatorError(

@@ -50,7 +50,9 @@ def info_router(context: ApiContext) -> APIRouter:
     async def model_info() -> Response:
         """Return the served model, its context length and the number of its token ids."""
         sizes = {"max_model_len": context.limits.context_length, "vocab_size": context.vocab_size}
-        return json_response({**_model_names(context), "is_generation": not context.pools, **sizes})
+        return json_response(
+            {**_model_names(context), "is_generation": not context.pools, "task": context.task, **sizes}
+        )
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:

@@ -25,7 +25,7 @@ def profile(
         int,
         typer.Option(
             min=1,
-            help="Prompt tokens of the request that is sent, at most the context length of a model for embeddings.",
+            help="Prompt tokens of the request that is sent, at most the context length of an encoder.",
         ),
     ] = 512,
     output_tokens: Annotated[int, typer.Option(min=3, help="Output tokens of the request that is sent.")] = 64,

@@ -3,7 +3,9 @@
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from numaserve.server.config.tasks import ROUTES
 from numaserve.server.profiling.figures import PhaseFigures, RankFigures, best_of, between, phase_figures
 from numaserve.server.profiling.remote import ModelInfo, Remote
 
@@ -16,10 +18,10 @@ def watch(remote: Remote, seconds: float) -> list[PhaseFigures]:
 
 
 def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[PhaseFigures]:
-    """Return figures of a prompt and then of its output, by phase and rank; of embeddings alone if the model writes no
-    text. Raises `OperatorError`."""
+    """Return figures of a prompt and then of its output, by phase and rank; of one text if the model writes none.
+    Raises `OperatorError`."""
     info = remote.model()
-    if not info.is_generation:
+    if info.task != "generate":
         return _one_text(remote, info, min(prompt_tokens, info.max_model_len))
     prompt = _random_tokens(info, prompt_tokens)
     start = remote.profile(ceilings=True)
@@ -38,10 +40,21 @@ def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[P
 
 
 def _one_text(remote: Remote, info: ModelInfo, tokens: int) -> list[PhaseFigures]:
+    path, body = _request(remote, info, _random_tokens(info, tokens))
     start = remote.profile(ceilings=True)
-    remote.embed(info.served_model_name, [_random_tokens(info, tokens)])
-    embedded = remote.profile()
-    return _phases("embedding", start, embedded, remote.profile(ceilings=True))
+    remote.answer(path, {"model": info.served_model_name} | body)
+    done = remote.profile()
+    return _phases("text", start, done, remote.profile(ceilings=True))
+
+
+def _request(remote: Remote, info: ModelInfo, tokens: list[int]) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a request for one text. Classifiers take no token ids; the text of random tokens
+    may have other tokens, and as many as fit."""
+    if info.task == "embed":
+        return ROUTES["embed"], {"input": [tokens]}
+    if info.task == "sparse":
+        return ROUTES["sparse"], {"inputs": [tokens]}
+    return ROUTES["classify"], {"inputs": remote.text_of(info.served_model_name, tokens), "truncate": True}
 
 
 def _random_tokens(info: ModelInfo, count: int) -> list[int]:

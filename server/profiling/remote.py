@@ -1,9 +1,11 @@
 """The requests to a server that a profile needs."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from numaserve.server.client.remote import RemoteServer
+from numaserve.server.config.tasks import Task
 from numaserve.server.profiling.figures import RankFigures
 
 
@@ -13,7 +15,11 @@ class ModelInfo(msgspec.Struct):
     served_model_name: str
     vocab_size: int
     max_model_len: int
-    is_generation: bool  # false: the model makes one vector of each text
+    task: Task
+
+
+class _Text(msgspec.Struct):
+    prompt: str
 
 
 class _Profiled(msgspec.Struct):
@@ -34,11 +40,17 @@ class Remote(RemoteServer):
                 return self.decoded(response, _Profiled).profile
         return self.profile()
 
-    def embed(self, model: str, texts: list[list[int]]) -> None:
-        """Compute the embeddings of texts, given as token ids."""
-        with self.request("POST", "/v1/embeddings", {"model": model, "input": texts}) as response:
+    def answer(self, path: str, body: dict[str, Any]) -> None:
+        """Let the server answer a request."""
+        with self.request("POST", path, body) as response:
             self.check(response)
             response.read()
+
+    def text_of(self, model: str, tokens: list[int]) -> str:
+        """Return the text of token ids."""
+        with self.request("POST", "/detokenize", {"model": model, "tokens": tokens}) as response:
+            self.check(response)
+            return self.decoded(response, _Text).prompt
 
     def complete(self, model: str, prompt: list[int], output_tokens: int) -> Iterator[None]:
         """Stream a greedy completion of exactly `output_tokens` tokens; yields at every piece of it."""

@@ -12,6 +12,7 @@ import pytest
 from tests.support import encoders
 from tests.support.demo import needs_demo
 from tests.support.real_server import RealServer
+from tests.support.sentence_folder import write_splade
 from tests.support.tokenizer_builders import wordpiece_backend
 
 pytestmark = needs_demo
@@ -91,5 +92,24 @@ def test_a_profile_of_an_encoder_is_of_one_text(tmp_path: Path) -> None:
     wordpiece_backend().save(str(folder / "tokenizer.json"))
     with RealServer("--tp", "2", "--kv-cache-gib", "0.02", model=str(folder)) as server:
         phases = profile(server)
-    assert [(phase["name"], phase["steps"], phase["tokens"]) for phase in phases] == [("embedding", 1, PROMPT)] * 2
+    assert [(phase["name"], phase["steps"], phase["tokens"]) for phase in phases] == [("text", 1, PROMPT)] * 2
     assert {"layer_norm", "up", "pool"} <= {cost["name"] for cost in phases[0]["costs"]}
+
+
+def test_a_profile_of_a_splade_model_is_of_one_text(tmp_path: Path) -> None:
+    folder = encoders.save("bert", encoders.random_splade("bert"), tmp_path)
+    wordpiece_backend().save(str(folder / "tokenizer.json"))
+    write_splade(folder, "sentence_transformers.sparse_encoder.modules", pooling_strategy="max")
+    with RealServer("--kv-cache-gib", "0.02", model=str(folder)) as server:
+        (phase,) = profile(server)
+    assert (phase["name"], phase["steps"], phase["tokens"]) == ("text", 1, PROMPT)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_profile_of_a_classifier_is_of_one_text(tmp_path: Path, labels: int) -> None:
+    folder = encoders.save("bert", encoders.random_classifier("bert", labels), tmp_path)
+    wordpiece_backend().save(str(folder / "tokenizer.json"))
+    with RealServer("--kv-cache-gib", "0.02", model=str(folder)) as server:
+        (phase,) = profile(server)
+    assert (phase["name"], phase["steps"]) == ("text", 1)
+    assert 0 < phase["tokens"] <= encoders.CONTEXT

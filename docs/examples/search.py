@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 from openai import OpenAI
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 URL = os.environ.get("NUMASERVE_URL", "http://127.0.0.1:8000")
 KEY = os.environ.get("NUMASERVE_KEY", "none")
@@ -18,6 +18,8 @@ client = OpenAI(base_url=f"{URL}/v1", api_key=KEY)
 
 class Answer(BaseModel):
     """An answer and the numbers of the passages that it is from."""
+
+    model_config = ConfigDict(extra="forbid")  # the schema then allows no other fields
 
     answer: str = Field(max_length=300)
     sources: list[int] = Field(min_length=1, max_length=READ)

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any
 
 import typer
+from numaserve.server.cli.tables import titled_table
 from numaserve.server.loadtest.report.report import JsonLines, number
 from numaserve.workers.bench.group import RankFailed
 from numaserve.workers.bench.rows import Figure, Row
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
@@ -80,7 +80,7 @@ class MachineReport:
 def _table(title: str, rows: list[Row]) -> Table:
     cells: list[dict[str, Figure]] = [{**row.what, **row.figures} for row in rows]
     columns = list(dict.fromkeys(name for row in cells for name in row))
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = titled_table(title)
     for name in columns:
         values = [row.get(name) for row in cells]
         table.add_column(

@@ -6,8 +6,12 @@ from rich.table import Column, Table
 
 def figure_table(title: str, first: str, *columns: str) -> Table:
     """Return an empty table: a column of names, then columns of figures."""
-    heads = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in columns)]
-    return Table(*heads, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    return titled_table(title, Column(first, no_wrap=True), *(Column(name, justify="right") for name in columns))
+
+
+def titled_table(title: str, *columns: Column) -> Table:
+    """Return an empty table with a title above it."""
+    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def number(value: float) -> str:

@@ -11,7 +11,7 @@ from numaserve.server.generation.embedding_settings import EmbeddingSettings
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import BOS, CONTEXT, MODEL, FakeEngine, make_context
+from tests.support.api_fakes import BOS, CONTEXT, LETTERS, MODEL, FakeEngine, make_context
 from tests.support.error_forms import error_message
 
 DIMENSIONS = 8
@@ -73,9 +73,6 @@ def test_inputs_may_be_objects_with_text(embedder: TestClient, engine: FakeEngin
     answer = embedder.post("/v2/embed", json={"model": MODEL, "inputs": inputs, "input_type": "search_query"})
     assert answer.json()["texts"] == ["a", "bc"]
     assert [bytes(request.prompt[1:]) for request in engine.admitted] == [b"q: a", b"q: bc"]
-
-
-LETTERS = "".join(chr(ord("a") + number % 26) for number in range(2 * CONTEXT))
 
 
 @pytest.mark.parametrize(

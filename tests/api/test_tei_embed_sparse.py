@@ -13,11 +13,10 @@ from numaserve.workers.interface.vectors import SparseEntries
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import BOS, CONTEXT, EMBEDDING_SIZE, MODEL, VOCAB, FakeEngine, make_context
+from tests.support.api_fakes import BOS, CONTEXT, EMBEDDING_SIZE, LETTERS, MODEL, VOCAB, FakeEngine, make_context
 from tests.support.error_forms import error_message
 
 SETTINGS = EmbeddingSettings(prompts={"query": "q: "})
-LETTERS = "".join(chr(ord("a") + number % 26) for number in range(2 * CONTEXT))
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ VOCAB = 260
 SPECIAL = {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
 _BY_SPELLING = {spelling: token for token, spelling in SPECIAL.items()}
 CONTEXT = 200
+LETTERS = "".join(chr(ord("a") + number % 26) for number in range(2 * CONTEXT))  # a text that is too long
 EMBEDDING_SIZE = 4
 MODEL = "tiny/bytes"
 REPLY = "Hé 世界!"

@@ -128,11 +128,7 @@ def plan(
             _input_len(serve_config, config, input_len), _output_len(serve_config.served_task, output_len), batch_size
         )
         estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
-        explanation = None
-        if explain:
-            explanation = explain_estimate(
-                wanted, config, topology, machine=machine, efficiencies=known, load=load, skew=skew
-            )
+        explanation = explain_estimate(wanted, config, estimate, known, skew=skew) if explain else None
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(estimate_view(name, wanted, estimate, known))
     if explanation is not None:

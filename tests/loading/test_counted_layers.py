@@ -10,6 +10,7 @@ from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.machine import load_machine
+from numaserve.workers.planning.roofline.phases import RankMachine
 from numaserve.workers.planning.simulation.counting import CountedGroup
 from numaserve.workers.planning.simulation.layers import CountedModel
 from numaserve.workers.planning.simulation.times import HostTimes
@@ -27,7 +28,9 @@ STEPS = [StepWork([(0, 300)], 1), StepWork([(1500, 1), (3, 1)], 2)]
 
 @pytest.fixture(scope="module")
 def times() -> HostTimes:
-    return HostTimes(load_machine("2x6980p"), load_efficiencies(efficiencies()["amx"]), TWO, [28e9, 22e9])
+    machine = load_machine("2x6980p")
+    ranks = [RankMachine(machine, cores, rate) for cores, rate in zip(TWO, (28e9, 22e9), strict=True)]
+    return HostTimes(ranks, load_efficiencies(efficiencies()["amx"]))
 
 
 def config_of(folder: Path, model: dict[str, object], layers: int) -> ModelConfig:

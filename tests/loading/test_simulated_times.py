@@ -10,6 +10,7 @@ from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.machine import load_machine
+from numaserve.workers.planning.roofline.phases import RankMachine
 from numaserve.workers.planning.simulation.counting import CountedGroup
 from numaserve.workers.planning.simulation.times import HostTimes
 from numaserve.workers.program.cost import StepWork
@@ -35,7 +36,8 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedGroup]:
 @pytest.fixture(scope="module")
 def times() -> HostTimes:
     machine = load_machine("2x6980p")
-    return HostTimes(machine, load_efficiencies(efficiencies()["amx"]), SIX, [machine.node_read_gb_s * 1e9] * len(SIX))
+    ranks = [RankMachine(machine, cores, machine.node_read_gb_s * 1e9) for cores in SIX]
+    return HostTimes(ranks, load_efficiencies(efficiencies()["amx"]))
 
 
 def test_a_token_takes_at_least_what_its_weights_take_to_be_read(group: CountedGroup, times: HostTimes) -> None:
@@ -55,11 +57,11 @@ def test_ranks_wait_for_the_one_with_most_heads(group: CountedGroup, times: Host
 
 
 def test_half_the_bandwidth_makes_reading_twice_as_long(group: CountedGroup, times: HostTimes) -> None:
-    slow = replace(times, read_bytes_s=[rate / 2 for rate in times.read_bytes_s])
+    slow = replace(times, ranks=[replace(rank, read_bytes_s=rank.read_bytes_s / 2) for rank in times.ranks])
     of_name = [
         {each.name: each.seconds for each in host.of(group, TOKEN).report().operations} for host in (times, slow)
     ]
-    fixed = max(times.machine.barrier_us * 1e-6 - times.efficiencies.barrier_s, 0.0) * 2  # of two layers
+    fixed = max(times.ranks[0].machine.barrier_us * 1e-6 - times.efficiencies.barrier_s, 0.0) * 2  # of two layers
     before, after = (found["gate_up"] - fixed for found in of_name)
     assert after == pytest.approx(2 * before)
 

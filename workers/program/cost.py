@@ -109,6 +109,11 @@ class OperationCost:
     terms: OperationTerms | None = None
     moves: RowBytes = NO_ROWS
 
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether it takes its time to move activations, not to read weights or to compute."""
+        return self.kind in ("rows", "sample", "exchange")
+
 
 def merged_terms(costs: Iterable[OperationCost]) -> list[OperationTerms]:
     """The terms of all costs, one for each name and kind of row, window and choice of experts."""

@@ -74,11 +74,16 @@ def make_program(
     program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes}, lender, counter)
     nodes = _Nodes(places, weights)
     for operation in operations:
-        if not isinstance(operation, Given | Keep):
+        if has_node(operation):
             kind, more = KINDS[type(operation)]
             program.add(kind, nodes.fields(operation) | more(nodes, operation))
     program.set_collectives(places.collectives)
     return program
+
+
+def has_node(operation: Operation) -> bool:
+    """Whether an operation is a node of a Program. Others only name memory that is read or written from outside."""
+    return not isinstance(operation, Given | Keep)
 
 
 def native_rows(program: Program, operations: Sequence[Operation]) -> OutsideRows:

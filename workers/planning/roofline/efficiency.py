@@ -82,6 +82,11 @@ class Efficiencies:
         curve = self._found[key]
         return BEST if curve is None else curve.at(max(rows, 1.0))
 
+    def more_barrier_s(self, barrier_s: float) -> float:
+        """Return the seconds that a barrier of `barrier_s` takes in addition to the one that the efficiencies
+        include."""
+        return max(barrier_s - self.barrier_s, 0.0)
+
     def _nearest(self, kind: Kind, weights: str, bound: str) -> Curve | None:
         format = weights.partition("/")[0]
         # Experts are also products, of fewer rows each.

@@ -46,13 +46,18 @@ class Estimate:
 
     machine: Machine
     load: Load
-    cores: list[int]  # by rank
+    ranks: list[RankMachine]
     memory: list[NodeMemory]
     remedies: list[str]  # empty where the model fits
     prefill: PhaseEstimate
     decode: PhaseEstimate | None
     notes: tuple[str, ...]
     multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by activations
+
+    @property
+    def cores(self) -> list[int]:
+        """The cores of each rank."""
+        return [rank.cores for rank in self.ranks]
 
     @property
     def fits(self) -> bool:
@@ -85,7 +90,7 @@ def make_roofline(
     return Roofline(ranks, operations, efficiencies, STEP_S)
 
 
-def rank_machines(ranks: Sequence[RankCores], machine: Machine) -> list[RankMachine]:
+def _rank_machines(ranks: Sequence[RankCores], machine: Machine) -> list[RankMachine]:
     """Return the part of the machine that each rank has."""
     on_node = Counter[int]()
     for rank in ranks:
@@ -131,13 +136,13 @@ def make_estimate(
     partition = config.partition(shares, options.settings)
     memory = node_memory(options, config, topology, ranks, partition=partition, context=context)
     fits = all(node.fits for node in memory)
-    machines = rank_machines(ranks, machine)
+    machines = _rank_machines(ranks, machine)
     roofline = make_roofline(options, config, machines, efficiencies)
     prefill, decode = phase_steps(options, config, load)
     return Estimate(
         machine,
         load,
-        shares,
+        machines,
         memory,
         [] if fits else list(remedies(options, config, topology, ranks, partition=partition, context=context)),
         roofline.phase("prefill", prefill),

@@ -90,7 +90,7 @@ class Roofline:
 
     def _estimate(self, machine: RankMachine, operation: OperationCost, step: StepWork) -> OperationEstimate:
         amount = operation.amount(step)
-        if operation.kind in ("rows", "sample", "exchange"):
+        if operation.is_row_wise:
             seconds, bound = self._row_wise(machine, operation, amount)
         else:
             seconds, bound = self._product(machine, operation, amount)
@@ -118,9 +118,8 @@ class Roofline:
         compute = amount.flops / machine.machine.peak(machine.cores, computes) / of("flops")
         if operation.kind == "recurrent":
             compute *= _busiest(amount, machine.cores) * machine.cores
-        return max((read, "read"), (compute, "flops"))[0] + self._barrier(
-            machine
-        ), "read" if read > compute else "flops"
+        seconds = max(read, compute) + self.efficiencies.more_barrier_s(machine.machine.barrier_us * 1e-6)
+        return seconds, "read" if read > compute else "flops"
 
     def _row_wise(self, machine: RankMachine, operation: OperationCost, amount: Amount) -> tuple[float, Bound]:
         if amount.rows == 0 or amount.pieces == 0:  # a rank without heads has nothing to rotate
@@ -129,14 +128,10 @@ class Roofline:
         nbytes = amount.touched * _busiest(amount, machine.cores)
         nbytes += amount.repeated if amount.rows < machine.cores else 0.0
         rate = time.core_bytes_s.at(max(amount.rows / machine.cores, 1.0))
-        cores = time.fixed_s + nbytes / rate + self._barrier(machine)
+        cores = time.fixed_s + nbytes / rate + self.efficiencies.more_barrier_s(machine.machine.barrier_us * 1e-6)
         ranks = amount.meetings * machine.machine.meeting_us * 1e-6
         ranks += amount.fetched / (machine.machine.link_gb_s * 1e9)
         return cores + ranks, "ranks" if ranks > cores else "cores"
-
-    def _barrier(self, machine: RankMachine) -> float:
-        """Return the additional seconds of a barrier, compared with the barrier that the efficiencies include."""
-        return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
 
 
 def _busiest(amount: Amount, cores: int) -> float:

@@ -20,8 +20,7 @@ from numaserve.shm_comm import Ring
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.program.handles import Handle, Matrix, MatrixFormat, Rope
-from numaserve.workers.program.native import make_program
-from numaserve.workers.program.ops.rows import Given, Keep
+from numaserve.workers.program.native import has_node, make_program
 from numaserve.workers.program.recording.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
@@ -128,11 +127,10 @@ class _CountedRank:
         setup = ProgramSetup(model.config.decoder.shape(part), limits, Ranks(shares, part.rank, slot_bytes), settings)
         builder = ProgramBuilder(setup)
         model.config.decoder.forward(builder, part)
-        operations = builder.fused()
-        self._operations = [each for each in operations if not isinstance(each, Given | Keep)]
-        # Operations that run on request come last.
-        of_step = [costs for each, costs in builder.costed() if not isinstance(each, Given | Keep)]
-        self.costs = [costs[0] if costs else None for costs in of_step]
+        costed = list(builder.costed())
+        operations = [operation for operation, _ in costed]
+        self._operations = list(filter(has_node, operations))
+        self.costs = [costs[0] if costs else None for operation, costs in costed if has_node(operation)]
         self._counter = Counter(model.skew)
         self._program = make_program(setup, operations, self._team, ring, model.weights.native, counter=self._counter)
         for slot in range(limits.max_slots):
@@ -140,12 +138,10 @@ class _CountedRank:
             self._program.append_pages(slot, [0] * limits.pages_per_slot)  # of memory that nothing reads or writes
 
     def step(self, work: StepWork) -> list[Phase]:
-        ends = [END_POOL if work.pooled else END_SAMPLE] * work.last_rows
+        end = END_POOL if work.pooled else END_SAMPLE
         sequences = [
-            (slot, start, count, 0, end, 0)
-            for slot, ((start, count), end) in enumerate(
-                zip(work.sequences, ends + [0] * (len(work.sequences) - len(ends)), strict=True)
-            )
+            (slot, start, count, 0, end if rows else 0, 0)
+            for slot, ((start, count), rows) in enumerate(zip(work.sequences, work.sequence_rows(), strict=True))
         ]
         none = np.zeros(0, np.int32)
         self._program.step(np.array(sequences, np.int32), np.zeros(work.tokens, np.int32), none, self._steps)

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from functools import reduce
 
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.deployment import place
 from numaserve.workers.planning.needs import max_logit_rows, pages_of, ring_slot_bytes, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
-from numaserve.workers.planning.roofline.estimate import STEP_S, Load, phase_steps, rank_machines
-from numaserve.workers.planning.roofline.machine import Machine
+from numaserve.workers.planning.roofline.estimate import STEP_S, Estimate, phase_steps
 from numaserve.workers.planning.simulation.layers import CountedModel
 from numaserve.workers.planning.simulation.times import HostTimes, StepTime, StepTotals
-from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.setup import ProgramLimits
 
@@ -29,18 +26,13 @@ class Explanation:
 def explain(
     options: DeploymentOptions,
     config: ModelConfig,
-    topology: Topology,
-    *,
-    machine: Machine,
+    estimate: Estimate,
     efficiencies: Efficiencies,
-    load: Load,
+    *,
     skew: float = 0.0,
 ) -> Explanation:
-    """Return the explanation of a load that `make_estimate` has accepted. `skew`: of the routing to experts; see
-    `CountedGroup`."""
-    ranks = rank_machines(place(options, topology).ranks, machine)
-    cores = [rank.cores for rank in ranks]
-    partition = config.partition(cores, options.settings)
+    """Return the explanation of an `estimate`. `skew`: of the routing to experts; see `CountedGroup`."""
+    load, partition = estimate.load, config.partition(estimate.cores, options.settings)
     limits = ProgramLimits(
         max_step_tokens=step_tokens(options, config),
         max_logit_rows=0 if options.settings.pooled else max_logit_rows(options),
@@ -48,7 +40,7 @@ def explain(
         pages_per_slot=pages_of(load.context),
         num_pages=pages_of(load.context) + 1,
     )
-    times = HostTimes(machine, efficiencies, cores, [rank.read_bytes_s for rank in ranks], STEP_S)
+    times = HostTimes(estimate.ranks, efficiencies, STEP_S)
     prefill, decode = phase_steps(options, config, load)
     with CountedModel(config, partition, limits, ring_slot_bytes(options, config, partition), skew) as model:
         return Explanation(_time(model, times, prefill), _time(model, times, decode) if decode else None)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.planning.roofline.efficiency import Efficiencies, peak_format
-from numaserve.workers.planning.roofline.machine import Machine
+from numaserve.workers.planning.roofline.phases import RankMachine
 from numaserve.workers.planning.simulation.counting import CountedGroup, Phase
 from numaserve.workers.planning.simulation.fluid import Rates, handed_out, thread_seconds
 from numaserve.workers.program.cost import OperationCost, StepWork
@@ -48,43 +48,41 @@ class StepTime:
 
 @dataclass(frozen=True)
 class HostTimes:
-    """Times of steps on a host: its rates, and the fractions of them that kernels reach."""
+    """Times of steps on a host: the rates of its ranks, and the fractions of them that kernels reach."""
 
-    machine: Machine
+    ranks: Sequence[RankMachine]
     efficiencies: Efficiencies
-    cores: Sequence[int]  # of each rank
-    read_bytes_s: Sequence[float]  # of each rank
     step_s: float = 0.0  # of a step, outside of its operations
 
     def of(self, group: CountedGroup, work: StepWork) -> StepTotals:
         """Return the time of a step of the group."""
         counted, costs = group.step(work), group.costs
         by_index = [_by_index(phases) for phases in counted]
-        clocks, waited = [0.0] * len(self.cores), 0.0
+        clocks, waited, machine = [0.0] * len(self.ranks), 0.0, self.ranks[0].machine
         found: dict[tuple[str, str], _Times] = {}
         for index, cost in enumerate(costs[0]):
             if cost is None:
                 continue
             ranks = [
-                self._rank_time(rank, costs[rank][index] or cost, by_index[rank].get(index, []), work)
-                for rank in range(len(self.cores))
+                self._rank_time(rank, of_rank[index] or cost, phases.get(index, []), work)
+                for rank, of_rank, phases in zip(self.ranks, costs, by_index, strict=True)
             ]
             clocks = [clock + each.seconds for clock, each in zip(clocks, ranks, strict=True)]
             meetings = cost.amount(work).meetings
             if meetings:
                 waited += max(clocks) - sum(clocks) / len(clocks)
-                exchanged = max(each.remote for each in ranks) / (self.machine.link_gb_s * 1e9)
-                exchanged += meetings * self.machine.meeting_us * 1e-6
+                exchanged = max(each.remote for each in ranks) / (machine.link_gb_s * 1e9)
+                exchanged += meetings * machine.meeting_us * 1e-6
                 ranks = [each.plus(_RankTime(seconds=exchanged)) for each in ranks]
                 clocks = [max(clocks) + exchanged] * len(clocks)
             own, before = _Times(meetings, ranks), found.get((cost.name, cost.weights))
             found[cost.name, cost.weights] = own if before is None else before.plus(own)
         return StepTotals(max(clocks) + self.step_s, waited, found)
 
-    def _rank_time(self, rank: int, cost: OperationCost, phases: Sequence[Phase], work: StepWork) -> _RankTime:
+    def _rank_time(self, rank: RankMachine, cost: OperationCost, phases: Sequence[Phase], work: StepWork) -> _RankTime:
         rates, total = self._rates(rank, cost, work), _RankTime()
-        fixed = max(self.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
-        if _is_row_wise(cost):
+        fixed = self.efficiencies.more_barrier_s(rank.machine.barrier_us * 1e-6)
+        if cost.is_row_wise:
             fixed += self.efficiencies.row_time(cost.name).fixed_s
         for phase in phases:
             threads = list(phase.threads)
@@ -96,16 +94,16 @@ class HostTimes:
             total = total.plus(_RankTime(max(ends) + fixed, sum(ends) / len(ends), max(ends), remote, 1))
         return total
 
-    def _rates(self, rank: int, cost: OperationCost, work: StepWork) -> Rates:
+    def _rates(self, rank: RankMachine, cost: OperationCost, work: StepWork) -> Rates:
         """Return the rates for an operation. What a product reads and writes of activations is part of its
         efficiency."""
-        rows, node = cost.amount(work).rows, self.read_bytes_s[rank]
-        if _is_row_wise(cost):
-            moved = self.efficiencies.row_time(cost.name).core_bytes_s.at(max(rows / self.cores[rank], 1.0))
+        rows, node = cost.amount(work).rows, rank.read_bytes_s
+        if cost.is_row_wise:
+            moved = self.efficiencies.row_time(cost.name).core_bytes_s.at(max(rows / rank.cores, 1.0))
             return Rates(node, node, moved, _UNBOUNDED)
         computes = peak_format(cost.kind, cost.weights).partition("/")[0]
         read, flops = (self.efficiencies.of(cost.kind, cost.weights, bound, rows) for bound in ("read", "flops"))
-        return Rates(node * read, node * read, _UNBOUNDED, self.machine.peak(1, computes) * flops)
+        return Rates(node * read, node * read, _UNBOUNDED, rank.machine.peak(1, computes) * flops)
 
 
 @dataclass(frozen=True)
@@ -175,10 +173,6 @@ class StepTotals:
         operations = [each.report(*key) for key, each in self.by_name.items()]
         longest = sorted((each for each in operations if each.seconds), key=lambda each: -each.seconds)
         return StepTime(self.seconds, self.waiting_s, longest)
-
-
-def _is_row_wise(cost: OperationCost) -> bool:
-    return cost.kind in ("rows", "sample", "exchange")
 
 
 def _by_index(phases: Sequence[Phase]) -> dict[int, list[Phase]]:

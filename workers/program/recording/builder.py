@@ -309,12 +309,11 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
         return [cost for _, costs in self.costed() for cost in costs]
 
     def costed(self) -> Iterator[tuple[Operation, Sequence[OperationCost]]]:
-        """Yield the operations of a step for this rank in order, but for those that run on request, each with its
-        costs."""
-        is_narrow = False
+        """Yield the operations for this rank in order, each with its costs in a step: none for those that run on
+        request."""
+        is_narrow = is_on_request = False
         for operation in self.fused():
-            if isinstance(operation, TokenRows):
-                break
-            costs = operation.cost(self.setup)
+            is_on_request = is_on_request or isinstance(operation, TokenRows)
+            costs = [] if is_on_request else operation.cost(self.setup)
             yield operation, [of_logit_rows(cost) for cost in costs] if is_narrow else costs
             is_narrow = is_narrow or isinstance(operation, Narrow | Pool)

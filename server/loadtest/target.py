@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from numaserve.server.client.tls import advice, tls_of
+from numaserve.server.loadtest.connections import Connections
 from numaserve.server.loadtest.options import Traffic
 from numaserve.server.loadtest.stream import error_text
 from numaserve.workers.interface.errors import OperatorError
@@ -94,12 +95,21 @@ async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
     if traffic.api_key is not None:
         headers["Authorization"] = f"Bearer {traffic.api_key}"
     # One connection per request: the server may close a kept connection just when it is used again.
-    connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=tls_of(base_url, traffic.ca_file) or True)
+    connections = Connections()
+    connector = aiohttp.TCPConnector(
+        limit=0,
+        force_close=True,
+        ssl=tls_of(base_url, traffic.ca_file) or True,
+        socket_factory=connections.open,
+    )
     timeout = aiohttp.ClientTimeout(total=traffic.timeout_s)
-    async with aiohttp.ClientSession(
-        connector=connector, timeout=timeout, headers=headers, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
-    ) as session:
-        yield Target(base_url, session)
+    try:
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=headers, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+        ) as session:
+            yield Target(base_url, session)
+    finally:
+        await connections.close()
 
 
 def describe(error: BaseException) -> str:

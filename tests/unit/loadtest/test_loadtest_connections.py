@@ -44,9 +44,7 @@ def silent_server(files: Files) -> Iterator[str]:
         thread.join()
 
 
-def test_no_connection_outlives_its_target(
-    silent_server: str, files: Files, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_connection_outlives_its_target(silent_server: str, files: Files, caplog: pytest.LogCaptureFixture) -> None:
     """A TLS connection waits for the server's close_notify; a loop closed meanwhile would report errors."""
 
     async def ask() -> tuple[int, object]:

@@ -10,32 +10,50 @@
 
 namespace numaserve {
 
-// A thread's part of `rows` rows: whole rows if there are enough, otherwise a range of the columns of every row. Each
-// thread then computes the sum of squares itself, which is cheaper than a barrier. Rows without columns, of a rank
-// without heads, are shared as whole rows too: every range of columns would be the last one.
 struct RowShare {
   Range rows, columns;
 };
 
+// A thread's part of `rows` rows: whole rows if there are enough, otherwise a range of the columns of every row. Rows
+// without columns, of a rank without heads, are shared as whole rows too: every range of columns would be the last one.
 [[gnu::always_inline]] constexpr RowShare row_share(int64_t rows, int64_t cols, int thread, int threads,
                                                     int64_t unit = 16) {
   if (rows >= threads || cols == 0) return {split(rows, threads, thread), {0, cols}};
   return {{0, rows}, split(cols, threads, thread, unit)};
 }
 
+// The same where a thread reads whole rows in any case, for a sum of squares or the largest value. With several rows it
+// takes some of them whole, even if other threads are then idle: with columns of every row it would read all rows. Of a
+// single row it reads all and writes some columns, which is cheaper than a barrier.
+[[gnu::always_inline]] constexpr RowShare whole_row_share(int64_t rows, int64_t cols, int thread, int threads,
+                                                          int64_t unit = 16) {
+  if (rows > 1 || cols == 0) return {split(rows, threads, thread), {0, cols}};
+  return {{0, rows}, split(cols, threads, thread, unit)};
+}
+
 [[gnu::always_inline]] constexpr RowShare share_of(const NormArgs& a, int thread, int threads) {
-  return row_share(a.rows, a.written, thread, threads);
+  if (a.weight == nullptr) return row_share(a.rows, a.written, thread, threads);
+  return whole_row_share(a.rows, a.written, thread, threads);
 }
 [[gnu::always_inline]] constexpr RowShare share_of(const QuantizeArgs& a, int thread, int threads) {
-  return row_share(a.rows, a.depth, thread, threads, a.group > 0 ? a.group : 16);
+  if (a.group > 0) return row_share(a.rows, a.depth, thread, threads, a.group);
+  return whole_row_share(a.rows, a.depth, thread, threads);
+}
+// The part of a norm that is quantized at once.
+[[gnu::always_inline]] constexpr RowShare share_of(const NormArgs&, const QuantizeArgs& a, int thread, int threads) {
+  return whole_row_share(a.rows, a.depth, thread, threads, a.group > 0 ? a.group : 16);
 }
 // Rows whose result takes their place are never shared by threads: one would read what another has written.
 [[gnu::always_inline]] constexpr RowShare share_of(const LayerNormArgs& a, int thread, int threads) {
   if (a.out_f32 == a.x) return {split(a.rows, threads, thread), {0, a.ldo}};
-  return row_share(a.rows, a.ldo, thread, threads);
+  return whole_row_share(a.rows, a.ldo, thread, threads);
 }
 [[gnu::always_inline]] constexpr RowShare share_of(const ReduceArgs& a, int thread, int threads) {
   return row_share(a.rows, a.ld, thread, threads);
+}
+// The part of the norm after the sum: a barrier lies between them.
+[[gnu::always_inline]] constexpr RowShare share_of_norm(const ReduceArgs& a, int thread, int threads) {
+  return whole_row_share(a.rows, a.ld, thread, threads);
 }
 [[gnu::always_inline]] constexpr RowShare share_of(const PoolArgs& a, int thread, int threads) {
   return row_share(a.num_sequences, a.ldo, thread, threads);

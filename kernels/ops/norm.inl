@@ -65,7 +65,7 @@ inline void reduce_add(const ReduceArgs& a, int thread, int threads) {
 }
 
 inline void post_norm_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = share_of(a, thread, threads);
+  const RowShare share = share_of_norm(a, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     const F32x16 scale = F32x16::set1(rms_scale(a.sum + r * a.ld, a.cols, a.eps));
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {

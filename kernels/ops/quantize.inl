@@ -69,8 +69,6 @@ inline void quantize_columns(const QuantizeArgs& q, const bf16* x, Range columns
     quantize_row(q, x, columns, out);
 }
 
-// With few rows, each thread takes a range of the columns of every row: finding a row's largest value again is cheaper
-// than a barrier.
 inline void quantize(const QuantizeArgs& q, int thread, int threads) {
   const RowShare share = share_of(q, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
@@ -80,18 +78,19 @@ inline void quantize(const QuantizeArgs& q, int thread, int threads) {
   }
 }
 
-// Computes a norm and its result in int8 in one pass; q.x is the norm's output. With few rows, every thread normalises
-// all of them itself, to `scratch`: that is cheaper than a barrier, too.
+// Computes a norm and its result in int8 in one pass; q.x is the norm's output. A single row is normalised by every
+// thread, to `scratch`: that is cheaper than a barrier, too.
 inline void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void* scratch, int thread, int threads) {
-  const RowShare share = share_of(q, thread, threads), written = row_share(n.rows, n.ldo, thread, threads);
+  const RowShare share = share_of(n, q, thread, threads);
+  const bool whole = n.rows > 1 || threads == 1;
   const Range all{0, n.ldo};
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     bf16* out = n.out + r * n.ldo;
-    bf16* row = n.rows >= threads ? out : static_cast<bf16*>(scratch);
+    bf16* row = whole ? out : static_cast<bf16*>(scratch);
     rms_norm_row(n, r, all, row);
     quantize_columns(q, row, share.columns, q.out + r * q.ldo);
-    const Range mine = written.columns;
-    if (row != out && mine.begin < mine.end)
+    const Range mine = split(n.ldo, threads, thread, 16);
+    if (!whole && mine.begin < mine.end)
       __builtin_memcpy(out + mine.begin, row + mine.begin, static_cast<size_t>(mine.end - mine.begin) * sizeof(bf16));
   }
 }

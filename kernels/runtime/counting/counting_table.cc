@@ -77,9 +77,8 @@ void rms_norm(const NormArgs& n, int thread, int threads) {
   count_moved(read * kFloat + values(share) * kHalf);
 }
 
-// Each thread normalises all rows of which it quantizes columns.
 void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void*, int thread, int threads) {
-  const RowShare share = share_of(q, thread, threads);
+  const RowShare share = share_of(n, q, thread, threads);
   count_moved(size(share.rows) * n.cols * (kFloat + kHalf) + values(share));
 }
 
@@ -119,7 +118,7 @@ void reduce_add(const ReduceArgs& a, int thread, int threads) {
 }
 
 void post_norm_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = share_of(a, thread, threads);
+  const RowShare share = share_of_norm(a, thread, threads);
   count_moved(size(share.rows) * a.cols * kFloat + values(share) * 3 * kFloat);
 }
 

@@ -63,8 +63,9 @@ void EmbedNode::run(Run& run, int thread) const {
 // `out` has as many rows as the largest step has tokens, or rows of logits, so with few rows each thread has space for
 // a copy.
 bool NormNode::joins_next(const Run& run) const {
-  const int64_t rows = this->rows(run);
-  return has_product && rows <= kJoinedRows && rows * run.team.size() + kPad <= run.step.max_rows(narrow);
+  const int64_t rows = this->rows(run), threads = run.team.size();
+  return has_product && rows <= kJoinedRows && (rows - ceil_div(rows, threads)) * cols <= kJoinedColumns &&
+         rows * threads + kPad <= run.step.max_rows(narrow);
 }
 
 void NormNode::run(Run& run, int thread) const { norm(run, 0, thread, run.team.size(), thread); }

@@ -148,8 +148,9 @@ struct Quantized {
   int64_t group;  // 0: none
 };
 
-// Up to this number of rows, each thread of a product normalises all rows itself, which saves a barrier.
-inline constexpr int64_t kJoinedRows = 4;
+// Up to this number of rows, each thread of a product normalises all rows itself, which saves a barrier: if it has no
+// more than so many columns more than with a barrier, which take as long as one.
+inline constexpr int64_t kJoinedRows = 4, kJoinedColumns = 8192;
 
 struct NormNode : Node {
   NormNode(Place x_in, const float* weight_in, int64_t cols_in, Place out_in, float eps_in)

@@ -51,6 +51,7 @@ struct GemmArgs {
 // A thread's share of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.
 struct GemmShare {
   Range rows, panels;
+  int64_t item = -1;  // its number, if items are handed out to threads that are free
 };
 
 struct NormArgs {

@@ -37,7 +37,7 @@ class RankProgram : public AttentionNodes {
 
   void multiply(const char* name, std::array<Place, 2> from, const std::vector<const PackedMatrix*>& experts,
                 const PackedMatrix& shared, std::array<Place, 2> to, Place counts, Activation activation) {
-    auto node = std::make_unique<ExpertsNode>(name, from[0], to[0], counts, experts);
+    auto node = std::make_unique<ExpertsNode>(name, from[0], to[0], counts, experts, program_.next_turn());
     node->shared = &shared;
     node->shared_x = from[1];
     node->shared_out = to[1];

@@ -6,18 +6,11 @@ void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int 
   const auto compute = args.latent ? run.table.latent_attention_item : run.table.attention_item;
   const auto merge = args.latent ? run.table.latent_attention_merge : run.table.attention_merge;
   const auto count = static_cast<int64_t>(work.items.size());
-  const int threads = run.team.size();
-  // A thread's first item is fixed, so that its memory can be fetched in advance. The other items are handed out one by
-  // one, heaviest first. Results do not depend on which thread computes an item. The thread's next item is a prediction
-  // for prefetching: it assumes that each other thread takes one item in between.
-  std::atomic<int64_t>& taken = run.next_item[turn];
-  for (int64_t i = thread; i < count; i = threads + taken.fetch_add(1)) {
-    const int64_t next = i + threads;
-    compute(args, work.items[static_cast<size_t>(i)], next < count ? &work.items[static_cast<size_t>(next)] : nullptr,
-            run.scratch<void>(thread));
-  }
-  // No thread uses the items of the other turn: a barrier lies before this call, and another before the next call.
-  if (thread == 0) run.next_item[1 - turn].store(0);
+  // The heaviest items come first. Results do not depend on which thread computes an item.
+  hand_out(run, turn, count, thread, [&](int64_t item, int64_t next) {
+    compute(args, work.items[static_cast<size_t>(item)],
+            next < count ? &work.items[static_cast<size_t>(next)] : nullptr, run.scratch<void>(thread));
+  });
   if (work.merges.empty()) return;
   run.team.barrier(thread);
   const Range merges = split(static_cast<int64_t>(work.merges.size()), run.team.size(), thread);

@@ -14,7 +14,7 @@ struct AttentionNode : Node {
   Place q, out, partial;
   HeadGeometry heads;
   KvLayer kv;
-  int turn;  // see `attend`
+  int turn;  // see `hand_out`
   float scale = 1.0f, softcap = 0.0f, value_scale = 1.0f;
   const float* sinks = nullptr;
   int32_t block_groups = 1;
@@ -26,7 +26,7 @@ struct AttentionNode : Node {
 };
 
 // Computes the items of `work` and merges their partial results. If there are partial results, threads meet at a
-// barrier before the merge. Calls of a step alternate between turns 0 and 1, with a barrier between two calls.
+// barrier before the merge.
 void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int turn, int thread);
 
 // The bytes read and the operations computed for `work`, with heads of `heads`.

@@ -59,7 +59,7 @@ struct DividedAttentionNode : Node {
   Place partial;
   HeadGeometry all_heads;
   KvLayer kv;
-  int turn;  // see `attend`
+  int turn;  // see `hand_out`
   float scale = 1.0f;
   std::vector<int32_t> head_bounds;
 

@@ -35,22 +35,18 @@ bool Counter::is_remote(const void* from) const {
 
 std::vector<CountedPhase> Counter::phases() const {
   std::map<uint64_t, CountedPhase> phases;
-  std::map<uint64_t, std::vector<const Lane::Entry*>> items;
+  std::map<uint64_t, std::map<int64_t, Work>> items;
   for (const Lane& lane : lanes_)
     for (const Lane::Entry& entry : lane.entries_) {
       CountedPhase& phase = phases[entry.barriers];
       phase.node = entry.node;
       phase.threads.resize(lanes_.size());
-      if (entry.item == nullptr)
-        phase.threads[static_cast<size_t>(lane.thread_)].add(entry.work);
-      else
-        items[entry.barriers].push_back(&entry);
+      (entry.item < 0 ? phase.threads[static_cast<size_t>(lane.thread_)] : items[entry.barriers][entry.item])
+          .add(entry.work);
     }
   std::vector<CountedPhase> found;
   for (auto& [barriers, phase] : phases) {
-    std::vector<const Lane::Entry*>& own = items[barriers];
-    std::sort(own.begin(), own.end(), [](const auto* a, const auto* b) { return std::less<>{}(a->item, b->item); });
-    for (const Lane::Entry* item : own) phase.items.push_back(item->work);
+    for (const auto& [number, work] : items[barriers]) phase.items.push_back(work);
     found.push_back(std::move(phase));
   }
   return found;
@@ -58,11 +54,9 @@ std::vector<CountedPhase> Counter::phases() const {
 
 Lane& Lane::current() { return *current_lane; }
 
-void Lane::add(const Work& work) { add_item(nullptr, work); }
-
-void Lane::add_item(const void* item, const Work& work) {
+void Lane::add(const Work& work, int64_t item) {
   const uint64_t barriers = team_->barriers(thread_);
-  if (item == nullptr && !entries_.empty() && entries_.back().item == nullptr && entries_.back().barriers == barriers)
+  if (!entries_.empty() && entries_.back().item == item && entries_.back().barriers == barriers)
     return entries_.back().work.add(work);
   entries_.push_back({barriers, node_, item, work});
 }

@@ -67,9 +67,8 @@ class alignas(128) Lane {
   // Returns the lane of the calling thread, which is in a step that is counted.
   static Lane& current();
 
-  void add(const Work& work);
-  // Adds an item, in the order of `item`.
-  void add_item(const void* item, const Work& work);
+  // Adds work of the thread; or, unless `item` is negative, of an item. Phases have items in the order of the numbers.
+  void add(const Work& work, int64_t item = -1);
   const Counter& counter() const { return counter_; }
   size_t node() const { return node_; }
 
@@ -78,7 +77,7 @@ class alignas(128) Lane {
   struct Entry {
     uint64_t barriers;  // before it
     size_t node;
-    const void* item;  // null: not an item
+    int64_t item;
     Work work;
   };
 

@@ -41,9 +41,11 @@ int64_t result_bytes(const GemmArgs& g, int64_t pairs) {
 void gemm_share(const GemmArgs& g, const GemmShare& share, void*) {
   const int64_t rows = size(share.rows), pairs = size(share.panels) / 2, bytes = pairs * pair_bytes(g.b);
   const int64_t first = share.rows.begin == 0 ? 1 : 0;
-  count({.memory = first * bytes,
-         .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (ceil_div(rows, kRowBlock) - first) * bytes,
-         .flops = 2 * rows * pairs * kPair * g.b.depth});
+  Lane::current().add(
+      {.memory = first * bytes,
+       .moved = rows * (row_bytes(g) + result_bytes(g, pairs)) + (ceil_div(rows, kRowBlock) - first) * bytes,
+       .flops = 2 * rows * pairs * kPair * g.b.depth},
+      share.item);
 }
 
 void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
@@ -240,9 +242,11 @@ void attention_item(const AttentionArgs& a, const AttentionItem& item, const Att
   const int64_t tokens = seen(a, item), page = a.latent ? a.kv.page_stride : a.kv.head_stride;
   // Items of other rows read the same pages at about the same time, from the last-level cache.
   const int64_t bytes = ceil_div(tokens, kPageTokens) * page, first = item.first_row == 0 ? 1 : 0;
-  Lane::current().add_item(&item, {.memory = first * bytes,
-                                   .moved = item.num_rows * (a.head_dim + a.value_dim) * kHalf + (1 - first) * bytes,
-                                   .flops = 2 * item.num_rows * tokens * (a.head_dim + a.value_dim)});
+  // Items are handed out in the order of their addresses.
+  Lane::current().add({.memory = first * bytes,
+                       .moved = item.num_rows * (a.head_dim + a.value_dim) * kHalf + (1 - first) * bytes,
+                       .flops = 2 * item.num_rows * tokens * (a.head_dim + a.value_dim)},
+                      reinterpret_cast<intptr_t>(&item));
 }
 
 void attention_merge(const AttentionArgs& a, const AttentionItem& item, int num_blocks, int64_t) {

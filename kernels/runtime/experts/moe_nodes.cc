@@ -105,8 +105,13 @@ void RouteNode::weigh_scales(std::byte* row, float weight) const {
 }
 
 ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
-                         std::vector<const PackedMatrix*> experts_in)
-    : Node(std::move(node_name)), x(x_in), out(out_in), counts(counts_in), experts(std::move(experts_in)) {
+                         std::vector<const PackedMatrix*> experts_in, int turn_in)
+    : Node(std::move(node_name)),
+      x(x_in),
+      out(out_in),
+      counts(counts_in),
+      experts(std::move(experts_in)),
+      turn(turn_in) {
   for (const PackedMatrix* expert : experts) bytes += expert->bytes();
 }
 
@@ -121,38 +126,51 @@ ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
 
 // Up to some number of rows (sixteen in bf16), a product takes as long as reading its weights. A rank without columns
 // of the experts writes zeros.
-int64_t ExpertsNode::pair_cost(const Part& part) {
+ExpertsNode::PairCost ExpertsNode::pair_cost(const Part& part) {
   constexpr int64_t kReadingRows = 16;
   const PackedMatrix& weight = *part.weight;
   const int64_t reading = kReadingRows * weight.bytes() / std::max<int64_t>(weight.n_panels() / 2, 1);
   const int64_t computing = part.rows * weight.depth() * 2 * kTileN * static_cast<int64_t>(sizeof(bf16));
-  return std::max<int64_t>({reading, computing, 1});
+  return {std::max<int64_t>({reading, computing, 1}), computing > reading};
 }
 
+// While all products only read, equal bytes take equal times. From how many rows on a product takes longer depends on
+// the bandwidth of a thread: eight rows in int8 where a core may read at 40 GB/s, and hundreds where 43 threads share a
+// node. Threads that take items when they are free are done at the same time on either.
 void ExpertsNode::run(Run& run, int thread) const {
-  const size_t parts = experts.size() + (shared != nullptr ? 1 : 0);
+  constexpr int64_t kItems = 16;  // of a thread
   int64_t total = 0;
-  for (size_t i = 0; i < parts; ++i) {
-    const Part each = part(run, i);
-    if (each.rows > 0) total += pair_cost(each) * (each.weight->n_panels() / 2);
-  }
-  const int64_t begin = total * thread / run.team.size(), end = total * (thread + 1) / run.team.size();
-  int64_t before = 0;
-  for (size_t i = 0; i < parts; ++i) {
+  bool computes = false;
+  for (size_t i = 0; i < num_parts(); ++i) {
     const Part each = part(run, i);
     if (each.rows == 0) continue;
-    const int64_t cost = pair_cost(each), pairs = each.weight->n_panels() / 2;
+    const PairCost cost = pair_cost(each);
+    total += cost.value * (each.weight->n_panels() / 2);
+    computes |= cost.computes;
+    if (thread == 0) count(each);
+  }
+  const int64_t items = run.team.size() * (computes && run.team.size() > 1 ? kItems : 1);
+  hand_out(run, turn, items, thread, [&](int64_t item, int64_t) {
+    multiply_between(run, thread, item, {total * item / items, total * (item + 1) / items});
+  });
+}
+
+void ExpertsNode::multiply_between(Run& run, int thread, int64_t item, Range costs) const {
+  int64_t before = 0;
+  for (size_t i = 0; i < num_parts() && before < costs.end; ++i) {
+    const Part each = part(run, i);
+    if (each.rows == 0) continue;
+    const int64_t cost = pair_cost(each).value, pairs = each.weight->n_panels() / 2;
     const auto pair_at = [&](int64_t at) {
       return std::clamp<int64_t>(ceil_div(std::max<int64_t>(at - before, 0), cost), 0, pairs);
     };
-    const Range mine{pair_at(begin), pair_at(end)};
-    if (mine.begin < mine.end) multiply(run, thread, each, mine);
-    if (thread == 0) count(each);
+    const Range mine{pair_at(costs.begin), pair_at(costs.end)};
+    if (mine.begin < mine.end) multiply(run, thread, each, mine, item);
     before += cost * pairs;
   }
 }
 
-void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs) const {
+void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, int64_t item) const {
   PackedWeights packed = part.weight->view();
   if (part.widened) packed.depth = round_up(part.weight->k(), kTileK);
   const bool rounded = activation != Activation::kNone;
@@ -170,7 +188,7 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs) 
                         .out_bf16 = rounded ? run.at<bf16>(part.out) + first : nullptr,
                         .ldo = part.out.ld,
                         .limit = limit},
-                       {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}}, run.scratch<void>(thread));
+                       {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}, item}, run.scratch<void>(thread));
 }
 
 void ExpertsNode::count(const Part& part) const {

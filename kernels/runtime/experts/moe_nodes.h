@@ -37,15 +37,17 @@ struct RouteNode : Node {
   void weigh_scales(std::byte* row, float weight) const;
 };
 
-// A matrix product for every expert that has rows, and the shared expert's product on all tokens. Work is divided among
-// threads by cost, at any pair of panels: with one token all threads read the same number of bytes.
+// A matrix product for every expert that has rows, and the shared expert's product on all tokens. Work is divided by
+// cost, at any pair of panels: with one token all threads read the same number of bytes. Work that computes is handed
+// out to threads that are free.
 struct ExpertsNode : Node {
   ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
-              std::vector<const PackedMatrix*> experts_in);
+              std::vector<const PackedMatrix*> experts_in, int turn_in);
   void run(Run& run, int thread) const override;
   Cost cost(const Step& step) const override;
   Place x, out, counts;
   std::vector<const PackedMatrix*> experts;
+  int turn;  // see `hand_out`
   const PackedMatrix* shared = nullptr;
   Place shared_x{}, shared_out{};
   int64_t item_bytes = 2;       // of x
@@ -62,9 +64,16 @@ struct ExpertsNode : Node {
     bool widened;
     int64_t first_row, rows;
   };
+  struct PairCost {
+    int64_t value;
+    bool computes;  // whether the pair takes longer than reading it
+  };
+  size_t num_parts() const { return experts.size() + (shared != nullptr ? 1 : 0); }
   Part part(const Run& run, size_t index) const;
-  static int64_t pair_cost(const Part& part);
-  void multiply(Run& run, int thread, const Part& part, Range pairs) const;
+  static PairCost pair_cost(const Part& part);
+  // Computes an item: the pairs whose costs, all in a row, begin in a range.
+  void multiply_between(Run& run, int thread, int64_t item, Range costs) const;
+  void multiply(Run& run, int thread, const Part& part, Range pairs, int64_t item) const;
   void count(const Part& part) const;
   mutable Cost done_;  // only a step shows which experts are read
 };

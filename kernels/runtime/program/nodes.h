@@ -63,8 +63,8 @@ struct Run {
   // is the last node: writing the next collective's slot could overwrite data that a peer still reads.
   std::atomic<ring::Status> status{ring::Status::ok};
   std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
-  int64_t all_reduce_ns = 0;            // waiting for other ranks, on thread 0
-  std::atomic<int64_t> next_item[2]{};  // of attention, by turn; see attend
+  int64_t all_reduce_ns = 0;             // waiting for other ranks, on thread 0
+  std::atomic<int64_t> handed_out[2]{};  // by turn; see hand_out
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
   int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
@@ -94,6 +94,18 @@ bool meet(Run& run, const Place& place, int thread, int phase = 0);
 // Marks the collective as read by this lane, or as not used by it. Lane 0 also waits, for the whole rank, until the
 // slot of the next collective is free. The barrier before the next node passes that on to the other threads.
 void leave(Run& run, const Place& place, int thread);
+
+// Calls compute(item, next) for items that are handed out one by one to threads that are free; `next` is a prediction
+// of the thread's next item, for prefetching, which assumes that each other thread takes one item in between. A
+// thread's first item is its own number, so that its memory can be fetched in advance. Calls of a step alternate
+// between turns 0 and 1 (Program::next_turn), with a barrier between two calls: no thread takes items of the other turn
+// meanwhile.
+template <class F>
+void hand_out(Run& run, int turn, int64_t items, int thread, F&& compute) {
+  const int threads = run.team.size();
+  for (int64_t i = thread; i < items; i = threads + run.handed_out[turn].fetch_add(1)) compute(i, i + threads);
+  if (thread == 0) run.handed_out[1 - turn].store(0);
+}
 
 // A lower bound of a node's work since the Program was made: activations and repeated reads are not counted.
 struct Cost {

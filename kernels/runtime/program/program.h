@@ -71,7 +71,7 @@ class Program {
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // Sets the number of collectives of a step. Call it once, after the last `add`.
   void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
-  // Returns the turn of the next attention node to add; see `attend`.
+  // Returns the turn of the next node to add that hands items out; see `hand_out`.
   int next_turn() { return turns_++ % 2; }
   // Returns the last added node if it is of that kind, otherwise null.
   template <class Kind>

@@ -36,6 +36,7 @@ class Machine(BaseModel):
     node_cores: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]  # of each NUMA node
     node_memory_gib: Positive
     node_read_gb_s: Positive  # from its own memory, all its cores together
+    core_read_gb_s: Positive | None = None  # of one core alone; as much as its node if it is not known
     core_gflop_s: dict[Literal["bf16", "int8"], Positive]
     link_gb_s: Positive  # rate at which one node fetches from others while all nodes do so
     meeting_us: Positive  # a meeting of all ranks
@@ -53,6 +54,10 @@ class Machine(BaseModel):
         if computes == "fp32":
             return self.core_gflop_s["bf16"] * _FP32_OF_BF16[self.isa] * cores * 1e9
         return self.core_gflop_s["int8" if computes in INT8_FORMATS else "bf16"] * cores * 1e9
+
+    def core_read_bytes_s(self, node_bytes_s: float) -> float:
+        """Return the bytes per second that one core reads at most, of a node that reads `node_bytes_s`."""
+        return node_bytes_s if self.core_read_gb_s is None else min(self.core_read_gb_s * 1e9, node_bytes_s)
 
     def topology(self) -> Topology:
         """Return the topology, as if all memory were free and this process might use all of it."""

@@ -31,7 +31,7 @@ struct KernelTable {
   void (*divided_norm_sums)(const DividedNormArgs&, int thread, int threads);
   void (*divided_norm_scale)(const DividedNormArgs&, int thread, int threads);
   void (*pool)(const PoolArgs&, int thread, int threads);
-  void (*reduce_add)(const ReduceArgs&, int thread, int threads);
+  void (*reduce_add)(const ReduceArgs&, Range values);  // of rows * ld, in whole units of 16
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);
   void (*layer_inputs)(const LayerInputsArgs&, int thread, int threads);

@@ -48,11 +48,8 @@ struct RowShare {
   if (a.out_f32 == a.x) return {split(a.rows, threads, thread), {0, a.ldo}};
   return whole_row_share(a.rows, a.ldo, thread, threads);
 }
+// The part of the norm after the sum.
 [[gnu::always_inline]] constexpr RowShare share_of(const ReduceArgs& a, int thread, int threads) {
-  return row_share(a.rows, a.ld, thread, threads);
-}
-// The part of the norm after the sum: a barrier lies between them.
-[[gnu::always_inline]] constexpr RowShare share_of_norm(const ReduceArgs& a, int thread, int threads) {
   return whole_row_share(a.rows, a.ld, thread, threads);
 }
 [[gnu::always_inline]] constexpr RowShare share_of(const PoolArgs& a, int thread, int threads) {

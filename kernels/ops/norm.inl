@@ -46,26 +46,24 @@ inline void rms_norm(const NormArgs& n, int thread, int threads) {
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
 }
 
-inline void reduce_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = share_of(a, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
-    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
-      const int64_t at = r * a.ld + i;
-      F32x16 sum = F32x16::load(a.parts[0] + at);
-      for (int p = 1; p < a.num_parts; ++p) sum = sum + F32x16::load(a.parts[p] + at);
-      if (a.bias != nullptr) sum = sum + F32x16::load_head(a.bias + i, static_cast<int>(a.cols - i));
-      if (a.post_norm != nullptr)
-        sum.store(a.sum + at);
-      else if (a.assign)
-        sum.store(a.residual + at);
-      else
-        (F32x16::load(a.residual + at) + sum).store(a.residual + at);
-    }
+inline void reduce_add(const ReduceArgs& a, Range values) {
+  int64_t column = values.begin % a.ld;
+  for (int64_t at = values.begin; at < values.end; at += 16) {
+    F32x16 sum = F32x16::load(a.parts[0] + at);
+    for (int p = 1; p < a.num_parts; ++p) sum = sum + F32x16::load(a.parts[p] + at);
+    if (a.bias != nullptr) sum = sum + F32x16::load_head(a.bias + column, static_cast<int>(a.cols - column));
+    if (a.post_norm != nullptr)
+      sum.store(a.sum + at);
+    else if (a.assign)
+      sum.store(a.residual + at);
+    else
+      (F32x16::load(a.residual + at) + sum).store(a.residual + at);
+    column = column + 16 < a.ld ? column + 16 : 0;
   }
 }
 
 inline void post_norm_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = share_of_norm(a, thread, threads);
+  const RowShare share = share_of(a, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     const F32x16 scale = F32x16::set1(rms_scale(a.sum + r * a.ld, a.cols, a.eps));
     for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {

@@ -111,16 +111,15 @@ void pool(const PoolArgs& p, int thread, int threads) {
     count_moved((takes_all ? p.sequences[i].count : 1) * size(share.columns) * 2 * kFloat);
 }
 
-void reduce_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = share_of(a, thread, threads);
+void reduce_add(const ReduceArgs& a, Range values) {
   const Counter& counter = Lane::current().counter();
   const auto remote = std::count_if(a.parts, a.parts + a.num_parts, [&](auto* at) { return counter.is_remote(at); });
-  const int64_t bytes = values(share) * kFloat;
+  const int64_t bytes = size(values) * kFloat;
   count({.moved = bytes * (a.num_parts - remote + (a.assign ? 1 : 2)), .remote = bytes * remote});
 }
 
 void post_norm_add(const ReduceArgs& a, int thread, int threads) {
-  const RowShare share = share_of_norm(a, thread, threads);
+  const RowShare share = share_of(a, thread, threads);
   count_moved(size(share.rows) * a.cols * kFloat + values(share) * 3 * kFloat);
 }
 

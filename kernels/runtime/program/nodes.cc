@@ -176,7 +176,7 @@ void ReduceNode::run(Run& run, int thread) const {
   const int64_t rows = this->rows(run);
   const bool large = rows * partial.ld * static_cast<int64_t>(sizeof(float)) > kOneShotBytes;
   if (meet(run, partial, thread)) {
-    if (run.world() > 2 && large && rows >= int64_t{run.world()} * run.lanes())
+    if (run.world() > 2 && large)
       scatter_gather(run, thread);
     else
       one_shot(run, thread);
@@ -184,60 +184,56 @@ void ReduceNode::run(Run& run, int thread) const {
   leave(run, partial, thread);
   if (post_norm == nullptr) return;
   run.team.barrier(thread);
-  run.table.post_norm_add(arguments(run, nullptr, 0, {0, rows}), thread, run.team.size());
+  run.table.post_norm_add(arguments(run, nullptr, 0), thread, run.team.size());
 }
 
-// `parts` point to the first of the rows.
-ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const {
+ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int num_parts) const {
   return {.parts = parts,
           .num_parts = num_parts,
-          .residual = run.at<float>(residual) + rows.begin * residual.ld,
+          .residual = run.at<float>(residual),
           .ld = residual.ld,
-          .rows = rows.end - rows.begin,
+          .rows = rows(run),
           .cols = cols,
           .bias = bias,
           .post_norm = post_norm,
-          .sum = run.at<float>(sum) + rows.begin * sum.ld,
+          .sum = run.at<float>(sum),
           .eps = eps,
           .assign = assign,
           .scale = scale};
 }
 
+// The threads of the ring's lanes take equal parts of the values, cache line by cache line: with whole rows, a step of
+// few rows would leave some without any.
 void ReduceNode::one_shot(Run& run, int thread) const {
   const float* parts[ring::kMaxWorld];
   for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
-  run.table.reduce_add(arguments(run, parts, run.world(), {0, rows(run)}), thread, run.lanes());
+  const int64_t values = rows(run) * partial.ld;
+  run.table.reduce_add(arguments(run, parts, run.world()), split(values, run.lanes(), thread, kPad));
 }
 
-// A lane sums and fetches the same rows of every rank's share, so it meets only the same lane of the other ranks.
+// A lane sums and fetches the same values of every rank's share, so it meets only the same lane of the other ranks.
 void ReduceNode::scatter_gather(Run& run, int thread) const {
   const auto share = [&](int rank) {
-    const Range rows = split(this->rows(run), run.world(), rank);
-    const Range mine = split(rows.end - rows.begin, run.lanes(), thread);
-    return Range{rows.begin + mine.begin, rows.begin + mine.end};
+    const Range values = split(rows(run) * partial.ld, run.world(), rank, kPad);
+    const Range mine = split(values.end - values.begin, run.lanes(), thread, kPad);
+    return Range{values.begin + mine.begin, values.begin + mine.end};
   };
-  const Range own = share(run.ring->rank());
   const float* parts[ring::kMaxWorld];
-  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank) + own.begin * partial.ld;
-  float* out = run.at<float>(partial) + own.begin * partial.ld;
+  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
   run.table.reduce_add({.parts = parts,
                         .num_parts = run.world(),
-                        .residual = out,
+                        .residual = run.at<float>(partial),
                         .ld = partial.ld,
-                        .rows = own.end - own.begin,
+                        .rows = rows(run),
                         .cols = cols,
                         .bias = nullptr,
                         .post_norm = nullptr,
                         .sum = nullptr,
                         .eps = 0.0f,
                         .assign = true},
-                       0, 1);
+                       share(run.ring->rank()));
   if (!meet(run, partial, thread, 1)) return;
-  for (int rank = 0; rank < run.world(); ++rank) {
-    const Range rows = share(rank);
-    const float* part = run.part<float>(partial, rank) + rows.begin * partial.ld;
-    run.table.reduce_add(arguments(run, &part, 1, rows), 0, 1);
-  }
+  for (int rank = 0; rank < run.world(); ++rank) run.table.reduce_add(arguments(run, &parts[rank], 1), share(rank));
 }
 
 bool RopeStoreNode::joins_next(const Run& run) const {

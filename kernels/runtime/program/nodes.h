@@ -247,7 +247,7 @@ struct ReduceNode : Node {
   float scale = 1.0f;
 
  private:
-  ReduceArgs arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const;
+  ReduceArgs arguments(const Run& run, const float* const* parts, int num_parts) const;
   void one_shot(Run& run, int thread) const;
   void scatter_gather(Run& run, int thread) const;
 };

@@ -200,7 +200,7 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
                         .eps = eps,
                         .assign = assign,
                         .scale = scale};
-  play_threads(threads, [&](int thread) { table.reduce_add(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.reduce_add(args, split(rows * ld, threads, thread, kPad)); });
   if (post_norm) play_threads(threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
 }
 

@@ -7,11 +7,10 @@ from numaserve.workers.bench.tasks import MeasuredPhase
 from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
-from numaserve.workers.planning.roofline.estimate import make_roofline
 from numaserve.workers.planning.roofline.machine import machine_of
 from numaserve.workers.planning.roofline.phases import RankMachine, decode_step, prefill_steps
+from numaserve.workers.planning.simulation.phases import Phases
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.program.cost import StepWork
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,11 @@ class RunEstimate:
             )
             for each in ranks
         ]
-        roofline = make_roofline(self.launch, self.config, machines, self.efficiencies)
-        return roofline.phase(ranks[0].name, self._steps(ranks[0])).seconds
-
-    def _steps(self, phase: MeasuredPhase) -> list[StepWork]:
-        if phase.name == "prefill":
-            return prefill_steps(self.input_len, self.launch.max_step_tokens) * phase.batch
-        return [decode_step(phase.batch, self.input_len + self.output_len // 2)]
+        config, launch, first = self.config, self.launch, ranks[0]
+        partition = config.partition([rank.cores for rank in machines], launch.settings)
+        phases = Phases(config, partition, machines, self.efficiencies, launch.max_step_tokens)
+        if first.name == "prefill":
+            prompt = prefill_steps(self.input_len, launch.max_step_tokens)
+            return phases.estimate({first.name: prompt})[0].seconds * first.batch
+        step = decode_step(first.batch, self.input_len + self.output_len // 2)
+        return phases.estimate({first.name: [step]})[0].seconds

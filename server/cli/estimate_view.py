@@ -1,27 +1,73 @@
 """The views of an estimate: tables, and a JSON record."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from numaserve.server.cli.cache_columns import CacheColumns
 from numaserve.server.cli.tables import figure_table, milliseconds, number
+from numaserve.workers.planning.estimate import Estimate, Load
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.products import products_text
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
-from numaserve.workers.planning.roofline.estimate import Estimate, Load
 from numaserve.workers.planning.roofline.memory import NodeMemory
-from numaserve.workers.planning.roofline.phases import OperationEstimate, PhaseEstimate
+from numaserve.workers.planning.simulation.phases import OperationEstimate, PhaseEstimate
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 _SHOWN = 0.002  # smallest fraction of a phase that has a row
 _BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "other ranks"}
+_Cell = Callable[[OperationEstimate, PhaseEstimate], str]
 
 
-def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
-    """Return tables of memory and of both phases, with their totals."""
+def _operation_name(cost: OperationEstimate, _: PhaseEstimate) -> str:
+    return cost.time.name if cost.time.weights == "bf16" else f"{cost.time.name} {cost.time.weights}"
+
+
+def _of_bound(cost: OperationEstimate, _: PhaseEstimate) -> str:
+    return f"{cost.bound_s / cost.time.seconds:.0%}" if cost.bound_s else ""
+
+
+_COLUMNS: Mapping[str, _Cell] = {
+    "operation": _operation_name,
+    "calls": lambda cost, _: str(cost.calls),
+    "MB": lambda cost, _: number(cost.nbytes / 1e6),
+    "GFLOP": lambda cost, _: number(cost.flops / 1e9),
+    "ms": lambda cost, _: number(cost.time.seconds * 1e3),
+    "share": lambda cost, phase: f"{cost.time.seconds / phase.seconds:.1%}",
+    "of bound": _of_bound,
+    "bound by": lambda cost, _: _BOUNDS[cost.time.bound],
+}
+# What threads and ranks wait for: see docs/plan.md.
+_WAITS: Mapping[str, _Cell] = {
+    "operation": _operation_name,
+    "ms": _COLUMNS["ms"],
+    "threads": lambda cost, _: f"{cost.time.threads:.0%}",
+    "ranks": lambda cost, _: f"{cost.time.ranks:.0%}",
+    "barriers": lambda cost, _: str(cost.time.barriers),
+    "meetings": lambda cost, _: str(cost.time.meetings or ""),
+    "MB from other ranks": lambda cost, _: number(cost.time.remote / 1e6),
+}
+_TOTALS: Mapping[str, Callable[[PhaseEstimate], str]] = {
+    "operation": lambda _: "all",
+    "MB": lambda phase: number(phase.nbytes / 1e6),
+    "GFLOP": lambda phase: number(sum(cost.flops for cost in phase.costs) / 1e9),
+    "ms": lambda phase: number(phase.seconds * 1e3),
+    "of bound": lambda phase: f"{phase.bound_s / phase.seconds:.0%}",
+    "ranks": lambda phase: f"{1 - phase.waiting_s / phase.seconds:.0%}",
+    "barriers": lambda phase: str(sum(cost.time.barriers for cost in phase.costs)),
+    "meetings": lambda phase: str(sum(cost.time.meetings for cost in phase.costs)),
+    "MB from other ranks": lambda phase: number(sum(cost.time.remote for cost in phase.costs) / 1e6),
+}
+
+
+def estimate_view(
+    name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies, *, explain: bool
+) -> Group:
+    """Return tables of memory and of both phases, with their totals. `explain`: also what threads and ranks wait
+    for."""
     load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
     products = products_text(estimate.multiplied_by)
     weights = f"weights {settings.formats.linear or 'as published'}{products and f' ({products})'}"
@@ -30,7 +76,10 @@ def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, eff
         f"{name} on {estimate.machine.name}: {formats}, {ranks} rank{'s' if ranks > 1 else ''};"
         f" {load.batch} x {_tokens(load)} tokens"
     )
-    phases = [_phase_table(phase) for phase in (estimate.prefill, estimate.decode) if phase is not None]
+    made = [phase for phase in (estimate.prefill, estimate.decode) if phase is not None]
+    phases = [_phase_table(phase, _steps(phase), _COLUMNS) for phase in made]
+    if explain:
+        phases += [_phase_table(phase, "what its threads and other ranks wait for", _WAITS) for phase in made]
     notes = [f"note: {note}" for note in estimate.notes]
     notes.append(f"kernel efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
     return Group(
@@ -85,7 +134,10 @@ def _totals(estimate: Estimate) -> list[str]:
 
 
 def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
-    return asdict(phase) | {"nbytes": phase.nbytes, "bound_s": phase.bound_s}
+    costs = [{key: value for key, value in asdict(cost).items() if key != "time"} for cost in phase.costs]
+    times = [asdict(cost.time) for cost in phase.costs]
+    merged = [time | cost for time, cost in zip(times, costs, strict=True)]
+    return asdict(phase) | {"costs": merged, "nbytes": phase.nbytes, "bound_s": phase.bound_s}
 
 
 def _memory_table(nodes: list[NodeMemory]) -> Table:
@@ -108,28 +160,15 @@ def _advice(estimate: Estimate) -> list[Text]:
     ]
 
 
-def _phase_table(phase: PhaseEstimate) -> Table:
-    steps = f"{phase.steps} step{'s' if phase.steps > 1 else ''}"
-    title = f"{phase.name}, rank {phase.rank}: {steps}, {milliseconds(phase.seconds)}"
-    rows = figure_table(title, "operation", "calls", "MB", "GFLOP", "ms", "share", "of bound", "bound by")
+def _steps(phase: PhaseEstimate) -> str:
+    return f"{phase.steps} step{'s' if phase.steps > 1 else ''}, {milliseconds(phase.seconds)}"
+
+
+def _phase_table(phase: PhaseEstimate, title: str, columns: Mapping[str, _Cell]) -> Table:
+    rows = figure_table(f"{phase.name}, rank {phase.rank}: {title}", *columns)
     for cost in phase.costs:
-        if cost.seconds >= _SHOWN * phase.seconds:
-            rows.add_row(*_cells(cost, phase.seconds))
+        if cost.time.seconds >= _SHOWN * phase.seconds:
+            rows.add_row(*(cell(cost, phase) for cell in columns.values()))
     rows.add_section()
-    total = sum(cost.flops for cost in phase.costs)
-    bound = f"{phase.bound_s / phase.seconds:.0%}"
-    rows.add_row("all", "", number(phase.nbytes / 1e6), number(total / 1e9), number(phase.seconds * 1e3), "", bound, "")
+    rows.add_row(*(_TOTALS[name](phase) if name in _TOTALS else "" for name in columns))
     return rows
-
-
-def _cells(cost: OperationEstimate, whole: float) -> tuple[str, ...]:
-    return (
-        cost.name if cost.weights == "bf16" else f"{cost.name} {cost.weights}",
-        str(cost.calls),
-        number(cost.nbytes / 1e6),
-        number(cost.flops / 1e9),
-        number(cost.seconds * 1e3),
-        f"{cost.seconds / whole:.1%}",
-        f"{cost.bound_s / cost.seconds:.0%}" if cost.bound_s else "",
-        _BOUNDS[cost.bound],
-    )

@@ -74,17 +74,14 @@ def plan(
     json: Annotated[Path | None, typer.Option("--json", help="File to append the estimate to as a JSON line.")] = None,
     explain: Annotated[
         bool,
-        typer.Option(
-            help="Also count the work of each thread of each rank, and show what they wait for. The programs of the "
-            "model run here, over kernels that only count."
-        ),
+        typer.Option(help="Also show what the threads of a rank and the ranks wait for."),
     ] = False,
     skew: Annotated[
         float,
         typer.Option(
             min=0.0,
             max=4.0,
-            help="Skew of the routing to experts for --explain: 0 for even routing, 1 for Zipf's law.",
+            help="Skew of the routing to experts: 0 for even routing, 1 for Zipf's law.",
         ),
     ] = 0.0,
 ) -> None:
@@ -95,12 +92,10 @@ def plan(
     # Imported here, because other commands do not need the native kernels.
     from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
     from numaserve.server.cli.estimate_view import estimate_record, estimate_view  # noqa: PLC0415
-    from numaserve.server.cli.explanation_view import explanation_view  # noqa: PLC0415
     from numaserve.workers.bench.machine import measure  # noqa: PLC0415
+    from numaserve.workers.planning.estimate import Load, make_estimate  # noqa: PLC0415
     from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
-    from numaserve.workers.planning.roofline.estimate import Load, make_estimate  # noqa: PLC0415
     from numaserve.workers.planning.roofline.machine import load_machine  # noqa: PLC0415
-    from numaserve.workers.planning.simulation.explanation import explain as explain_estimate  # noqa: PLC0415
 
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):
@@ -127,12 +122,12 @@ def plan(
         load = Load(
             _input_len(serve_config, config, input_len), _output_len(serve_config.served_task, output_len), batch_size
         )
-        estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
-        explanation = explain_estimate(wanted, config, estimate, known, skew=skew) if explain else None
+        with Console(stderr=True).status("counting the work of each thread"):
+            estimate = make_estimate(
+                wanted, config, topology, machine=machine, efficiencies=known, load=load, skew=skew
+            )
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(estimate_view(name, wanted, estimate, known))
-    if explanation is not None:
-        console.print(explanation_view(explanation))
+    console.print(estimate_view(name, wanted, estimate, known, explain=explain))
     lines.write(estimate_record(name, wanted, estimate, known))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)

@@ -16,7 +16,9 @@ from numaserve.workers.planning.simulation.layers import CountedModel
 from numaserve.workers.planning.simulation.times import HostTimes
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.setup import ProgramLimits
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from tests.support.checkpoints import CASES
 from tests.support.full_shapes import DEEPSEEK_R1, LLAMA_70B
 
 TWO = (5, 4)
@@ -46,11 +48,12 @@ def test_layers_of_one_kind_take_the_same_time(tmp_path: Path, times: HostTimes,
         CountedModel(config, partition, LIMITS, SLOT_BYTES) as few,
         CountedGroup(config, partition, LIMITS, SLOT_BYTES) as whole,
     ):
-        found, expected = few.step(work, times).report(), times.of(whole, work).report()
+        found, expected = few.step(work, times), times.of(whole, work)
     assert found.seconds == pytest.approx(expected.seconds)
     assert found.waiting_s == pytest.approx(expected.waiting_s)
-    assert [each.name for each in found.operations] == [each.name for each in expected.operations]
-    for each, other in zip(found.operations, expected.operations, strict=True):
+    assert found.by_name.keys() == expected.by_name.keys()
+    for key in found.by_name:
+        each, other = (totals.operation(*key, 0) for totals in (found, expected))
         assert (each.barriers, each.meetings, each.remote) == (other.barriers, other.meetings, other.remote)
         assert each.seconds == pytest.approx(other.seconds)
 
@@ -63,7 +66,23 @@ def test_kinds_of_layers_are_told_apart(tmp_path: Path, times: HostTimes) -> Non
         CountedModel(config, partition, LIMITS, SLOT_BYTES) as few,
         CountedGroup(config, partition, LIMITS, SLOT_BYTES) as whole,
     ):
-        found, expected = few.step(STEPS[0], times).report(), times.of(whole, STEPS[0]).report()
+        found, expected = few.step(STEPS[0], times), times.of(whole, STEPS[0])
     assert found.seconds == pytest.approx(expected.seconds, rel=0.02)
-    of_name = {each.name: each.barriers for each in found.operations}
-    assert of_name == {each.name: each.barriers for each in expected.operations}
+    barriers = [{key: totals.operation(*key, 0).barriers for key in totals.by_name} for totals in (found, expected)]
+    assert barriers[0] == barriers[1]
+
+
+@pytest.mark.parametrize("name", ["gemma4", "qwen3_5", "granite4-h"])
+@pytest.mark.parametrize("work", [StepWork([(0, 40)], 1), StepWork([(30, 1), (3, 1)], 2)], ids=["prompt", "tokens"])
+def test_layers_that_borrow_a_cache_or_keep_states_are_counted(
+    name: str, work: StepWork, tmp_path: Path, times: HostTimes
+) -> None:
+    model = CASES[name]()
+    model.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(model)].__name__]
+    model.save_pretrained(tmp_path)
+    config = load_model_config(tmp_path)
+    partition, settings = config.partition(TWO, ModelSettings()), (LIMITS, SLOT_BYTES)
+    with CountedModel(config, partition, *settings) as few, CountedGroup(config, partition, *settings) as whole:
+        found, expected = few.step(work, times), times.of(whole, work)
+    assert found.seconds == pytest.approx(expected.seconds, rel=1e-6)
+    assert found.by_name.keys() == expected.by_name.keys()

@@ -16,8 +16,8 @@ from numaserve.workers.interface.protocol import SamplingParams, SeqPlan, SlotIn
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
-from numaserve.workers.planning.roofline.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.machine import load_machine
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext

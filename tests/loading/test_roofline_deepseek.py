@@ -9,10 +9,10 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
-from numaserve.workers.planning.roofline.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.roofline.machine import load_machine
 from numaserve.workers.planning.roofline.memory import node_memory, remedies
 from numaserve.workers.planning.roofline.phases import prefill_steps

@@ -7,8 +7,8 @@ from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import ModelSettings
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
-from numaserve.workers.planning.roofline.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.roofline.machine import load_machine
 
 from tests.support.configured import bidirectional, configured

@@ -12,7 +12,7 @@ from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.machine import load_machine
 from numaserve.workers.planning.roofline.phases import RankMachine
 from numaserve.workers.planning.simulation.counting import CountedGroup
-from numaserve.workers.planning.simulation.times import HostTimes
+from numaserve.workers.planning.simulation.times import HostTimes, OperationTime, StepTotals
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.setup import ProgramLimits
 
@@ -40,33 +40,35 @@ def times() -> HostTimes:
     return HostTimes(ranks, load_efficiencies(efficiencies()["amx"]))
 
 
+def of_name(totals: StepTotals, name: str) -> OperationTime:
+    """The time of the operations of a name on the rank with most to do."""
+    return next(totals.operation(*key, totals.busiest) for key in totals.by_name if key[0] == name)
+
+
 def test_a_token_takes_at_least_what_its_weights_take_to_be_read(group: CountedGroup, times: HostTimes) -> None:
-    step = times.of(group, TOKEN).report()
-    products = {each.name: each.seconds for each in step.operations if each.name in ("gate_up", "linear_partial")}
+    totals = times.of(group, TOKEN)
     up, down = 2 * 2 * 28672 * 8192, 2 * 8192 * (28672 + 8192)
     bounds = {"gate_up": up / 6 / 241e9, "linear_partial": down / 6 / 241e9}
-    assert all(bounds[name] < seconds < 1.5 * bounds[name] for name, seconds in products.items())
-    assert len(products) == 2
+    assert all(bound < of_name(totals, name).seconds < 1.5 * bound for name, bound in bounds.items())
 
 
 def test_ranks_wait_for_the_one_with_most_heads(group: CountedGroup, times: HostTimes) -> None:
-    step = times.of(group, TOKEN).report()
-    qkv = next(each for each in step.operations if each.name == "linear")
-    assert step.waiting_s > 0
-    assert qkv.ranks == pytest.approx(8 / 6 / 2, rel=0.02)  # eight KV heads on six ranks, two on some
+    totals = times.of(group, TOKEN)
+    assert totals.waiting_s > 0
+    assert of_name(totals, "linear").ranks == pytest.approx(8 / 6 / 2, rel=0.02)  # eight KV heads, two on some ranks
 
 
 def test_half_the_bandwidth_makes_reading_twice_as_long(group: CountedGroup, times: HostTimes) -> None:
-    slow = replace(times, ranks=[replace(rank, read_bytes_s=rank.read_bytes_s / 2) for rank in times.ranks])
-    of_name = [
-        {each.name: each.seconds for each in host.of(group, TOKEN).report().operations} for host in (times, slow)
-    ]
+    halved = times.ranks[0].machine.model_copy(update={"core_read_gb_s": 7.5})
+    ranks = [replace(rank, machine=halved, read_bytes_s=rank.read_bytes_s / 2) for rank in times.ranks]
+    slow = replace(times, ranks=ranks)
+    found = [of_name(host.of(group, TOKEN), "gate_up").seconds for host in (times, slow)]
     fixed = max(times.ranks[0].machine.barrier_us * 1e-6 - times.efficiencies.barrier_s, 0.0) * 2  # of two layers
-    before, after = (found["gate_up"] - fixed for found in of_name)
+    before, after = (seconds - fixed for seconds in found)
     assert after == pytest.approx(2 * before)
 
 
 def test_collectives_and_barriers_are_counted(group: CountedGroup, times: HostTimes) -> None:
-    reduce = next(each for each in times.of(group, TOKEN).report().operations if each.name == "add_all_reduce")
+    reduce = of_name(times.of(group, TOKEN), "add_all_reduce")
     assert reduce.meetings == 1 + 2 * 2  # after the embedding, and twice a layer
     assert reduce.remote == 5 * 8192 * 4 * reduce.meetings  # the parts of the five other ranks

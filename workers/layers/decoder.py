@@ -105,20 +105,21 @@ class Decoder(Layer):
 
     def layer_caches(self, part: RankPart) -> NumberedCaches:
         """The caches of its blocks, numbered within their kinds."""
-        return numbered(self._caches, part)
+        return numbered(self.caches, part)
 
     @property
     def windows(self) -> list[Window]:
         """The windows that may have page tables of their own."""
-        return distinct(cache.span for cache in self._caches)
+        return distinct(cache.span for cache in self.caches)
 
     def window_page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> list[int]:
         """Memory of a page of the layers with each window on one rank, which is part of `page_bytes`."""
         return [
-            sum(cache.page_bytes(part, dtype) for cache in self._caches if cache.span == window)
+            sum(cache.page_bytes(part, dtype) for cache in self.caches if cache.span == window)
             for window in self.windows
         ]
 
     @property
-    def _caches(self) -> list[Cache]:
+    def caches(self) -> list[Cache]:
+        """The cache of each block."""
         return [block.attention.cache for block in self.blocks]

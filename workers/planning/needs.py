@@ -110,15 +110,19 @@ def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: P
     if options.draft is not None:
         own = ring_slot_bytes(replace(options, draft=None), model, partition)
         return max(own, ring_slot_bytes(*_of_draft(options, options.draft, partition)))
+    return message_bytes(
+        model, partition, step_tokens(options, model), _logit_rows(options), options.max_running_requests
+    )
+
+
+def message_bytes(model: ModelConfig, partition: Partition, tokens: int, logit_rows: int, pooled: int) -> int:
+    """Return the size of the largest message of a step with these numbers of tokens, of rows of logits and of pooled
+    sequences; see `ring_slot_bytes`."""
     decoder = model.decoder
     columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
-    pooled = max(map(decoder.pooled_message_columns, partition.ranks))
-    sizes = (
-        (step_tokens(options, model), columns),
-        (_logit_rows(options), vocabulary),
-        (options.max_running_requests, pooled),
-    )
+    vectors = max(map(decoder.pooled_message_columns, partition.ranks))
+    sizes = (tokens, columns), (logit_rows, vocabulary), (pooled, vectors)
     padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
     return round_up(4 * max(padded), MEMORY_PAGE)
 

@@ -101,6 +101,9 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   const int64_t begin = now_ns();
   node_ns_.resize(nodes_.size());
   node_wait_ns_.resize(nodes_.size());
+  // Steps that are counted do not follow each other: states are taken to be those where each sequence begins.
+  if (counter_ != nullptr)
+    for (const SequenceInput& s : plan) slots_.at(s.slot).state_position = s.start;
   step_.begin(plan, tokens, targets, slots_);
   slots_.commit();
   named_logprobs_.resize(static_cast<size_t>(step_.num_named));

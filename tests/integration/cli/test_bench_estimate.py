@@ -12,9 +12,9 @@ from numaserve.workers.interface.protocol import Ceilings, RankProfile
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.estimate import Load, make_estimate
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
-from numaserve.workers.planning.roofline.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.machine import Machine
 
 NOTHING = RankProfile(0, 0, 0, 0, 0, [])

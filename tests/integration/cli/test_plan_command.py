@@ -9,6 +9,8 @@ from numaserve.configs import efficiencies as shipped
 from numaserve.server.cli.main import main
 from numaserve.workers.bench.shapes import SHAPES
 
+from tests.support.full_shapes import QWEN3_235B
+
 HOST = """
 name: two nodes
 node-cores: [4, 3]
@@ -218,13 +220,25 @@ def test_an_explanation_shows_what_threads_and_ranks_wait_for(
     (folder / "config.json").write_text(json.dumps(SHAPES["llama-8b"].config()))
     status, out, _ = run(capsys, str(folder), "--host", host, "--input-len", "100", "--explain")
     assert status == 0
-    prefill, decode = (out.index(f"{phase} by threads") for phase in ("prefill", "decode"))
-    assert out.index("MB from other ranks") > prefill
+    decode = out.rindex("decode, rank")
+    assert out.index("MB from other ranks") < decode
     row = next(line.split() for line in out[decode:].splitlines() if line.split()[:1] == ["add_all_reduce"])
     assert row[4:6] == ["65", "65"]  # barriers and meetings: after the embedding, and twice in 32 layers
 
 
+def test_skewed_routing_makes_an_estimate_of_experts_longer(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_235B | {"num_hidden_layers": 2}))
+    common = (str(tmp_path), "--host", host, "--input-len", "512")
+    even, skewed = (record(capsys, tmp_path, *common, "--skew", skew)["prefill"] for skew in ("0", "2"))
+    seconds = [
+        sum(cost["seconds"] for cost in made["costs"] if cost["name"].startswith("moe_gate")) for made in (even, skewed)
+    ]
+    assert 0 < seconds[0] != seconds[1]
+
+
 def test_routing_is_skewed_only_within_limits(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, errors = run(capsys, str(tmp_path), "--host", host, "--explain", "--skew", "5")
+    status, _, errors = run(capsys, str(tmp_path), "--host", host, "--skew", "5")
     assert status == 2
     assert "--skew" in errors

@@ -7,7 +7,8 @@ each of them all ranks go on from where the last one arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from numaserve.workers.planning.roofline.efficiency import Efficiencies, peak_format
 from numaserve.workers.planning.roofline.phases import RankMachine
@@ -18,32 +19,28 @@ from numaserve.workers.program.cost import OperationCost, StepWork
 _UNBOUNDED = float("inf")
 
 
+Bound = Literal["read", "flops", "cores", "ranks"]
+
+
 @dataclass(frozen=True)
 class OperationTime:
-    """The time of an operation of a step, or of all operations of one name.
+    """The time of an operation of a step, or of all operations of one name, on a rank.
 
-    `seconds`: of the slowest rank, without waiting for others. `threads`: the mean load of a thread of that rank over
-    the load of the busiest. `ranks`: the mean time of a rank over that of the slowest. `remote`: bytes that the slowest
-    rank reads from other ranks. `barriers` and `meetings`: how often threads and ranks wait for each other.
+    `seconds`: without waiting for ranks that come later. `bound`: what most of them are spent with. `threads`: the mean
+    load of a thread over the load of the busiest. `ranks`: the mean time of a rank over that of the slowest. `remote`:
+    bytes that the rank reads from other ranks. `barriers` and `meetings`: how often threads and ranks wait for each
+    other.
     """
 
     name: str
     weights: str
     seconds: float
+    bound: Bound
     threads: float
     ranks: float
     remote: int
     barriers: int
     meetings: int
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """The time of a step, and that of its operations, the longest first. `waiting_s`: of the mean rank, for others."""
-
-    seconds: float
-    waiting_s: float
-    operations: list[OperationTime]
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class HostTimes:
                 waited += max(clocks) - sum(clocks) / len(clocks)
                 exchanged = max(each.remote for each in ranks) / (machine.link_gb_s * 1e9)
                 exchanged += meetings * machine.meeting_us * 1e-6
-                ranks = [each.plus(_RankTime(seconds=exchanged)) for each in ranks]
+                ranks = [each.plus(_RankTime({"ranks": exchanged})) for each in ranks]
                 clocks = [max(clocks) + exchanged] * len(clocks)
             own, before = _Times(meetings, ranks), found.get((cost.name, cost.weights))
             found[cost.name, cost.weights] = own if before is None else before.plus(own)
@@ -90,35 +87,52 @@ class HostTimes:
                 taken = handed_out(phase.items, len(threads), rates)
                 threads = [own.plus(more) for own, more in zip(threads, taken, strict=True)]
             ends = thread_seconds(threads, rates)
+            last = max(range(len(ends)), key=ends.__getitem__)
+            bound: Bound = "cores" if cost.is_row_wise else "flops"
+            if rates.own_seconds(threads[last]) < ends[last]:
+                bound = "read"
             remote = sum(each.remote for each in threads)
-            total = total.plus(_RankTime(max(ends) + fixed, sum(ends) / len(ends), max(ends), remote, 1))
+            total = total.plus(_RankTime({bound: ends[last] + fixed}, sum(ends) / len(ends), ends[last], remote, 1))
         return total
 
     def _rates(self, rank: RankMachine, cost: OperationCost, work: StepWork) -> Rates:
         """Return the rates for an operation. What a product reads and writes of activations is part of its
         efficiency."""
         rows, node = cost.amount(work).rows, rank.read_bytes_s
+        core = rank.machine.core_read_bytes_s(node)
         if cost.is_row_wise:
             moved = self.efficiencies.row_time(cost.name).core_bytes_s.at(max(rows / rank.cores, 1.0))
-            return Rates(node, node, moved, _UNBOUNDED)
+            return Rates(node, core, moved, _UNBOUNDED)
         computes = peak_format(cost.kind, cost.weights).partition("/")[0]
         read, flops = (self.efficiencies.of(cost.kind, cost.weights, bound, rows) for bound in ("read", "flops"))
-        return Rates(node * read, node * read, _UNBOUNDED, rank.machine.peak(1, computes) * flops)
+        return Rates(node * read, core * read, _UNBOUNDED, rank.machine.peak(1, computes) * flops)
 
 
 @dataclass(frozen=True)
 class _RankTime:
-    """Seconds of an operation on a rank; those of the mean and of the busiest thread; bytes of other ranks."""
+    """Seconds of an operation on a rank, by what bounds them; those of the mean and of the busiest thread; bytes of
+    other ranks; barriers."""
 
-    seconds: float = 0.0
+    by_bound: Mapping[Bound, float] = field(default_factory=dict)
     mean_s: float = 0.0
     most_s: float = 0.0
     remote: int = 0
     barriers: int = 0
 
+    @property
+    def seconds(self) -> float:
+        return sum(self.by_bound.values())
+
+    @property
+    def bound(self) -> Bound:
+        return max(self.by_bound, key=self.by_bound.__getitem__, default="cores")
+
     def plus(self, more: _RankTime, times: int = 1) -> _RankTime:
+        by_bound = dict(self.by_bound)
+        for bound, seconds in more.by_bound.items():
+            by_bound[bound] = by_bound.get(bound, 0.0) + times * seconds
         return _RankTime(
-            self.seconds + times * more.seconds,
+            by_bound,
             self.mean_s + times * more.mean_s,
             self.most_s + times * more.most_s,
             self.remote + times * more.remote,
@@ -137,24 +151,11 @@ class _Times:
         ranks = [own.plus(each, times) for own, each in zip(self.ranks, more.ranks, strict=True)]
         return _Times(self.meetings + times * more.meetings, ranks)
 
-    def report(self, name: str, weights: str) -> OperationTime:
-        slowest = max(self.ranks, key=lambda each: each.seconds)
-        mean = sum(each.seconds for each in self.ranks) / len(self.ranks)
-        return OperationTime(
-            name,
-            weights,
-            slowest.seconds,
-            threads=slowest.mean_s / slowest.most_s if slowest.most_s else 1.0,
-            ranks=mean / slowest.seconds if slowest.seconds else 1.0,
-            remote=slowest.remote,
-            barriers=slowest.barriers,
-            meetings=self.meetings,
-        )
-
 
 @dataclass(frozen=True)
 class StepTotals:
-    """The time of a step before it is reported: totals of several programs can be added."""
+    """The time of a step, in parts to which those of other programs can be added: its seconds, those that the mean rank
+    waits for others, and the times of operations by name and format of weights."""
 
     seconds: float
     waiting_s: float
@@ -168,11 +169,27 @@ class StepTotals:
             found[key] = found.get(key, none).plus(each, times)
         return StepTotals(self.seconds + times * more.seconds, self.waiting_s + times * more.waiting_s, found)
 
-    def report(self) -> StepTime:
-        """Return the time of the step."""
-        operations = [each.report(*key) for key, each in self.by_name.items()]
-        longest = sorted((each for each in operations if each.seconds), key=lambda each: -each.seconds)
-        return StepTime(self.seconds, self.waiting_s, longest)
+    @property
+    def busiest(self) -> int:
+        """The rank whose operations take longest."""
+        ranks = range(len(next(iter(self.by_name.values())).ranks))
+        return max(ranks, key=lambda rank: sum(each.ranks[rank].seconds for each in self.by_name.values()))
+
+    def operation(self, name: str, weights: str, rank: int) -> OperationTime:
+        """Return the time of the operations of a name on a rank."""
+        of_name = self.by_name[name, weights]
+        own, seconds = of_name.ranks[rank], [each.seconds for each in of_name.ranks]
+        return OperationTime(
+            name,
+            weights,
+            own.seconds,
+            own.bound,
+            threads=own.mean_s / own.most_s if own.most_s else 1.0,
+            ranks=sum(seconds) / len(seconds) / max(seconds) if max(seconds) else 1.0,
+            remote=own.remote,
+            barriers=own.barriers,
+            meetings=of_name.meetings,
+        )
 
 
 def _by_index(phases: Sequence[Phase]) -> dict[int, list[Phase]]:

@@ -5,23 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import check_experts, draft_options, place
+from numaserve.workers.planning.needs import step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
-from numaserve.workers.planning.roofline.phases import PhaseEstimate, RankMachine, Roofline, decode_step, prefill_steps
-from numaserve.workers.planning.roofline.ranks import rank_operations
+from numaserve.workers.planning.roofline.phases import RankMachine, decode_step, prefill_steps
+from numaserve.workers.planning.simulation.phases import PhaseEstimate, Phases
 from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.cost import StepWork
-
-# Overhead of a step: its plan is decoded and laid out, its result reported; measured with `numaserve bench offline`.
-STEP_S = 150e-6
 
 
 @dataclass(frozen=True)
@@ -80,16 +77,6 @@ class Estimate:
         return None if self.decode is None else self.load.batch / self.decode.seconds
 
 
-def make_roofline(
-    options: DeploymentOptions | Launch, config: ModelConfig, ranks: Sequence[RankMachine], efficiencies: Efficiencies
-) -> Roofline:
-    """Return the roofline model of the ranks, each with its part of the machine. Raises `OperatorError` for formats
-    that the checkpoint does not support."""
-    partition = config.partition([rank.cores for rank in ranks], options.settings)
-    operations = [rank_operations(config, part) for part in partition.ranks]
-    return Roofline(ranks, operations, efficiencies, STEP_S)
-
-
 def _rank_machines(ranks: Sequence[RankCores], machine: Machine) -> list[RankMachine]:
     """Return the part of the machine that each rank has."""
     on_node = Counter[int]()
@@ -101,11 +88,13 @@ def _rank_machines(ranks: Sequence[RankCores], machine: Machine) -> list[RankMac
     ]
 
 
-def phase_steps(options: DeploymentOptions, config: ModelConfig, load: Load) -> tuple[list[StepWork], list[StepWork]]:
+def _phase_steps(options: DeploymentOptions, config: ModelConfig, load: Load) -> dict[str, list[StepWork]]:
     """Return the steps of one prompt, and one step of decoding in the middle of the answers; none without answers."""
     chunk = max(options.max_step_tokens, load.input_len if config.bidirectional else 0)
-    prefill = prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)
-    return prefill, [decode_step(load.batch, load.input_len + load.output_len // 2)] if load.output_len else []
+    found = {"prefill": prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)}
+    if load.output_len:
+        found["decode"] = [decode_step(load.batch, load.input_len + load.output_len // 2)]
+    return found
 
 
 def make_estimate(
@@ -116,9 +105,10 @@ def make_estimate(
     machine: Machine,
     efficiencies: Efficiencies,
     load: Load,
+    skew: float = 0.0,
 ) -> Estimate:
-    """Return the estimate. Raises `OperatorError` for too few cores, too long a context, and formats that the
-    checkpoint does not support."""
+    """Return the estimate. `skew`: of the routing to experts; see `CountedGroup`. Raises `OperatorError` for too few
+    cores, too long a context, and formats that the checkpoint does not support."""
     context = options.context_length or load.context
     if max(context, load.context) > config.max_position:
         raise OperatorError(
@@ -137,16 +127,16 @@ def make_estimate(
     memory = node_memory(options, config, topology, ranks, partition=partition, context=context)
     fits = all(node.fits for node in memory)
     machines = _rank_machines(ranks, machine)
-    roofline = make_roofline(options, config, machines, efficiencies)
-    prefill, decode = phase_steps(options, config, load)
+    phases = Phases(config, partition, machines, efficiencies, step_tokens(options, config), skew)
+    prefill, *decode = phases.estimate(_phase_steps(options, config, load))
     return Estimate(
         machine,
         load,
         machines,
         memory,
         [] if fits else list(remedies(options, config, topology, ranks, partition=partition, context=context)),
-        roofline.phase("prefill", prefill),
-        roofline.phase("decode", decode) if decode else None,
+        prefill,
+        decode[0] if decode else None,
         (*config.notes, *placement.notes),
         partition.multiplied_by(),
     )

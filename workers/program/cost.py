@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
-from numaserve.workers.interface.protocol import PAGE_SIZE, OperationTerms
+from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.interface.settings import KvCacheDtype
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.program.buffers import ATTENTION_BLOCK, padded
@@ -16,7 +16,6 @@ from numaserve.workers.program.caches import Heads
 from numaserve.workers.program.context_parallel import ContextParallel
 
 FP32, BF16, INT8 = 4, 2, 1  # bytes
-_LANES = 16  # columns that a core works on at once
 
 # The key of an operation's efficiency. "rows": it does little with each token but read and write it.
 # "recurrent": it reads and writes the states of sequences, and multiplies with them in fp32.
@@ -70,10 +69,6 @@ class Amount:
     nbytes: float = 0.0
     flops: float = 0.0
     rows: float = 0.0  # that share a weight once it is read
-    touched: float = 0.0  # bytes of activations, where those are what takes the time
-    pieces: float = 1.0  # that those can be divided into among the cores
-    repeated: float = 0.0  # bytes that every core has to read where there are fewer rows than cores
-    fetched: float = 0.0  # bytes read from the memory of other ranks
     meetings: int = 0  # how often the ranks wait for each other
 
 
@@ -142,43 +137,9 @@ def of_logit_rows(cost: OperationCost) -> OperationCost:
 
 
 def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost:
-    """The cost of what touches `row_bytes` bytes of each token, or with `logits` of each row of logits."""
-
-    def amount(step: StepWork) -> Amount:
-        rows = step.rows(logits)
-        return Amount(rows=rows, touched=rows * row_bytes, pieces=rows)
-
-    return OperationCost(name, "rows", amount, moves=_moves(row_bytes, logits))
-
-
-def of_columns(name: str, columns: int, row_bytes: int, *, repeated: int = 0, logits: bool = False) -> OperationCost:
-    """The same cost where few rows are cut at columns; of each row every core reads `repeated` bytes."""
-
-    def amount(step: StepWork) -> Amount:
-        rows = step.rows(logits)
-        pieces = column_pieces(rows, columns)
-        return Amount(rows=rows, touched=rows * row_bytes, pieces=pieces, repeated=rows * repeated)
-
-    return OperationCost(name, "rows", amount, moves=_moves(row_bytes, logits))
-
-
-def of_runs(name: str, heads: int, row_bytes: int) -> OperationCost:
-    """The same cost where work is divided by head, and by the tokens on each page."""
-
-    def amount(step: StepWork) -> Amount:
-        pieces = heads * sum(-(-count // PAGE_SIZE) for _, count in step.sequences)
-        return Amount(rows=step.tokens, touched=step.tokens * row_bytes, pieces=pieces)
-
-    return OperationCost(name, "rows", amount, moves=RowBytes(token=row_bytes))
-
-
-def _moves(row_bytes: int, logits: bool) -> RowBytes:
-    return RowBytes(logit_row=row_bytes, pooled=row_bytes) if logits else RowBytes(token=row_bytes)
-
-
-def column_pieces(rows: int, columns: int) -> float:
-    """Return the number of pieces that rows of `columns` columns can be divided into."""
-    return max(rows * columns / _LANES, 1)
+    """The cost of what reads and writes `row_bytes` bytes of each token, or with `logits` of each row of logits."""
+    moves = RowBytes(logit_row=row_bytes, pooled=row_bytes) if logits else RowBytes(token=row_bytes)
+    return OperationCost(name, "rows", lambda step: Amount(rows=step.rows(logits)), moves=moves)
 
 
 def attended(step: StepWork, window: Window) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from numaserve.workers.program.cost import (
     StepWork,
     attended,
     kv_bytes_per_token,
-    of_runs,
+    of_rows,
     parted,
 )
 from numaserve.workers.program.ops.base import Joining, Operation, Reads, Rope, Vector, Writes
@@ -56,7 +56,7 @@ class RopeStore(Operation):
         heads = program.shape.caches[self.cache.kind].heads
         stored = 0 if self.source == "cached" else heads.kv
         columns = (heads.query + stored) * heads.dim + stored * heads.values
-        return [of_runs("rope_store", heads.query + 2 * stored, columns * (FP32 + BF16))]
+        return [of_rows("rope_store", columns * (FP32 + BF16))]
 
 
 @dataclass(frozen=True, kw_only=True)

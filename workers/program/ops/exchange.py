@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Buffer, Logits, Partial, Residual, Tensor
-from numaserve.workers.program.cost import FP32, Amount, OperationCost, RowBytes, StepWork, column_pieces
+from numaserve.workers.program.cost import FP32, Amount, OperationCost, RowBytes, StepWork
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -35,25 +35,15 @@ class Reduce(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Every rank fetches what the others have of all rows, or sums a share of them and fetches the sums."""
-        world, lanes, cols = program.ranks.world, program.ranks.lanes, self.residual.cols
-        others, passes = world - 1, 2 if self.post_norm else 1
+        world, passes = program.ranks.world, 2 if self.post_norm else 1
         row_bytes = self.partial.ld * FP32
         moves = RowBytes(token=row_bytes * (2 * passes + 1))
 
         def amount(step: StepWork) -> Amount:
-            nbytes = step.tokens * row_bytes
-            fetched: float = nbytes * others
-            meetings = min(others, 1)
-            if world > 2 and nbytes > _ONE_SHOT_BYTES and step.tokens >= world * lanes:
-                fetched, meetings = 2 * nbytes * others / world, 2
-            return Amount(
-                rows=step.tokens,
-                touched=moves.token * step.tokens,
-                pieces=column_pieces(step.tokens, cols),
-                repeated=nbytes * (passes - 1),
-                fetched=fetched,
-                meetings=meetings,
-            )
+            meetings = min(world - 1, 1)
+            if world > 2 and step.tokens * row_bytes > _ONE_SHOT_BYTES:
+                meetings = 2
+            return Amount(rows=step.tokens, meetings=meetings)
 
         return [OperationCost("add_all_reduce", "exchange", amount, moves=moves)]
 
@@ -75,16 +65,14 @@ class DividedNorm(Operation):
     eps: float
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """fp32 is read twice and written once; the others' sums are fetched."""
+        """fp32 is read twice and written once."""
         moves = RowBytes(token=3 * sum(weight.size for weight in self.weights) * FP32)
-        others = program.ranks.world - 1
-
-        def amount(step: StepWork) -> Amount:
-            rows = step.tokens
-            fetched = rows * len(self.weights) * FP32 * others
-            return Amount(rows=rows, touched=moves.token * rows, pieces=rows, fetched=fetched, meetings=min(others, 1))
-
-        return [OperationCost("divided_norm", "exchange", amount, moves=moves)]
+        meetings = min(program.ranks.world - 1, 1)
+        return [
+            OperationCost(
+                "divided_norm", "exchange", lambda step: Amount(rows=step.tokens, meetings=meetings), moves=moves
+            )
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +89,8 @@ class Sample(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """The first rank reads the logits of all ranks and sends them the tokens."""
-        row, own, others = self.vocab_first[-1] * FP32, self.vocab_first[1] * FP32, program.ranks.world - 1
-
-        def amount(step: StepWork) -> Amount:
-            rows = step.logit_rows
-            fetched = rows * (row - own)
-            return Amount(rows=rows, touched=rows * row, pieces=rows, fetched=fetched, meetings=2 if others else 0)
-
-        moves = RowBytes(logit_row=0 if program.ranks.rank else row)
-        return [OperationCost("sample", "sample", amount, moves=moves)]
+        meetings = 2 if program.ranks.world > 1 else 0
+        moves = RowBytes(logit_row=0 if program.ranks.rank else self.vocab_first[-1] * FP32)
+        return [
+            OperationCost("sample", "sample", lambda step: Amount(rows=step.logit_rows, meetings=meetings), moves=moves)
+        ]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Tensor
-from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, expected_share, of_columns, of_rows
+from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, expected_share, of_rows
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -122,4 +122,4 @@ class CombineExperts(Accumulating):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """A row for each of a token's experts is read."""
         columns = self.y.ld
-        return [of_columns("moe_combine", columns, columns * FP32 * (self.top_k + (1 if self.shared else 0)))]
+        return [of_rows("moe_combine", columns * FP32 * (self.top_k + (1 if self.shared else 0)))]

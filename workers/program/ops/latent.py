@@ -13,7 +13,7 @@ from numaserve.workers.program.cost import (
     RowBytes,
     StepWork,
     kv_bytes_per_token,
-    of_runs,
+    of_rows,
     part_of_blocks,
     parted,
 )
@@ -45,7 +45,7 @@ class LatentStore(Operation):
         """fp32 is read; queries and the latent written in bf16."""
         heads = program.shape.caches[self.cache.kind].heads
         queries = heads.query * (self.nope_dim + heads.dim - heads.value_dim)
-        return [of_runs("latent_store", heads.query + 1, (queries + heads.dim) * (FP32 + BF16))]
+        return [of_rows("latent_store", (queries + heads.dim) * (FP32 + BF16))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,10 @@ class GatherColumns(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """The others' parts are fetched, and all is written."""
-        world, row = program.ranks.world, self.out.ld * FP32
-
-        def amount(step: StepWork) -> Amount:
-            rows = step.tokens
-            fetched = rows * row * (world - 1) / world
-            return Amount(rows=rows, touched=2 * rows * row, pieces=rows * world, fetched=fetched, meetings=1)
-
-        return [OperationCost("gather_columns", "exchange", amount, moves=RowBytes(token=2 * row))]
+        moves = RowBytes(token=2 * self.out.ld * FP32)
+        return [
+            OperationCost("gather_columns", "exchange", lambda step: Amount(rows=step.tokens, meetings=1), moves=moves)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +75,13 @@ class GatherQueries(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Queries of the ranks' heads are fetched, and copied."""
-        world, row = program.ranks.world, self.gathered.ld * BF16
 
         def amount(step: StepWork) -> Amount:
             rows = parted(step, program.context_parallel)[0].tokens
-            fetched = rows * row * (world - 1) / world
-            return Amount(rows=rows, touched=2 * rows * row, pieces=rows, fetched=fetched, meetings=min(rows, 1))
+            return Amount(rows=rows, meetings=min(rows, 1))
 
-        return [OperationCost("gather_queries", "exchange", amount, moves=RowBytes(divided=2 * row))]
+        moves = RowBytes(divided=2 * self.gathered.ld * BF16)
+        return [OperationCost("gather_queries", "exchange", amount, moves=moves)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,16 +114,8 @@ class DividedAttention(Operation):
             found = divided(step)
             positions = part_of(start + count for start, count in found.sequences)
             pairs = part_of(end + 1 for start, count in found.sequences for end in range(start, start + count))
-            return Amount(position * positions, pair * pairs, found.tokens / max(len(found.sequences), 1))
+            rows = found.tokens / max(len(found.sequences), 1)
+            return Amount(position * positions, pair * pairs, rows, meetings=min(found.tokens, 1))
 
-        row = heads.query * heads.value_dim * FP32 * (ranks.world - 1)
-
-        def exchange(step: StepWork) -> Amount:
-            rows = divided(step).tokens
-            others = rows * row
-            return Amount(rows=rows, touched=2 * others, pieces=rows, fetched=others, meetings=min(rows, 1))
-
-        return [
-            OperationCost("divided_attention", "latent", amount, weights=dtype),
-            OperationCost("divided_attention", "exchange", exchange, moves=RowBytes(divided=2 * row)),
-        ]
+        moves = RowBytes(divided=2 * heads.query * heads.value_dim * FP32 * (ranks.world - 1))
+        return [OperationCost("divided_attention", "latent", amount, weights=dtype, moves=moves)]

@@ -7,16 +7,7 @@ from typing import Literal
 from numaserve.workers.interface.protocol import OperationTerms
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.caches import CacheIndex, DeltaHeads
-from numaserve.workers.program.cost import (
-    BF16,
-    FP32,
-    Amount,
-    OperationCost,
-    RowBytes,
-    StepWork,
-    column_pieces,
-    of_columns,
-)
+from numaserve.workers.program.cost import BF16, FP32, Amount, OperationCost, RowBytes, StepWork, of_rows
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -44,12 +35,7 @@ class CausalConv(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Each core has columns of all rows."""
         moves = conv_bytes(self.out.cols, self.taps)
-
-        def amount(step: StepWork) -> Amount:
-            touched = moves.step + moves.sequence * len(step.sequences) + moves.token * step.tokens
-            return Amount(rows=step.tokens, touched=touched, pieces=column_pieces(1, self.out.cols))
-
-        return [OperationCost("causal_conv", "rows", amount, moves=moves)]
+        return [OperationCost("causal_conv", "rows", lambda step: Amount(rows=step.tokens), moves=moves)]
 
 
 def conv_bytes(columns: int, taps: int) -> RowBytes:
@@ -124,7 +110,7 @@ class KeyDecays(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read, and as much written."""
-        return [of_columns("key_decays", self.out.cols, self.out.cols * 2 * FP32)]
+        return [of_rows("key_decays", self.out.cols * 2 * FP32)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +147,7 @@ class GatedHeadNorm(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read twice, bf16 written."""
-        return [of_columns("gated_head_norm", self.x.cols, self.x.cols * (2 * FP32 + BF16))]
+        return [of_rows("gated_head_norm", self.x.cols * (2 * FP32 + BF16))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +159,7 @@ class SigmoidGate(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """bf16 is read and written, fp32 read."""
-        return [of_columns("sigmoid_gate", self.x.cols, self.x.cols * (2 * BF16 + FP32))]
+        return [of_rows("sigmoid_gate", self.x.cols * (2 * BF16 + FP32))]
 
 
 def _cost_of_states(name: str, heads: DeltaHeads, element_flops: int) -> OperationCost:
@@ -184,7 +170,6 @@ def _cost_of_states(name: str, heads: DeltaHeads, element_flops: int) -> Operati
 
     def amount(step: StepWork) -> Amount:
         sequences = len(step.sequences)
-        rows, pieces = step.tokens / max(sequences, 1), sequences * heads.values * heads.scales
-        return Amount(of_sequence * sequences, of_token * step.tokens, rows, pieces=pieces)
+        return Amount(of_sequence * sequences, of_token * step.tokens, step.tokens / max(sequences, 1))
 
     return OperationCost(name, "recurrent", amount, computes="fp32", terms=terms)

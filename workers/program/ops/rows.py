@@ -13,11 +13,7 @@ from numaserve.workers.program.cost import (
     Amount,
     OperationCost,
     RowBytes,
-    StepWork,
-    column_pieces,
-    of_columns,
     of_rows,
-    of_runs,
 )
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes
 from numaserve.workers.program.ops.products import Activation
@@ -83,7 +79,7 @@ class RmsNorm(Operation):
         """fp32 is read, bf16 written, and maybe int8."""
         columns = self.x.cols
         row_bytes = columns * (FP32 + BF16 + (INT8 if self.quantized else 0))
-        return [of_columns("rms_norm", columns, row_bytes, repeated=columns * FP32)]
+        return [of_rows("rms_norm", row_bytes)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +97,7 @@ class LayerNorm(Operation):
         """fp32 is read, fp32 or bf16 written."""
         columns = self.x.cols
         row_bytes = columns * (FP32 + self.out.itemsize)
-        return [of_columns("layer_norm", columns, row_bytes, repeated=columns * FP32)]
+        return [of_rows("layer_norm", row_bytes)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +113,7 @@ class GroupNorm(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read, bf16 written."""
         columns = self.x.cols
-        return [of_columns("group_norm", columns, columns * (FP32 + BF16), repeated=columns * FP32)]
+        return [of_rows("group_norm", columns * (FP32 + BF16))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +128,7 @@ class Quantize(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """bf16 is read, int8 written."""
         columns = self.rows_per_token * self.out.cols
-        row_bytes, repeated = columns * (BF16 + INT8), columns * BF16
-        return [of_columns("quantize", columns, row_bytes, repeated=repeated, logits=self.logits)]
+        return [of_rows("quantize", columns * (BF16 + INT8), logits=self.logits)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +141,7 @@ class QuantizeHeads(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """bf16 is read, int8 written."""
         heads = self.out.heads
-        return [of_runs("quantize", heads, heads * self.out.cols * (BF16 + INT8))]
+        return [of_rows("quantize", heads * self.out.cols * (BF16 + INT8))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +157,7 @@ class Multiply(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read, and the product written."""
         read = FP32 if self.x is None else 2 * FP32
-        return [of_columns("multiply", self.out.cols, self.out.cols * (read + self.out.itemsize))]
+        return [of_rows("multiply", self.out.cols * (read + self.out.itemsize))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,17 +190,9 @@ class Pool(Operation):
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read and written."""
-        columns, reads_all = self.cols, self.pooling in ("mean", "max")
-        row_bytes = columns * FP32
-
-        def amount(step: StepWork) -> Amount:
-            rows = step.pooled
-            read = step.tokens if reads_all else rows
-            pieces = column_pieces(rows, columns)
-            return Amount(rows=rows, touched=(read + rows) * row_bytes, pieces=pieces, repeated=read * row_bytes)
-
+        row_bytes, reads_all = self.cols * FP32, self.pooling in ("mean", "max")
         moves = RowBytes(token=row_bytes, pooled=row_bytes) if reads_all else RowBytes(pooled=2 * row_bytes)
-        return [OperationCost("pool", "rows", amount, moves=moves)]
+        return [OperationCost("pool", "rows", lambda step: Amount(rows=step.pooled), moves=moves)]
 
 
 @dataclass(frozen=True, kw_only=True)

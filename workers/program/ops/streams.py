@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Residual, Tensor
-from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_columns, of_rows
+from numaserve.workers.program.cost import BF16, FP32, OperationCost, of_rows
 from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -39,7 +39,7 @@ class AddNorm(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Both are read, and the stream is written."""
         columns = self.x.cols
-        return [of_columns("add_norm", columns, 3 * columns * FP32, repeated=columns * FP32)]
+        return [of_rows("add_norm", 3 * columns * FP32)]
 
 
 @dataclass(frozen=True, kw_only=True)

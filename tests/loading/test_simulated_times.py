@@ -1,8 +1,9 @@
 """Times of steps of a large model on six ranks of 43 and 42 cores, from the work that their threads count."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from numaserve.configs import efficiencies
@@ -16,21 +17,24 @@ from numaserve.workers.planning.simulation.times import HostTimes, OperationTime
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.setup import ProgramLimits
 
-from tests.support.full_shapes import LLAMA_70B
+from tests.support.full_shapes import LLAMA_70B, QWEN3_235B
 
 SIX = (43, 43, 42, 43, 43, 42)
-TOKEN = StepWork([(1000, 1)], 1)
-LIMITS = ProgramLimits(max_step_tokens=512, max_logit_rows=1, max_slots=1, pages_per_slot=32, num_pages=33)
+TOKEN, PROMPT = StepWork([(1000, 1)], 1), StepWork([(0, 512)], 1)
+LIMITS = ProgramLimits(max_step_tokens=512, max_logit_rows=16, max_slots=16, pages_per_slot=32, num_pages=33)
 INT8 = ModelSettings(formats=WeightFormats("int8"))
 
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedGroup]:
-    folder = tmp_path_factory.mktemp("llama")
-    (folder / "config.json").write_text(json.dumps(LLAMA_70B | {"num_hidden_layers": 2}))
-    config = load_model_config(folder)
-    with CountedGroup(config, config.partition(SIX, INT8), LIMITS, 4 * 512 * 8192) as made:
+    with two_layers(LLAMA_70B, tmp_path_factory.mktemp("llama")) as made:
         yield made
+
+
+def two_layers(model: Mapping[str, object], folder: Path, skew: float = 0.0) -> CountedGroup:
+    (folder / "config.json").write_text(json.dumps(dict(model) | {"num_hidden_layers": 2}))
+    config = load_model_config(folder)
+    return CountedGroup(config, config.partition(SIX, INT8), LIMITS, 4 * 512 * 8192, skew)
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +76,17 @@ def test_collectives_and_barriers_are_counted(group: CountedGroup, times: HostTi
     reduce = of_name(times.of(group, TOKEN), "add_all_reduce")
     assert reduce.meetings == 1 + 2 * 2  # after the embedding, and twice a layer
     assert reduce.remote == 5 * 8192 * 4 * reduce.meetings  # the parts of the five other ranks
+
+
+def test_large_sums_read_two_shares_of_each_other_rank(group: CountedGroup, times: HostTimes) -> None:
+    few, many = (StepWork([(100, 1)] * rows, rows) for rows in (1, 16))
+    of_few, of_many = (of_name(times.of(group, step), "add_all_reduce").remote for step in (few, many))
+    # Five parts of a row; of sixteen rows a sixth of each part, and the sums of the five other sixths.
+    assert of_many == pytest.approx(16 * of_few * (2 / 6), rel=1e-2)
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_popular_experts_leave_no_thread_idle(skew: float, tmp_path: Path, times: HostTimes) -> None:
+    with two_layers(QWEN3_235B, tmp_path, skew) as group:
+        totals = times.of(group, PROMPT)
+    assert all(of_name(totals, name).threads > 0.9 for name in ("moe_gate_up", "moe_down"))

@@ -51,8 +51,8 @@ def test_layers_of_one_kind_take_the_same_time(tmp_path: Path, times: HostTimes,
         found, expected = few.step(work, times), times.of(whole, work)
     assert found.seconds == pytest.approx(expected.seconds)
     assert found.waiting_s == pytest.approx(expected.waiting_s)
-    assert found.by_name.keys() == expected.by_name.keys()
-    for key in found.by_name:
+    assert found.names(0) == expected.names(0)
+    for key in found.names(0):
         each, other = (totals.operation(*key, 0) for totals in (found, expected))
         assert (each.barriers, each.meetings, each.remote) == (other.barriers, other.meetings, other.remote)
         assert each.seconds == pytest.approx(other.seconds)
@@ -68,7 +68,7 @@ def test_kinds_of_layers_are_told_apart(tmp_path: Path, times: HostTimes) -> Non
     ):
         found, expected = few.step(STEPS[0], times), times.of(whole, STEPS[0])
     assert found.seconds == pytest.approx(expected.seconds, rel=0.02)
-    barriers = [{key: totals.operation(*key, 0).barriers for key in totals.by_name} for totals in (found, expected)]
+    barriers = [{key: totals.operation(*key, 0).barriers for key in totals.names(0)} for totals in (found, expected)]
     assert barriers[0] == barriers[1]
 
 
@@ -85,4 +85,4 @@ def test_layers_that_borrow_a_cache_or_keep_states_are_counted(
     with CountedModel(config, partition, *settings) as few, CountedGroup(config, partition, *settings) as whole:
         found, expected = few.step(work, times), times.of(whole, work)
     assert found.seconds == pytest.approx(expected.seconds, rel=1e-6)
-    assert found.by_name.keys() == expected.by_name.keys()
+    assert found.names(0) == expected.names(0)

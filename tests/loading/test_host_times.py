@@ -48,7 +48,7 @@ def times_of(
 
 
 def the_only(totals: StepTotals, rank: int = 0) -> OperationTime:
-    ((name, weights),) = totals.by_name
+    ((name, weights),) = totals.names(rank)
     return totals.operation(name, weights, rank)
 
 

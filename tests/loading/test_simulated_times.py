@@ -46,7 +46,7 @@ def times() -> HostTimes:
 
 def of_name(totals: StepTotals, name: str) -> OperationTime:
     """The time of the operations of a name on the rank with most to do."""
-    return next(totals.operation(*key, totals.busiest) for key in totals.by_name if key[0] == name)
+    return next(totals.operation(*key, totals.busiest) for key in totals.names(totals.busiest) if key[0] == name)
 
 
 def test_a_token_takes_at_least_what_its_weights_take_to_be_read(group: CountedGroup, times: HostTimes) -> None:

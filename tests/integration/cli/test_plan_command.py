@@ -181,6 +181,15 @@ def test_what_does_not_fit_is_told_with_what_would_mend_it(tmp_path: Path, capsy
     assert mended["remedies"] == []
 
 
+def test_ranks_may_cut_the_groups_of_a_format_otherwise(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """512 columns: seven cores have 293 and 219 of them, in groups of 128 that one rank has to cut."""
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES["tiny"].config() | {"intermediate_size": 512}))
+    made = record(capsys, tmp_path, str(tmp_path), "--host", host, "--quantization", "fp8", "--input-len", "64")
+    assert all(cost["seconds"] >= cost["bound_s"] for cost in made["prefill"]["costs"])
+
+
 def test_a_context_that_the_model_has_not_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, errors = run(capsys, "--shape", "tiny", "--host", host, "--input-len", "2048")
     assert status == 2

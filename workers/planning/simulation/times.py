@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Literal
 
 from numaserve.workers.planning.roofline.efficiency import Efficiencies, peak_format
@@ -20,6 +21,8 @@ _UNBOUNDED = float("inf")
 
 
 Bound = Literal["read", "flops", "cores", "ranks"]
+# The name of an operation and the format of its weights, on each rank: ranks may cut the groups of a format otherwise.
+_Names = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class HostTimes:
         counted, costs = group.step(work), group.costs
         by_index = [_by_index(phases) for phases in counted]
         clocks, waited, machine = [0.0] * len(self.ranks), 0.0, self.ranks[0].machine
-        found: dict[tuple[str, str], _Times] = {}
+        found: dict[_Names, _Times] = {}
         for index, cost in enumerate(costs[0]):
             if cost is None:
                 continue
@@ -72,8 +75,9 @@ class HostTimes:
                 exchanged += meetings * machine.meeting_us * 1e-6
                 ranks = [each.plus(_RankTime({"ranks": exchanged})) for each in ranks]
                 clocks = [max(clocks) + exchanged] * len(clocks)
-            own, before = _Times(meetings, ranks), found.get((cost.name, cost.weights))
-            found[cost.name, cost.weights] = own if before is None else before.plus(own)
+            names = tuple((each.name, each.weights) for each in (of_rank[index] or cost for of_rank in costs))
+            own, before = _Times(meetings, ranks), found.get(names)
+            found[names] = own if before is None else before.plus(own)
         return StepTotals(max(clocks) + self.step_s, waited, found)
 
     def _rank_time(self, rank: RankMachine, cost: OperationCost, phases: Sequence[Phase], work: StepWork) -> _RankTime:
@@ -155,16 +159,16 @@ class _Times:
 @dataclass(frozen=True)
 class StepTotals:
     """The time of a step, in parts to which those of other programs can be added: its seconds, those that the mean rank
-    waits for others, and the times of operations by name and format of weights."""
+    waits for others, and the times of operations."""
 
     seconds: float
     waiting_s: float
-    by_name: Mapping[tuple[str, str], _Times]
+    by_names: Mapping[_Names, _Times]
 
     def plus(self, more: StepTotals, times: int = 1) -> StepTotals:
         """Return the sum with `times` times the other totals, which may be negative."""
-        found = dict(self.by_name)
-        for key, each in more.by_name.items():
+        found = dict(self.by_names)
+        for key, each in more.by_names.items():
             none = _Times(0, [_RankTime()] * len(each.ranks))
             found[key] = found.get(key, none).plus(each, times)
         return StepTotals(self.seconds + times * more.seconds, self.waiting_s + times * more.waiting_s, found)
@@ -172,12 +176,19 @@ class StepTotals:
     @property
     def busiest(self) -> int:
         """The rank whose operations take longest."""
-        ranks = range(len(next(iter(self.by_name.values())).ranks))
-        return max(ranks, key=lambda rank: sum(each.ranks[rank].seconds for each in self.by_name.values()))
+        ranks = range(len(next(iter(self.by_names.values())).ranks))
+        return max(ranks, key=lambda rank: sum(each.ranks[rank].seconds for each in self.by_names.values()))
+
+    def names(self, rank: int) -> set[tuple[str, str]]:
+        """Return the names of a rank's operations with the formats of their weights."""
+        return {names[rank] for names in self.by_names}
 
     def operation(self, name: str, weights: str, rank: int) -> OperationTime:
-        """Return the time of the operations of a name on a rank."""
-        of_name = self.by_name[name, weights]
+        """Return the time of the operations of a name on a rank. Raises `KeyError` if there are none."""
+        times = [each for names, each in self.by_names.items() if names[rank] == (name, weights)]
+        if not times:
+            raise KeyError(name, weights)
+        of_name = reduce(_Times.plus, times)
         own, seconds = of_name.ranks[rank], [each.seconds for each in of_name.ranks]
         return OperationTime(
             name,

@@ -21,6 +21,7 @@ _COMMANDS = {
     "chat": ("chat", "chat"),
     "topology": ("topology", "topology"),
     "plan": ("plan", "plan"),
+    "doctor": ("doctor", "doctor"),
     "profile": ("profile", "profile"),
     "top": ("top", "top"),
     "ring-stat": ("ring_stat", "ring_stat"),

@@ -61,6 +61,11 @@ def cgroup_cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
+def cgroup_forbids_swap(root: Path) -> bool:
+    """Return True if a cgroup of v2 keeps the process's memory out of swap."""
+    return any(read_text(folder / "memory.swap.max").strip() == "0" for folder in _folders(root, "memory"))
+
+
 def read_text(path: Path) -> str:
     """Return the file's text, empty if the file cannot be read: holes in sysfs are normal, not errors."""
     try:

@@ -6,7 +6,18 @@ from importlib import import_module
 from pathlib import Path
 
 import msgspec
-from numaserve.workers.bench.tasks import Failed, Line, Loaded, LoadModel, RunSteps, Status, Task, UseRing
+from numaserve.workers.bench.tasks import (
+    Failed,
+    Line,
+    Loaded,
+    LoadModel,
+    PassLines,
+    RunSteps,
+    Status,
+    Task,
+    UseNode,
+    UseRing,
+)
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch
 
@@ -35,6 +46,14 @@ def _answer(task: Task) -> Line:
             from numaserve.workers.bench.operations.ring import use_ring  # noqa: PLC0415
 
             return use_ring(task, _say)
+        case UseNode():
+            from numaserve.workers.bench.operations.nodes import use_node  # noqa: PLC0415
+
+            return use_node(task, _say)
+        case PassLines():
+            from numaserve.workers.bench.operations.lines import pass_lines  # noqa: PLC0415
+
+            return pass_lines(task)
 
 
 def _load(launch: Launch) -> Loaded:

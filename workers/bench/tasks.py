@@ -34,7 +34,25 @@ class UseRing(msgspec.Struct, frozen=True, tag="ring"):
     store: str | None  # a path where gloo's ranks find each other
 
 
-Task = RunSteps | LoadModel | UseRing
+class UseNode(msgspec.Struct, frozen=True, tag="node"):
+    """Measure the cores and memory of a node, in phases that begin when the ranks of all nodes have met."""
+
+    rank: int
+    cpus: list[int]
+    nodes: list[int]  # the memory of each rank
+    ring_fd: int
+    ring_nonce: int
+    nbytes: int  # that are read
+    passes: int
+
+
+class PassLines(msgspec.Struct, frozen=True, tag="lines"):
+    """Pass a cache line back and forth between the processors of each pair."""
+
+    pairs: list[tuple[int, int]]
+
+
+Task = RunSteps | LoadModel | UseRing | UseNode | PassLines
 
 
 class MeasuredPhase(msgspec.Struct, frozen=True):
@@ -73,6 +91,22 @@ class Reduced(msgspec.Struct, frozen=True, tag="reduced"):
     median_us: list[dict[str, float]]
 
 
+class NodeRates(msgspec.Struct, frozen=True, tag="node"):
+    """A rank's answer to `UseNode`."""
+
+    ceilings: Ceilings
+    core_read_bytes_s: float  # of one core, while the others of its node are idle
+    barrier_us: float
+    remote_bytes_s: list[float | None]  # from the memory of each rank's node; None for its own, and where unbound
+    refusal: str  # the reason why memory cannot be bound to nodes; empty if it can
+
+
+class LinesPassed(msgspec.Struct, frozen=True, tag="lines"):
+    """The answer to `PassLines`: nanoseconds of one way, for each pair."""
+
+    ns: list[float]
+
+
 class Status(msgspec.Struct, frozen=True, tag="status"):
     """The progress of a rank."""
 
@@ -85,5 +119,5 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-Answer = StepsRan | Loaded | Reduced
+Answer = StepsRan | Loaded | Reduced | NodeRates | LinesPassed
 Line = Answer | Status | Failed

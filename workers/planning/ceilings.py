@@ -19,12 +19,15 @@ _READING_S = 0.2  # no pass begins after this time
 Range = tuple[int, int]  # an address and a number of bytes
 
 
-def rank_ceilings(team: Team, formats: Iterable[str] = ("bf16",), *, teams: int = 1) -> Ceilings:
+def rank_ceilings(
+    team: Team, formats: Iterable[str] = ("bf16",), *, teams: int = 1, nbytes: int | None = None
+) -> Ceilings:
     """Measure with an existing team, in about a third of a second, while up to `teams` teams may measure at once.
 
-    Bandwidth is measured from a buffer larger than any cache; if memory is short, the buffer is smaller.
+    Bandwidth is measured from a buffer of `nbytes`, by default one larger than any cache; if memory is short, the
+    buffer is smaller.
     """
-    read = read_bandwidth(team, min(bytes_beyond_caches(), spare_bytes() // teams))
+    read = read_bandwidth(team, nbytes or min(bytes_beyond_caches(), spare_bytes() // teams))
     return Ceilings(isa(), team.size, read, {format: peak_flops(team, format) for format in sorted(set(formats))})
 
 

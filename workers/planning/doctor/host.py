@@ -30,7 +30,8 @@ class Host:
     root: Path
     topology: Topology
     allowed: frozenset[int]  # logical processors in the affinity mask
-    kernels: str | None  # instruction set that the kernels use; None if it is not known
+    kernels: str | None  # instruction set that the kernels use; None if they cannot run
+    refusal: str  # the reason why the kernels cannot run, empty if it is not known
     processor: Processor
 
     def text(self, path: str) -> str | None:
@@ -68,10 +69,12 @@ class Host:
         return len(self.of_cpus("topology/physical_package_id")) or None
 
 
-def read_host(root: Path = ROOT, affinity: Iterable[int] | None = None, kernels: str | None = None) -> Host:
+def read_host(
+    root: Path = ROOT, affinity: Iterable[int] | None = None, *, kernels: str | None = None, refusal: str = ""
+) -> Host:
     """Read the host below `root`. `affinity` replaces the process's own mask."""
     allowed = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
-    return Host(root, read_topology(root, allowed), allowed, kernels, read_processor(root))
+    return Host(root, read_topology(root, allowed), allowed, kernels, refusal, read_processor(root))
 
 
 def read_processor(root: Path = ROOT) -> Processor:

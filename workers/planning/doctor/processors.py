@@ -108,28 +108,34 @@ def isolated(host: Host) -> Seen | None:
 def instruction_set(host: Host) -> Seen | None:
     """Check that the kernels use the processor's best instruction set."""
     processor, kernels = host.processor, host.kernels
+    if host.refusal:
+        return problem(host.refusal, "unset NUMASERVE_ISA; use a processor with AVX2, FMA and F16C at least")
     if not processor.flags or kernels is None:
         return None
-    if kernels == "amx":
-        return ok(kernels)
+    if kernels == "portable":
+        return _without_amx(host) or advice(
+            f"{kernels} (AVX2)",
+            "use a processor with AVX-512 and BF16, or let the hypervisor pass it through (QEMU: `-cpu host`)",
+        )
+    return (_without_amx(host) if kernels != "amx" else None) or ok(kernels)
+
+
+def _without_amx(host: Host) -> Seen | None:
+    """Return the reason why kernels do not use the AMX of the processor; None if it has none."""
+    processor = host.processor
     if processor.flags >= _AMX_FLAGS:
         return problem(
-            f"{kernels}, on a processor with AMX",
+            f"{host.kernels}, on a processor with AMX",
             f"unset NUMASERVE_ISA, run Linux {_version(AMX_KERNEL)} or later, and allow `arch_prctl` in the seccomp"
             " profile of the container",
         )
     if processor.vendor == "GenuineIntel" and processor.family == 6 and processor.model in _AMX_MODELS:
         return problem(
-            f"{kernels}; AMX is hidden",
+            f"{host.kernels}; AMX is hidden",
             f"hypervisor: pass the processor through (QEMU: `-cpu host`); kernel: Linux {_version(AMX_KERNEL)} or"
             " later, without `clearcpuid=`",
         )
-    if kernels == "portable":
-        return advice(
-            f"{kernels} (AVX2)",
-            "use a processor with AVX-512 and BF16, or let the hypervisor pass it through (QEMU: `-cpu host`)",
-        )
-    return ok(kernels)
+    return None
 
 
 def kernel(host: Host) -> Seen | None:

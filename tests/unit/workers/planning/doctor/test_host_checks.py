@@ -110,7 +110,7 @@ FACTS = {"huge pages of shared memory", "locked memory limit", "shared memory si
 
 
 def row(root: Path, name: str, affinity: str = "0-15", kernels: str | None = "amx") -> Finding:
-    found = {each.check: each for each in check_host(read_host(root, parse_cpu_list(affinity), kernels))}
+    found = {each.check: each for each in check_host(read_host(root, parse_cpu_list(affinity), kernels=kernels))}
     return found[name]
 
 
@@ -121,7 +121,7 @@ def test_every_check_has_a_host_that_it_complains_about() -> None:
 
 
 def test_a_good_host_satisfies_every_check(tmp_path: Path) -> None:
-    findings = check_host(read_host(good_host(tmp_path), ALL, "amx"))
+    findings = check_host(read_host(good_host(tmp_path), ALL, kernels="amx"))
     assert {each.check: (each.status, each.change) for each in findings} == {check.name: ("ok", "") for check in CHECKS}
     assert all(each.found and each.wanted for each in findings)
 
@@ -175,3 +175,9 @@ def test_an_avx512_processor_is_what_its_kernels_are_for(tmp_path: Path) -> None
     write_processor(root, AVX512, model=0x6A)  # Ice Lake
     assert row(root, "instruction set", kernels="avx512").status == "ok"
     assert read_processor(root).name == "Intel(R) Xeon(R) 6980P"
+
+
+def test_kernels_that_cannot_run_are_a_problem(tmp_path: Path) -> None:
+    host = read_host(good_host(tmp_path), ALL, refusal="numaserve needs a processor with AVX2")
+    (found,) = (each for each in check_host(host) if each.check == "instruction set")
+    assert (found.status, found.found) == ("problem", "numaserve needs a processor with AVX2")

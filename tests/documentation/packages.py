@@ -12,6 +12,7 @@ from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.workers.bench.shapes import MODEL_SHAPES
 from numaserve.workers.interface.settings import KvCacheDtype, Quantization
 from numaserve.workers.models import registry
+from numaserve.workers.planning.doctor.checks import CHECKS
 from numaserve.workers.weights.gguf_source import DTYPES
 
 from tests.documentation.tables import code, table
@@ -63,6 +64,17 @@ def shipped_hosts() -> str:
     """Each file that `numaserve plan --host` knows by name."""
     names = {name: yaml.safe_load(path.read_text())["name"] for name, path in hosts().items()}
     return table(("host", "what it is"), ((code(name), what) for name, what in names.items()))
+
+
+def host_checks() -> str:
+    """Each setting that `numaserve doctor` checks, and why."""
+    rows = []
+    for check in CHECKS:
+        meaning = " ".join((check.look.__doc__ or "").split())
+        for opening in ("Check that ", "Report "):
+            meaning = meaning.removeprefix(opening)
+        rows.append((check.name, check.wanted, f"{meaning[0].upper()}{meaning[1:].rstrip('.')}"))
+    return table(("setting", "wanted", "meaning"), rows)
 
 
 def shapes() -> str:

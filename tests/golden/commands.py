@@ -3,7 +3,7 @@
 from tests.golden.cases import NOTHING, Command
 
 _COMMANDS = (
-    *("", "serve", "chat", "topology", "plan", "profile", "top", "ring-stat", "completion", "version"),
+    *("", "serve", "chat", "topology", "plan", "doctor", "profile", "top", "ring-stat", "completion", "version"),
     *("bench", "bench kernels", "bench ring", "bench offline", "bench load", "bench serve", "bench compare"),
     *("cache", "cache list", "cache clear"),
 )

@@ -41,9 +41,9 @@ class Host:
         except OSError:
             return None
 
-    def of_cpus(self, path: str) -> set[str]:
-        """Return the distinct texts of a file below the folders of the allowed processors."""
-        found = (self.text(f"{_CPUS}/cpu{cpu}/{path}") for cpu in sorted(self.allowed))
+    def of_cpus(self, path: str, cpus: Iterable[int] | None = None) -> set[str]:
+        """Return the distinct texts of a file below the folders of some processors, by default the allowed ones."""
+        found = (self.text(f"{_CPUS}/cpu{cpu}/{path}") for cpu in (self.allowed if cpus is None else cpus))
         return {text for text in found if text}
 
     def cpus(self, name: str) -> set[int] | None:
@@ -64,9 +64,9 @@ class Host:
         """Return the processors of all NUMA nodes, by node."""
         return {number: parse_cpu_list(read_text(path / "cpulist")) for number, path in self.nodes().items()}
 
-    def sockets(self) -> int | None:
-        """Return the number of sockets of the allowed processors, or None if it cannot be read."""
-        return len(self.of_cpus("topology/physical_package_id")) or None
+    def sockets(self, cpus: Iterable[int] | None = None) -> int | None:
+        """Return the number of sockets of some processors, by default the allowed ones; None if it cannot be read."""
+        return len(self.of_cpus("topology/physical_package_id", cpus)) or None
 
 
 def read_host(

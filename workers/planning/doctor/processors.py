@@ -33,12 +33,14 @@ def numa_nodes(host: Host) -> Seen | None:
 
 def clusters(host: Host) -> Seen | None:
     """Check that large Xeons are divided into several nodes a socket."""
-    sockets, nodes = host.sockets(), host.topology.nodes
-    if sockets is None or not host.node_cpus() or not nodes:
+    # Of the whole host: a cpuset of one node says nothing about its socket.
+    online = host.cpus("online") or set()
+    sockets, nodes = host.sockets(online), sum(1 for cpus in host.node_cpus().values() if cpus)
+    if sockets is None or not nodes:
         return None
-    found = f"{len(nodes)} on {sockets} socket{'s' if sockets > 1 else ''}"
-    large = host.topology.cores >= _CLUSTERED_CORES * sockets
-    if host.processor.vendor == "GenuineIntel" and large and len(nodes) <= sockets:
+    found = f"{nodes} on {sockets} socket{'s' if sockets > 1 else ''}"
+    cores = sum(1 for cpu in online if min(host.siblings(cpu), default=cpu) == cpu)
+    if host.processor.vendor == "GenuineIntel" and cores >= _CLUSTERED_CORES * sockets and nodes <= sockets:
         return advice(
             found,
             "BIOS: turn Sub-NUMA Clustering (SNC) on; in a virtual machine, give it a virtual node per node of the"

@@ -160,6 +160,11 @@ def test_one_node_needs_no_clusters_on_a_small_xeon_and_no_balancing_off(tmp_pat
         assert row(root, check, "0-7").status == "ok"
 
 
+def test_a_cpuset_of_one_node_says_nothing_about_the_nodes_of_a_socket(tmp_path: Path) -> None:
+    root = good_host(tmp_path)
+    assert row(root, "nodes per socket", "0-1,8-9").found == "4 on 2 sockets"
+
+
 def test_swap_that_the_cgroup_forbids_is_not_used(tmp_path: Path) -> None:
     root = good_host(tmp_path)
     write(root / "proc/meminfo", "SwapTotal: 2097152 kB\n")

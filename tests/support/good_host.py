@@ -27,6 +27,7 @@ def good_host(root: Path) -> Path:
     mount_cgroups(root, "0::/serve", "/ /sys/fs/cgroup cgroup2 x")
     write(root / "proc/sys/kernel/osrelease", "6.8.0-31-generic\n")
     write(root / "proc/sys/kernel/numa_balancing", "0\n")
+    write(root / "proc/loadavg", "0.21 0.30 0.12 1/200 4321\n")
     write(root / "proc/self/limits", "Max locked memory         unlimited            unlimited            bytes     \n")
     with (root / "proc/meminfo").open("a") as meminfo:
         meminfo.write("SwapTotal:             0 kB\n")

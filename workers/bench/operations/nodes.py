@@ -1,6 +1,7 @@
 """Rates of NUMA nodes, all at once: reading own memory and the memory of other nodes, computing, and barriers."""
 
 import mmap
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from numaserve.workers.process import numa
 FORMATS = ("bf16", "int8")
 _SLOT_BYTES = 4096
 _DEADLINE_S = 120.0  # a rank waits until the slowest node has read
+_PASSES_S = 10.0  # no further pass over own memory begins after this time
 _REMOTE_PASSES = 4
 _COLUMNS = 4096
 _SAMPLED_PAGES = 512
@@ -50,9 +52,15 @@ def use_node(task: UseNode, say: Say) -> NodeRates:
     ring = Ring(task.ring_fd, task.rank, task.ring_nonce, world)
     ring.set_deadline(_DEADLINE_S)
     say("reading own memory and computing, on all cores")
+    begin = time.perf_counter()
     ring.barrier()
     ceilings = rank_ceilings(team, FORMATS, nbytes=task.nbytes)
     for _ in range(1, task.passes):
+        # Rank 0 decides for all, because all ranks have to make the same number of passes.
+        goes_on = np.array([time.perf_counter() - begin < _PASSES_S], np.uint8)
+        ring.broadcast(goes_on, 0)
+        if not goes_on[0]:
+            break
         ring.barrier()
         ceilings = ceilings.better(rank_ceilings(team, FORMATS, nbytes=task.nbytes))
     say("barriers")

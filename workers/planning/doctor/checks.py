@@ -30,6 +30,7 @@ CHECKS = (
     Check("kernel", "5.14 or later; 5.16 with AMX", processors.kernel),
     Check("governor", "performance", processors.governor),
     Check("energy preference", "performance", processors.energy_preference),
+    Check("load", "less than a tenth of the cores", processors.load),
     Check("huge pages", "madvise or always", memory.huge_pages),
     Check("huge page defrag", "madvise, defer+madvise or always", memory.huge_page_defragmentation),
     Check("huge pages of shared memory", "any", memory.shared_huge_pages),

@@ -10,6 +10,7 @@ _AMX_FLAGS = {"amx_tile", "amx_bf16", "amx_int8"}
 # Sapphire Rapids, Emerald Rapids and Granite Rapids: models of family 6.
 _AMX_MODELS = {0x8F, 0xCF, 0xAD, 0xAE}
 _CLUSTERED_CORES = 32  # of a socket: a Xeon with fewer may have one memory controller for all
+_LOAD, _LOAD_PER_CORE = 1.0, 0.1
 AMX_KERNEL = (5, 16)  # the first that grants tiles
 POPULATING_KERNEL = (5, 14)  # the first with MADV_POPULATE_WRITE
 
@@ -173,6 +174,16 @@ def energy_preference(host: Host) -> Seen | None:
         "energy_performance_preference",
         "`cpupower set --epp performance`, or BIOS: performance profile",
     )
+
+
+def load(host: Host) -> Seen | None:
+    """Check that no other programs take the cores: measurements would be too low, and steps too slow."""
+    average = (host.text("proc/loadavg") or "").partition(" ")[0]
+    if not average:
+        return None
+    if float(average) > max(_LOAD, _LOAD_PER_CORE * host.topology.cores):
+        return advice(average, "stop other programs on this host, and measure again")
+    return ok(average)
 
 
 def _clock(host: Host, name: str, change: str) -> Seen | None:

@@ -94,6 +94,7 @@ BAD = {
         "energy preference", setting(f"{CPUS}/cpu0/cpufreq/energy_performance_preference", "balance_power\n"),
         "balance_power", "--epp performance",
     ),
+    "other programs": Bad("load", setting("proc/loadavg", "7.50 2.00 1.00 9/200 4\n"), "7.50", "stop other programs"),
     "no huge pages": Bad("huge pages", setting(f"{HUGE}/enabled", "always madvise [never]\n"), "never", "madvise",
                          "problem"),
     "huge pages only if free": Bad(

@@ -18,6 +18,7 @@ _READ_CAUSES = (
     "compare the memory modules with the memory channels (`dmidecode -t 17`), and their speed in the BIOS; BIOS: turn"
     f" Sub-NUMA Clustering on; {_NEIGHBOURS}"
 )
+_CORE_READ_CAUSES = f"BIOS: turn the hardware prefetchers on; set the governor to performance; {_NEIGHBOURS}"
 _LINK_CAUSES = f"compare the speed of the links between sockets in the BIOS; {_NEIGHBOURS}"
 _CLOCK_CAUSES = f"set the governor to performance; compare the power limit in the BIOS; {_NEIGHBOURS}"
 _WAIT_CAUSES = f"{_CLOCK_CAUSES}; remove the CPU quota"
@@ -56,7 +57,7 @@ def compare_rates(rates: HostRates, reference: Reference | None) -> list[Finding
     whole = reference if reference is not None and reference.is_whole else None
     return [
         *_node_reads(rates, whole),
-        finding("read bandwidth of a core alone", "any", ok(_spread(rates.core_read_gb_s, "GB/s"))),
+        _core_read(rates, reference),
         *_computing(rates, reference),
         *_remote_reads(rates, whole),
         *_waits(rates, whole),
@@ -76,6 +77,12 @@ def _node_reads(rates: HostRates, whole: Reference | None) -> Iterator[Finding]:
         expected = _Expected(max(rates.read_gb_s), "the fastest node")
     for node, found in zip(rates.nodes, rates.read_gb_s, strict=True):
         yield _rated(f"read bandwidth, node {node}", found, "GB/s", expected, _READ_CAUSES, least=HALF)
+
+
+def _core_read(rates: HostRates, reference: Reference | None) -> Finding:
+    known = None if reference is None else reference.machine.core_read_gb_s
+    expected = _Expected(known, reference.name) if reference and known else None
+    return _rated("read bandwidth of a core alone", min(rates.core_read_gb_s), "GB/s", expected, _CORE_READ_CAUSES)
 
 
 def _computing(rates: HostRates, reference: Reference | None) -> Iterator[Finding]:
@@ -137,11 +144,6 @@ def _rated(
     if ratio >= SUSPICIOUS:
         return finding(check, wanted, ok(shown))
     return finding(check, wanted, problem(shown, causes) if ratio < least else advice(shown, causes))
-
-
-def _spread(figures: Sequence[float], unit: str) -> str:
-    low, high = f"{min(figures):.4g}", f"{max(figures):.4g}"
-    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
 def _not_measured(where: str) -> Seen:

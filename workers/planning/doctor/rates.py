@@ -36,7 +36,7 @@ class HostRates:
         return [each.flops_s[format] / each.threads / 1e9 for each in self.ceilings]
 
     def link_gb_s(self, node: int) -> float | None:
-        """Return the mean rate at which the node of that index reads from others; None if it is not known."""
+        """Return the mean rate at which a node, given by its index, reads from others; None if no rate is known."""
         known = [rate for rate in self.remote_gb_s[node] if rate is not None]
         return mean(known) if known else None
 
@@ -50,7 +50,7 @@ def machine_from(rates: HostRates, topology: Topology, name: str) -> Machine:
     slowest = Ceilings(rates.ceilings[0].isa, 1, min(rates.read_gb_s) * 1e9, flops)
     machine = machine_of(slowest, topology, max(rates.barrier_us))
     links = [link for index in range(len(rates.nodes)) if (link := rates.link_gb_s(index)) is not None]
-    figures: dict[str, object] = {"name": name}
+    figures: dict[str, object] = {"name": name, "core_read_gb_s": min(rates.core_read_gb_s)}
     if links:
         figures["link_gb_s"] = min(links)
     if rates.meeting_us is not None:
@@ -60,7 +60,7 @@ def machine_from(rates: HostRates, topology: Topology, name: str) -> Machine:
 
 def host_file(machine: Machine, kernels: str) -> str:
     """Return the text of a host file, with figures of four digits."""
-    fields = {key: _rounded(value) for key, value in machine.model_dump(by_alias=True).items()}
+    fields = {key: _rounded(value) for key, value in machine.model_dump(by_alias=True, exclude_none=True).items()}
     comment = f"# Measured by numaserve doctor with the kernels for {kernels}.\n"
     return comment + yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=_LINE, allow_unicode=True)
 

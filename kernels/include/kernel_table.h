@@ -43,6 +43,9 @@ struct KernelTable {
   // Writes a row of `columns`, a multiple of 16, times a weight.
   void (*weigh_row)(const bf16* x, float weight, int64_t columns, bf16* out);
   void (*combine)(const CombineArgs&, int thread, int threads);
+  // The same in parts, for some columns.
+  void (*clear_columns)(float* out, int64_t ldo, int64_t rows, Range columns);
+  void (*add_weighted_rows)(const WeightedRowsArgs&, Range columns);
   void (*rope_store)(const RopeStoreArgs&, int thread, int threads);
   // `next`: the item that the thread will probably compute next, for prefetching; or null.
   void (*attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);

@@ -39,4 +39,15 @@ struct CombineArgs {
   bool accumulate;
 };
 
+// out[tokens[row]] += weights[row] * y[row], in the order of the rows.
+struct WeightedRowsArgs {
+  const float* y;  // [rows, ldy]
+  int64_t ldy;
+  int64_t rows;
+  const int32_t* tokens;  // [rows], or null: a row's own number
+  const float* weights;   // [rows]
+  float* out;             // [tokens, ldo]
+  int64_t ldo;
+};
+
 }  // namespace numaserve

@@ -137,5 +137,20 @@ inline void combine(const CombineArgs& a, int thread, int threads) {
   }
 }
 
+inline void clear_columns(float* out, int64_t ldo, int64_t rows, Range columns) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = columns.begin; i < columns.end; i += 16) F32x16::zero().store(out + r * ldo + i);
+}
+
+inline void add_weighted_rows(const WeightedRowsArgs& a, Range columns) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* y = a.y + r * a.ldy;
+    float* out = a.out + (a.tokens == nullptr ? r : a.tokens[r]) * a.ldo;
+    const F32x16 weight = F32x16::set1(a.weights[r]);
+    for (int64_t i = columns.begin; i < columns.end; i += 16)
+      F32x16::fma(F32x16::load(y + i), weight, F32x16::load(out + i)).store(out + i);
+  }
+}
+
 }  // namespace
 }  // namespace numaserve

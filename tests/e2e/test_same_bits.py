@@ -1,14 +1,16 @@
 """Promise: the same bits whatever the load. Tokens and log-probabilities are compared exactly."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import transformers as hf
 from numaserve.server.speculation import speculation
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
+from tests.support import checkpoints
 from tests.support.demo import demo_model, needs_demo
 from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
@@ -212,3 +214,21 @@ def test_two_nodes_of_43_threads_change_no_bit(name: str, tmp_path: Path) -> Non
         with make_group(model, 2, threads=threads) as group:
             answers.append(Traffic(group, scheduler_config()).serve(few_requests()))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("formats", [BF16_WEIGHTS, QUANTIZED[0]])
+def test_experts_whose_results_are_summed_at_once_change_no_bit(formats: WeightFormats, tmp_path: Path) -> None:
+    """500 tokens with four experts each have results of 18 MB, which are not kept; chunks of 64 tokens keep theirs."""
+    config = hf.Qwen2MoeConfig(
+        **checkpoints.sizes(2304, 24, 2, 96, moe_intermediate_size=64, shared_expert_intermediate_size=72),
+        num_experts=7,
+        num_experts_per_tok=4,
+    )
+    model = checkpoints.save(checkpoints.build(config), tmp_path)
+    request = replace(random_requests()[-2], max_new_tokens=2, prompt_logprobs=True)
+    request = replace(request, prompt=(request.prompt * 2)[:500])
+    with make_group(model, 1, threads=2, formats=formats) as group:
+        whole, chunks = (
+            Traffic(group, scheduler_config(max_step_tokens=tokens)).serve([request]) for tokens in (512, 64)
+        )
+    assert whole == chunks

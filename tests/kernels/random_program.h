@@ -96,6 +96,10 @@ class RankProgram : public AttentionNodes {
     auto combine = std::make_unique<CombineNode>(y[0], places.routes, part, kTopK);
     combine->shared = y[1];
     combine->has_shared = true;
+    ExpertsNode& results = *program_.last<ExpertsNode>();
+    // Several threads are compared with one: this one keeps the results of its experts, the others sum them at once.
+    if (team_.size() > 1) results.kept_bytes = 0;
+    join(results, *combine);
     program_.add(std::move(combine));
     return part;
   }

@@ -191,6 +191,10 @@ float sigmoid(float) { return 1.0f; }
 
 void weigh_row(const bf16*, float, int64_t columns, bf16*) { count_moved(2 * columns * kHalf); }
 
+void clear_columns(float*, int64_t, int64_t rows, Range columns) { count_moved(rows * size(columns) * kFloat); }
+
+void add_weighted_rows(const WeightedRowsArgs& a, Range columns) { count_moved(a.rows * size(columns) * 3 * kFloat); }
+
 void combine(const CombineArgs& a, int thread, int threads) {
   const RowShare share = share_of(a, thread, threads);
   for (int64_t t = share.rows.begin; t < share.rows.end; ++t) {
@@ -329,6 +333,8 @@ KernelTable counting_table(const KernelTable& like) {
           .sigmoid = sigmoid,
           .weigh_row = weigh_row,
           .combine = combine,
+          .clear_columns = clear_columns,
+          .add_weighted_rows = add_weighted_rows,
           .rope_store = rope_store,
           .attention_item = attention_item,
           .attention_merge = attention_merge,

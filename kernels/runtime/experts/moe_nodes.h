@@ -37,6 +37,11 @@ struct RouteNode : Node {
   void weigh_scales(std::byte* row, float weight) const;
 };
 
+struct CombineNode;
+
+// Results of experts up to this size stay in the caches of many cores until they are summed.
+inline constexpr int64_t kKeptResults = 16 << 20;
+
 // A matrix product for every expert that has rows, and the shared expert's product on all tokens. Work is divided by
 // cost, at any pair of panels: with one token all threads read the same number of bytes. Work that computes is handed
 // out to threads that are free.
@@ -55,6 +60,11 @@ struct ExpertsNode : Node {
   Activation activation = Activation::kNone;
   float limit = 0.0f;  // see GemmArgs
   bool widened = false, shared_widened = false;
+  const CombineNode* combine = nullptr;  // the node after, if this one may do its work
+  int64_t kept_bytes = kKeptResults;
+
+  // Whether threads sum the results of their columns at once, instead of keeping them for the next node.
+  bool sums(const Run& run) const;
 
  private:
   struct Part {
@@ -73,7 +83,16 @@ struct ExpertsNode : Node {
   static PairCost pair_cost(const Part& part);
   // Computes an item: the pairs whose costs, all in a row, begin in a range.
   void multiply_between(Run& run, int thread, int64_t item, Range costs) const;
-  void multiply(Run& run, int thread, const Part& part, Range pairs, int64_t item) const;
+  // Writes results from the row `out_row` of the part's results on.
+  void multiply(Run& run, int thread, const Part& part, Range pairs, int64_t out_row, int64_t item) const;
+  void multiply_and_sum(Run& run, int thread) const;
+  // The token and the weight of each row, and the shared expert's weight of each token.
+  struct Owners {
+    int32_t* tokens;
+    float *weights, *shared;
+  };
+  Owners owners(Run& run) const;
+  void find_owners(Run& run, int thread) const;
   void count(const Part& part) const;
   mutable Cost done_;  // only a step shows which experts are read
 };
@@ -85,6 +104,10 @@ struct CombineNode : Node {
   Place y, routes, out, shared{};
   int32_t top_k;
   bool has_shared = false, accumulate = false;
+  const ExpertsNode* experts = nullptr;  // the node before, if it may do this one's work
 };
+
+// Lets `experts` do the work of `combine` as well, in steps in which that is faster.
+void join(ExpertsNode& experts, CombineNode& combine);
 
 }  // namespace numaserve

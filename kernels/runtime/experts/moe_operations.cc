@@ -117,6 +117,7 @@ void add(Program& p, const MoeCombine& f) {
   node->accumulate = f.accumulate;
   node->has_shared = f.shared.has_value();
   if (f.shared) node->shared = *f.shared;
+  if (auto* experts = p.last<ExpertsNode>(); experts != nullptr) join(*experts, *node);
   p.add(std::move(node));
 }
 

@@ -68,9 +68,13 @@ struct AttentionItem {
   int32_t sequence;
   int32_t kv_head;
   int32_t first_row;  // within the sequence's q_len * group rows
-  int32_t num_rows;   // 1..kPromptRows; 1..kAttentionRows for an item of one block; 1..kLatentRows for a latent cache
-  int32_t block;      // the KV block of this item, which its rows see; or -1: all blocks, in order
-  int64_t partial;    // index of its first row in the partial results when block >= 0
+  int32_t num_rows;   // 1..kPromptRows, or 1..kLatentRows for a latent cache
+  int32_t block;      // the first KV block of this item; or -1: all blocks that its rows see, in order
+  int32_t blocks;     // the number of its blocks when block >= 0; see `block_step`
+  // Whether the item merges its blocks to one partial result for each row. It is then the first item of its rows: the
+  // merge of partial results goes on from there, and bits are the same as with a partial result for each block.
+  bool joined;
+  int64_t partial;  // index of its first row in the partial results when block >= 0; a block has num_rows of them
 };
 
 struct AttentionSequence {
@@ -135,6 +139,11 @@ struct AttentionArgs {
   const std::byte* after = nullptr;
   int64_t after_lines = 0;
 };
+
+// Returns the distance of consecutive blocks of an item.
+[[gnu::always_inline]] constexpr int32_t block_step(const AttentionArgs& a) {
+  return a.block_group < 0 ? 1 : a.block_groups;
+}
 
 // Floats after a partial result: its maximum, its sum, and padding to a cache line.
 inline constexpr int64_t kPartialExtra = 16;

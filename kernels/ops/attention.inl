@@ -2,8 +2,8 @@
 //
 // KV is cut at fixed positions into blocks of kAttentionBlock tokens. For each block a row gets its maximum m, its sum
 // l of exponentials and its unnormalised output o. Blocks are merged strictly in order, by the same arithmetic, whether
-// one work item goes through all blocks (prefill) or each block is an item of its own (decode of a long sequence). A
-// row's bits therefore depend on its own KV alone. Online softmax: Milakov and Gimelshein, 2018; blocks: Dao et al.,
+// one work item goes through all blocks (prefill) or items have some blocks each (decode of a long sequence). A row's
+// bits therefore depend on its own KV alone. Online softmax: Milakov and Gimelshein, 2018; blocks: Dao et al.,
 // 2022.
 //
 // Codes of one byte are widened to bf16, exactly, half a page at a time into a tile buffer that stays in the L1 or L2
@@ -64,7 +64,7 @@ inline void store_new(const AttentionArgs& a, const AttentionItem& item) {
   const AttentionSequence& s = a.sequences[item.sequence];
   int32_t position = s.start, end = s.start + s.q_len;
   if (item.block >= 0) {
-    const int32_t first = item.block * kAttentionBlock, last = first + kAttentionBlock;
+    const int32_t first = item.block * kAttentionBlock, last = first + item.blocks * kAttentionBlock;
     position = position > first ? position : first;
     end = end < last ? end : last;
   }
@@ -205,6 +205,12 @@ inline int32_t first_block(const AttentionArgs& a, const AttentionItem& item) {
   return item.block >= 0 ? item.block : row_limits(a, item, 0).low / kAttentionBlock;
 }
 
+// Returns the block after the last one of an item.
+inline int32_t end_block(const AttentionArgs& a, const AttentionItem& item) {
+  if (item.block >= 0) return item.block + item.blocks;
+  return static_cast<int32_t>(ceil_div(row_limits(a, item, item.num_rows - 1).high, kAttentionBlock));
+}
+
 // Returns the memory to prefetch while a block is computed: the block after it, otherwise the first block of the next
 // item, otherwise the memory needed after all items.
 inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t end,
@@ -214,39 +220,53 @@ inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32
   return after_ahead(a, item.num_rows);
 }
 
+// Computes one block for all rows of an item: merges the results into the results of earlier blocks, or writes them as
+// partial results from `partial` on, if that is not negative.
+inline void item_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, int64_t partial,
+                       KvAhead& ahead, AttentionScratch& w) {
+  const int32_t padded = a.head_tiles * kTileK, values = padded_values(a);
+  AttentionItem part = item;
+  for (int32_t row = 0; row < item.num_rows; row += part.num_rows) {
+    part.first_row = item.first_row + row;
+    part.num_rows = rows_at_once(item.num_rows - row);
+    const bool sees = row_limits(a, part, part.num_rows - 1).high > block * kAttentionBlock;
+    if (sees)
+      attention_block(a, part, block, w.q + row * padded, ahead, w);
+    else
+      for (int32_t r = 0; r < part.num_rows; ++r) w.m[r] = w.l[r] = 0.0f;
+    if (partial >= 0) {
+      for (int32_t r = 0; r < part.num_rows; ++r)
+        write_partial(a, a.partial, partial + row + r, w.o + r * values, w.m[r], w.l[r]);
+    } else if (sees) {
+      merge_block(w.o, w.m, w.l, w.merged + row * values, w.merged_m + row, w.merged_l + row, part.num_rows, values);
+    }
+  }
+}
+
 // `next`: the item that this thread will probably compute next, or null.
 inline void attention_item(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* next,
                            void* scratch) {
   AttentionScratch& w = *static_cast<AttentionScratch*>(scratch);
-  const int32_t padded = a.head_tiles * kTileK, values = padded_values(a);
+  const int32_t values = padded_values(a);
   tile_begin(item.num_rows);
   gather_q(a, item, w);
   if (a.rope != nullptr && a.rope->source != KvSource::kCached) store_new(a, item);
-  if (item.block >= 0) {
-    KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
-    attention_block(a, item, item.block, w.q, ahead, w);
-    for (int32_t r = 0; r < item.num_rows; ++r)
-      write_partial(a, a.partial, item.partial + r, w.o + r * values, w.m[r], w.l[r]);
-    return;
-  }
+  const bool merges = item.block < 0 || item.joined;
   for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;
-  const int32_t end = static_cast<int32_t>(ceil_div(row_limits(a, item, item.num_rows - 1).high, kAttentionBlock));
-  for (int32_t block = first_block(a, item); block < end; ++block) {
+  const int32_t first = first_block(a, item), end = end_block(a, item);
+  for (int32_t block = first; block < end; ++block) {
     KvAhead ahead = ahead_of(a, item, block, end, next);
-    AttentionItem part = item;
-    for (int32_t row = 0; row < item.num_rows; row += part.num_rows) {
-      part.first_row = item.first_row + row;
-      part.num_rows = rows_at_once(item.num_rows - row);
-      if (row_limits(a, part, part.num_rows - 1).high <= block * kAttentionBlock) continue;
-      attention_block(a, part, block, w.q + row * padded, ahead, w);
-      merge_block(w.o, w.m, w.l, w.merged + row * values, w.merged_m + row, w.merged_l + row, part.num_rows, values);
-    }
+    item_block(a, item, block, merges ? -1 : item.partial + int64_t{block - first} * item.num_rows, ahead, w);
   }
-  for (int32_t r = 0; r < item.num_rows; ++r)
-    write_row(a, item, r, w.merged + r * values, w.merged_m[r], w.merged_l[r]);
+  for (int32_t r = 0; merges && r < item.num_rows; ++r)
+    if (item.joined)
+      write_partial(a, a.partial, item.partial + r, w.merged + r * values, w.merged_m[r], w.merged_l[r]);
+    else
+      write_row(a, item, r, w.merged + r * values, w.merged_m[r], w.merged_l[r]);
 }
 
-// Merges the partial results of the blocks of `item` (its first block's item), `block_stride` partial rows apart.
+// Merges `num_blocks` partial results of the rows of `item`, the first item of these rows; the partial results of a row
+// are `block_stride` rows apart.
 inline void attention_merge(const AttentionArgs& a, const AttentionItem& item, int num_blocks, int64_t block_stride) {
   const int32_t padded = padded_values(a);
   alignas(64) float merged[kMaxHeadDim];

@@ -13,16 +13,14 @@
 // ranks (see runtime/attention/context_parallel.h).
 #pragma once
 
-#include <immintrin.h>
-
 #include "kernels/include/kernel_table.h"
 #include "kernels/include/shares.h"
 #include "kernels/ops/attention.inl"
+#include "kernels/ops/latent_values.inl"
 
 namespace numaserve {
 namespace {
 
-inline constexpr int kBlockPages = kAttentionBlock / kPageTokens;
 // The distance of rows is an odd number of cache lines, so that the rows of a tile do not fall into the same set of the
 // L1 cache.
 inline constexpr int64_t latent_stride(int32_t head_tiles) { return (head_tiles | 1) * kTileK; }
@@ -52,60 +50,6 @@ struct BlockOrder {
   }
   bool ends_group(int32_t block) const { return block + groups >= end; }
 };
-
-// Makes half of the lines of two tiles of values, with 16 dimensions each, from the tile of keys with their 32
-// dimensions of 16 tokens. Groups of four words, two dimensions of two tokens, stay together. Their words are
-// reordered, and the groups are transposed as 64 bits, 8 by 8 (pairs of dimensions by pairs of tokens).
-inline void turn_tile(const bf16* keys, bf16* values) {
-  constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
-  for (int half = 0; half < 2; ++half) {
-    const bf16* lines = keys + half * (kLines / 2) * kLine;
-    bf16* out = values + half * kTileElements;
-#if defined(__AVX512F__)
-    const __m512i exchange = _mm512_set4_epi32(0x0f0e0b0a, 0x0d0c0908, 0x07060302, 0x05040100);
-    for (int column = 0; column < 4; ++column) {
-      // 128 bits of every second line: loads with inserts leave the shuffle port to operations that need it.
-      const auto gather = [&](int first) {
-        const auto at = [&](int i) {
-          return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines + (first + 2 * i) * kLine) + column);
-        };
-        __m512i v = _mm512_castsi128_si512(at(0));
-        v = _mm512_inserti64x2(v, at(1), 1);
-        v = _mm512_inserti64x2(v, at(2), 2);
-        return _mm512_inserti64x2(v, at(3), 3);
-      };
-      const __m512i even = gather(0), odd = gather(1);
-      bf16* to = out + 2 * column * kLine;
-      _mm512_storeu_si512(to, _mm512_shuffle_epi8(_mm512_unpacklo_epi64(even, odd), exchange));
-      _mm512_storeu_si512(to + kLine, _mm512_shuffle_epi8(_mm512_unpackhi_epi64(even, odd), exchange));
-    }
-#else
-    for (int i = 0; i < kLines / 2; ++i)
-      for (int j = 0; j < kLines / 2; ++j) {
-        uint64_t words;
-        __builtin_memcpy(&words, lines + i * kLine + 4 * j, sizeof(words));
-        words = (words & 0xffff00000000ffff) | (words >> 16 & 0xffff0000) | (words << 16 & 0xffff00000000);
-        __builtin_memcpy(out + j * kLine + 4 * i, &words, sizeof(words));
-      }
-#endif
-  }
-}
-
-inline const bf16* latent_page(const AttentionArgs& a, int32_t page) {
-  return reinterpret_cast<const bf16*>(a.kv.k + page * a.kv.page_stride);
-}
-
-// The tiles of values of a block.
-inline void turn_values(const AttentionArgs& a, const int32_t* table, int32_t pages, bf16* v) {
-  for (int32_t page = 0; page < pages; ++page) {
-    const bf16* keys = latent_page(a, table[page]);
-    for (int32_t half = 0; half < 2; ++half)
-      for (int32_t t = 0; t < a.value_dim / kTileK; ++t) {
-        bf16* tiles = v + (t * kBlockPages + page) * 2 * kTileElements;
-        turn_tile(keys + (half * a.head_tiles + t) * kTileElements, tiles + half * kTileElements / 2);
-      }
-  }
-}
 
 // Returns the memory to prefetch while an item of `rows` rows computes a block: the part of `block` that `item` needs.
 // Halves of a page take the place of its K and V.
@@ -161,10 +105,10 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
   }
 }
 
-// Computes one block for all rows of an item: writes partial results, or merges them into the results of earlier
-// blocks.
-inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
-                         LatentScratch& w) {
+// Computes one block for all rows of an item: merges the results into the results of earlier blocks, or writes them as
+// partial results from `partial` on, if that is not negative.
+inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, int64_t partial,
+                         KvAhead& ahead, LatentScratch& w) {
   turn_values(a, a.sequences[item.sequence].pages + block * kBlockPages, visible_pages(a, item, block), w.v);
   AttentionItem part = item;
   for (int32_t row = 0; row < item.num_rows; row += part.num_rows) {
@@ -178,9 +122,9 @@ inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int3
     } else {
       latent_rows<false>(a, part, block, q, ahead, w);
     }
-    if (item.block >= 0)
+    if (partial >= 0)
       for (int32_t r = 0; r < part.num_rows; ++r)
-        write_partial(a, a.partial, item.partial + row + r, w.o + r * a.value_dim, w.m[r], w.l[r]);
+        write_partial(a, a.partial, partial + row + r, w.o + r * a.value_dim, w.m[r], w.l[r]);
     else
       merge_block(w.o, w.m, w.l, w.merged + row * a.value_dim, w.merged_m + row, w.merged_l + row, part.num_rows,
                   a.value_dim);
@@ -196,6 +140,28 @@ inline void write_result(const AttentionArgs& a, const AttentionItem& item, int3
     write_partial(a, a.group_out, query_row(a, item, row), o, m, l);
 }
 
+// Returns the memory to prefetch: block `after` of the item if it is before `end`, otherwise the next item's first one.
+inline KvAhead latent_ahead_of(const AttentionArgs& a, const AttentionItem& item, int32_t after, int32_t end,
+                               const AttentionItem* next) {
+  if (after < end) return latent_ahead(a, item, after, item.num_rows);
+  if (next != nullptr) return latent_ahead(a, *next, first_latent_block(a, *next), item.num_rows);
+  return {};
+}
+
+// Computes some blocks of an item as partial results.
+inline void latent_range(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* next,
+                         LatentScratch& w) {
+  const int32_t step = block_step(a), end = item.block + item.blocks * step;
+  for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;
+  int64_t partial = item.partial;
+  for (int32_t block = item.block; block < end; block += step, partial += item.num_rows) {
+    KvAhead ahead = latent_ahead_of(a, item, block + step, end, next);
+    latent_block(a, item, block, item.joined ? -1 : partial, ahead, w);
+  }
+  for (int32_t r = 0; item.joined && r < item.num_rows; ++r)
+    write_partial(a, a.partial, item.partial + r, w.merged + r * a.value_dim, w.merged_m[r], w.merged_l[r]);
+}
+
 // Computes all blocks of an item that sees the blocks before `end`.
 inline void latent_blocks(const AttentionArgs& a, const AttentionItem& item, int32_t end, const AttentionItem* next,
                           LatentScratch& w) {
@@ -204,12 +170,8 @@ inline void latent_blocks(const AttentionArgs& a, const AttentionItem& item, int
   for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = w.total_l[r] = 0.0f;
   for (int32_t block = order.first(); block < end;) {
     const int32_t after = order.after(block);
-    KvAhead ahead;
-    if (after < end)
-      ahead = latent_ahead(a, item, after, item.num_rows);
-    else if (next != nullptr)
-      ahead = latent_ahead(a, *next, first_latent_block(a, *next), item.num_rows);
-    latent_block(a, item, block, ahead, w);
+    KvAhead ahead = latent_ahead_of(a, item, after, end, next);
+    latent_block(a, item, block, -1, ahead, w);
     if (several && order.ends_group(block))
       for (int32_t r = 0; r < item.num_rows; ++r) {
         merge_row(w.merged + r * a.value_dim, w.merged_m[r], w.merged_l[r], w.total + r * a.value_dim, w.total_m[r],
@@ -232,14 +194,12 @@ inline void latent_attention_item(const AttentionArgs& a, const AttentionItem& i
   for (int32_t r = 0; r < item.num_rows; ++r)
     __builtin_memcpy(w.q + r * latent_stride(a.head_tiles), a.q + query_row(a, item, r) * width,
                      static_cast<size_t>(width) * sizeof(bf16));
-  if (item.block < 0) {
-    const int32_t high = row_limits(a, item, item.num_rows - 1).high;
-    latent_blocks(a, item, static_cast<int32_t>(ceil_div(high, kAttentionBlock)), next, w);
+  if (item.block >= 0) {
+    latent_range(a, item, next, w);
     return;
   }
-  KvAhead ahead;
-  if (next != nullptr) ahead = latent_ahead(a, *next, first_latent_block(a, *next), item.num_rows);
-  latent_block(a, item, item.block, ahead, w);
+  const int32_t high = row_limits(a, item, item.num_rows - 1).high;
+  latent_blocks(a, item, static_cast<int32_t>(ceil_div(high, kAttentionBlock)), next, w);
 }
 
 // Merges the partial results of the blocks of `item`, as attention_merge does, in groups.

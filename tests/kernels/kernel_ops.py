@@ -15,6 +15,8 @@ PAD = 32
 ONE_THREAD = Team([-1])
 CACHES = (32 << 10, 1 << 20)  # of the first and second level, in bytes
 GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
+# Cuts of items at blocks: the number of first blocks that are merged at once, and the blocks of each other item.
+BLOCK_CUTS = [(0, 1), (0, 2), (1, 1), (3, 1), (2, 3), (9, 1)]
 
 
 def padded(count: int) -> int:
@@ -321,9 +323,13 @@ def attention(
     bidirectional: bool = False,
     sinks: F32 | None = None,
     by_blocks: bool = False,
+    blocks: tuple[int, int] = (0, 1),
     rows_per_item: int = 32,
 ) -> U16:
-    """Attention of q [tokens, heads, padded dim]: [tokens, heads, values]. A sequence is (row, new tokens, start)."""
+    """Attention of q [tokens, heads, padded dim]: [tokens, heads, values]. A sequence is (row, new tokens, start).
+
+    `by_blocks`: in items of some of the blocks that their rows see. The first item merges the first of `blocks` blocks,
+    other items have the second of `blocks` each."""
     tokens, heads = q.shape[:2]
     width = max(len(table) for table in page_tables)
     pages = np.array([table + [0] * (width - len(table)) for table in page_tables], np.int32)
@@ -345,7 +351,7 @@ def attention(
         aligned,
         bidirectional,
         sinks,
-        by_blocks,
+        *(blocks if by_blocks else (0, 0)),
         rows_per_item,
         out,
     )

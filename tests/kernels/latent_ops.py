@@ -77,13 +77,16 @@ def attention(
     *,
     scale: float,
     by_blocks: bool = False,
+    blocks: tuple[int, int] = (0, 1),
     rows_per_item: int = 256,
 ) -> U16:
-    """Attention of q [tokens, heads, dim]: [tokens, heads, latent]. A sequence is (row, new tokens, start)."""
+    """Attention of q [tokens, heads, dim]: [tokens, heads, latent]. A sequence is (row, new tokens, start). See
+    `kernel_ops.attention` for `blocks`."""
     tokens, heads = q.shape[:2]
     width = max(len(table) for table in page_tables)
     pages = np.array([table + [0] * (width - len(table)) for table in page_tables], np.int32)
     out = np.full((tokens, heads * latent), GARBAGE)
     plan = np.array(sequences, np.int32)
-    ops.latent_attention(isa, q, latent, cache, plan, pages, scale, by_blocks, rows_per_item, out)
+    cut = blocks if by_blocks else (0, 0)
+    ops.latent_attention(isa, q, latent, cache, plan, pages, scale, *cut, rows_per_item, out)
     return out.reshape(tokens, heads, latent)

@@ -192,6 +192,20 @@ def test_items_of_one_block_and_items_of_all_blocks_agree_to_the_last_bit(
     np.testing.assert_array_equal(of_many_rows, serial)
 
 
+@pytest.mark.parametrize("blocks", kernel_ops.BLOCK_CUTS)
+@pytest.mark.parametrize("window", [0, 700])
+def test_items_of_several_blocks_have_the_bits_of_items_of_all_blocks(
+    isa: str, kv_dtype: str, rng: np.random.Generator, blocks: tuple[int, int], window: int
+) -> None:
+    """Rows of a prompt's items see different blocks."""
+    sequences, cache = make_sequences(rng, [100, 1400], (4, 2, 64), kv_dtype)
+    starts, options = [90, 1000], {"scale": 0.1, "window": window, "rows_per_item": 128}
+    whole = attend(isa, sequences, cache, starts, **options)
+    cut = attend(isa, sequences, cache, starts, by_blocks=True, blocks=blocks, **options)
+    for result, expected in zip(cut, whole, strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
 @pytest.mark.parametrize("level", [-1e4, -100.0, 0.0, 30.0, 80.0])
 @pytest.mark.parametrize("by_blocks", [False, True])
 def test_a_sink_takes_its_share_of_the_softmax(

@@ -55,6 +55,7 @@ def attend(
     *,
     scale: float = SCALE,
     by_blocks: bool = False,
+    blocks: tuple[int, int] = (0, 1),
     rows_per_item: int = 256,
 ) -> list[reference.U16]:
     """Attention of each sequence's tokens from its start on, all in one batch."""
@@ -64,7 +65,16 @@ def attend(
     plan = [(int(row), count, start) for row, count, start in zip(rows, counts, starts, strict=False)]
     tables = [s.pages for s in sequences]
     out = latent_ops.attention(
-        isa, q, latent, cache, plan, tables, scale=scale, by_blocks=by_blocks, rows_per_item=rows_per_item
+        isa,
+        q,
+        latent,
+        cache,
+        plan,
+        tables,
+        scale=scale,
+        by_blocks=by_blocks,
+        blocks=blocks,
+        rows_per_item=rows_per_item,
     )
     return np.split(out, rows[1:-1])
 
@@ -94,6 +104,19 @@ def test_a_token_has_the_same_bits_however_its_prompt_was_cut(
             np.testing.assert_array_equal(tail, whole[start:])
     _, together = attend(isa, [other, sequence], cache, [3, 470], latent, rows_per_item=50)
     np.testing.assert_array_equal(together, whole[470:])
+
+
+@pytest.mark.parametrize("blocks", kernel_ops.BLOCK_CUTS)
+@pytest.mark.parametrize("rows_per_item", [40, 256])
+def test_items_of_several_blocks_have_the_bits_of_items_of_all_blocks(
+    isa: str, rng: np.random.Generator, blocks: tuple[int, int], rows_per_item: int
+) -> None:
+    sequences, cache = make_sequences(rng, [100, 1400], (11, 64, 32))
+    starts = [90, 1380]
+    whole = attend(isa, sequences, cache, starts, 64)
+    cut = attend(isa, sequences, cache, starts, 64, by_blocks=True, blocks=blocks, rows_per_item=rows_per_item)
+    for result, expected in zip(cut, whole, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> None:

@@ -15,8 +15,8 @@ void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int 
   run.team.barrier(thread);
   const Range merges = split(static_cast<int64_t>(work.merges.size()), run.team.size(), thread);
   for (int64_t i = merges.begin; i < merges.end; ++i) {
-    const AttentionWork::Merge& of = work.merges[static_cast<size_t>(i)];
-    merge(args, of.first, of.blocks, of.stride);
+    const PartialMerge& of = work.merges[static_cast<size_t>(i)];
+    merge(args, of.first, of.parts, of.stride);
   }
 }
 

@@ -5,9 +5,14 @@
 namespace numaserve {
 namespace {
 
-// With more items per thread than this, the load is balanced without cutting a sequence's KV into blocks.
-constexpr int64_t kItemsPerThread = 4;
-constexpr int64_t kItemRows = 16;  // rows whose computation costs as much as the fixed work of an item for each block
+// A token costs an item one for each of its rows, and this much for what is done once for all rows.
+constexpr int64_t kItemRows = 16;
+// The least cost of a token of keys and values that comes from memory, as those of a sequence's first rows do.
+constexpr int64_t kReadRows = kItemRows + kAttentionRows;
+// The same for a thread that attends little else, so that no other item hides the time of reading.
+constexpr int64_t kAloneRows = 96;
+// The number of items for each thread that even out threads, although the items of a prompt differ by a factor of two.
+constexpr int64_t kItemsPerThread = 8;
 constexpr int32_t kLeastLatentRows = 4;
 
 int32_t first_block(Window window, int32_t position) { return window.first(position) / kAttentionBlock; }
@@ -44,10 +49,6 @@ int32_t end_block(Window window, const AttentionSequence& s, int32_t position) {
   return static_cast<int32_t>(ceil_div(window.end(position, s.start + s.q_len), kAttentionBlock));
 }
 
-int32_t all_blocks(const AttentionSequence& s) {
-  return static_cast<int32_t>(ceil_div(s.start + s.q_len, kAttentionBlock));
-}
-
 }  // namespace
 
 Range AttentionWork::first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const {
@@ -65,130 +66,125 @@ int64_t AttentionPlanner::partial_rows(int64_t pages_per_slot) {
 AttentionWork AttentionPlanner::make_work(Window window) const {
   AttentionWork work;
   work.window = window;
-  // Each sequence either has one item for each KV head and block of rows, or is cut within `partial_rows`.
   const int64_t group = heads_.kv_heads > 0 ? heads_.q_heads / heads_.kv_heads : 1;
   const int64_t rows = heads_.latent ? kLeastLatentRows : kAttentionRows;
-  const int64_t items = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, rows));
-  const int64_t cut_rows = partial_rows(limits_.pages_per_slot);
-  work.items.reserve(static_cast<size_t>(items + cut_rows));
-  work.merges.reserve(static_cast<size_t>(heads_.latent ? cut_rows : items));
+  const int64_t whole = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, rows));
+  const auto items = static_cast<size_t>(cutter_.most_items(whole));
+  work.items.reserve(items);
+  work.sized.reserve(items);
+  work.loads.reserve(static_cast<size_t>(threads_));
+  work.merges.reserve(static_cast<size_t>(partial_rows(limits_.pages_per_slot) / 2));  // each merge has two rows
   return work;
 }
 
-// An item of many rows reads distant KV once for all its rows. Such items are used if there are enough for all threads.
-AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, Window window) const {
-  const auto rows_of = [&](const AttentionSequence& s) { return int64_t{s.q_len} * heads_.q_heads / heads_.kv_heads; };
-  const auto items_of = [&](int32_t rows) {
-    int64_t items = 0;
-    for (const AttentionSequence& s : sequences) items += heads_.kv_heads * ceil_div(rows_of(s), rows);
-    return items;
+// Returns the blocks of KV that rows of `item` see.
+Range AttentionPlanner::visible_blocks(const AttentionSequence& s, const AttentionItem& item, Window window) const {
+  const int32_t group = heads_.q_heads / heads_.kv_heads;
+  const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
+  return {first_block(window, s.start + item.first_row / group), end_block(window, s, last)};
+}
+
+// Returns the tokens that rows of `item` see.
+int64_t AttentionPlanner::visible_tokens(const AttentionSequence& s, const AttentionItem& item, Window window) const {
+  const int32_t group = heads_.q_heads / heads_.kv_heads, end = s.start + s.q_len;
+  const int32_t first = s.start + item.first_row / group;
+  const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
+  return groups_.rank < 0 ? window.end(last, end) - window.first(first) : groups_.tokens(last + 1);
+}
+
+int64_t AttentionPlanner::token_cost(const AttentionItem& item) const {
+  if (heads_.latent) return kItemRows + item.num_rows;  // the values of a latent are made once for all rows
+  const int64_t computed = kItemRows * ceil_div(item.num_rows, kAttentionRows) + item.num_rows;
+  return item.first_row == 0 ? std::max(computed, kReadRows) : computed;
+}
+
+// Adds the items of a sequence, each of at most `rows_per_item` query rows of a KV head. `reads`: with the time that a
+// core takes to read them alone.
+void AttentionPlanner::add_sequence(Sequences sequences, size_t index, int32_t rows_per_item, bool reads,
+                                    AttentionWork& work) const {
+  const AttentionSequence& s = sequences[index];
+  const int32_t rows = s.q_len * (heads_.q_heads / heads_.kv_heads);
+  AttentionItem item{.sequence = static_cast<int32_t>(index),
+                     .kv_head = 0,
+                     .first_row = 0,
+                     .num_rows = 0,
+                     .block = -1,
+                     .blocks = 0,
+                     .joined = false,
+                     .partial = 0};
+  for (; item.first_row < rows; item.first_row += rows_per_item) {
+    item.num_rows = std::min(rows - item.first_row, rows_per_item);
+    const Range visible = visible_blocks(s, item, work.window);
+    const auto first = static_cast<int32_t>(visible.begin) + std::max(groups_.rank, 0);
+    const auto end = static_cast<int32_t>(visible.end), step = groups_.rank < 0 ? 1 : groups_.world;
+    const int32_t blocks = std::max(static_cast<int32_t>(ceil_div(end - first, step)), 1);
+    const int64_t tokens = visible_tokens(s, item, work.window), cost = tokens * token_cost(item);
+    const int64_t alone = reads && item.first_row == 0 ? std::max(cost, tokens * kAloneRows) : cost;
+    for (item.kv_head = 0; item.kv_head < heads_.kv_heads; ++item.kv_head)
+      work.sized.push_back({.item = item, .cost = cost, .alone = alone, .first = first, .blocks = blocks});
+  }
+}
+
+// An item of many rows reads distant KV once for all its rows. A sequence has such items if there are enough of them.
+void AttentionPlanner::plan_heads(Sequences sequences, AttentionWork& work) const {
+  const int32_t group = heads_.q_heads / heads_.kv_heads;
+  const auto mean_item = [&](const AttentionSequence& s, int32_t rows) {
+    AttentionItem first{}, last{};
+    first.num_rows = last.num_rows = std::min(s.q_len * group, rows);
+    last.first_row = s.q_len * group - last.num_rows;
+    const int64_t tokens = visible_tokens(s, first, work.window) + visible_tokens(s, last, work.window);
+    return tokens * token_cost(last) / 2;
   };
-  const int64_t enough = kItemsPerThread * threads_;
-  if (items_of(kAttentionRows) < enough) {
-    int64_t cut_rows = 0;
-    for (const AttentionSequence& s : sequences) {
-      const int64_t blocks = all_blocks(s) - first_block(window, s.start);
-      cut_rows += blocks > 1 ? heads_.kv_heads * rows_of(s) * blocks : 0;
-    }
-    return {kAttentionRows, cut_rows <= partial_rows(limits_.pages_per_slot)};
+  int64_t total = 0;
+  for (const AttentionSequence& s : sequences)
+    total += heads_.kv_heads * ceil_div(s.q_len * group, kAttentionRows) * mean_item(s, kAttentionRows);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    int32_t rows = kPromptRows;
+    while (rows > kAttentionRows && mean_item(sequences[i], rows) * kItemsPerThread * threads_ > total) rows /= 2;
+    add_sequence(sequences, i, rows, /*reads=*/true, work);
   }
-  int32_t rows = kPromptRows;
-  while (rows > kAttentionRows && items_of(rows) < 2 * enough) rows /= 2;
-  return {rows, false};
+  cutter_.decide(work.sized, work.loads);
 }
 
-// Returns the cut that minimises the time of the busiest thread. An item of many rows reads and transposes the values
-// of a block once for all its rows, but there may be too few such items for all threads. One token has one row per
-// head, and a short context has one or two blocks, the last of which may be nearly empty.
-AttentionPlanner::Cut AttentionPlanner::cut_latent(Sequences sequences) const {
-  Cut best{kLatentRows, false};
-  int64_t shortest = INT64_MAX;
-  for (int32_t rows = kLatentRows; rows >= kLeastLatentRows; rows /= 2)
-    for (const bool cut : {false, true}) {
-      int64_t items = 0, most = 0, total = 0, cut_rows = 0;
-      for (const AttentionSequence& s : sequences) {
-        const int64_t all = int64_t{s.q_len} * heads_.q_heads, blocks = groups_.count(all_blocks(s));
-        const int64_t count = ceil_div(all, rows), height = std::min<int64_t>(all, rows), cost = kItemRows + height;
-        const int64_t tokens = groups_.rank < 0 ? s.start + s.q_len : blocks * kAttentionBlock;
-        const int64_t merge = cut && blocks > 1 ? kAttentionBlock * height / 8 : 0;  // of a block
-        items += count * (cut ? blocks : 1);
-        most = std::max(most, (cut ? std::min<int64_t>(tokens, kAttentionBlock) : tokens) * cost + merge);
-        total += count * (tokens * cost + blocks * merge);
-        cut_rows += cut && blocks > 1 ? all * blocks : 0;
-      }
-      if (items == 0 || cut_rows > partial_rows(limits_.pages_per_slot)) continue;
-      const int64_t busiest = std::max(most, ceil_div(items, threads_) * total / items);
-      if (busiest >= shortest) continue;
-      shortest = busiest;
-      best = {rows, cut};
-    }
-  return best;
-}
-
-// Adds the items of some rows of one KV head, which see `blocks`, and the merges of their partial results.
-void AttentionPlanner::add_rows(AttentionItem item, Range blocks, bool cut, int64_t& partial,
-                                AttentionWork& work) const {
-  const int32_t step = groups_.rank < 0 ? 1 : groups_.world;
-  const auto begin = static_cast<int32_t>(blocks.begin) + std::max(groups_.rank, 0);
-  const auto count = static_cast<int32_t>(ceil_div(std::max<int64_t>(blocks.end - begin, 0), step));
-  item.partial = partial;
-  if (!cut || count <= 1) {
-    work.items.push_back(item);
-    return;
+// Takes the number of rows of an item that minimises the cost of the busiest thread. An item of many rows reads and
+// transposes the values of a block once for all its rows, but there may be too few such items for all threads. Reading
+// has no part in the choice: where it takes longer than computing, any number of rows will do.
+void AttentionPlanner::plan_latents(Sequences sequences, AttentionWork& work) const {
+  const auto busiest = [&](int32_t rows, bool reads) {
+    work.sized.clear();
+    for (size_t i = 0; i < sequences.size(); ++i) add_sequence(sequences, i, rows, reads, work);
+    return cutter_.decide(work.sized, work.loads);
+  };
+  int32_t most = 0, rows = kLatentRows;
+  for (const AttentionSequence& s : sequences) most = std::max(most, s.q_len * heads_.q_heads);
+  while (rows > kLeastLatentRows && rows / 2 >= most) rows /= 2;  // with the same items
+  int32_t best = rows, planned = rows;
+  int64_t shortest = busiest(rows, false);
+  const int64_t mean = cutter_.mean(work.sized), enough = mean + mean / 16;
+  while (shortest > enough && planned > kLeastLatentRows) {
+    planned /= 2;
+    const int64_t cost = busiest(planned, false);
+    if (cost < shortest) shortest = cost, best = planned;
   }
-  item.block = begin;
-  const int32_t merged = heads_.latent ? 1 : item.num_rows;  // latent rows are long: one merge for each
-  for (int32_t r = 0; r < item.num_rows; r += merged) {
-    AttentionItem rows_of = item;
-    rows_of.first_row += r;
-    rows_of.num_rows = merged;
-    rows_of.partial += r;
-    work.merges.push_back({.first = rows_of, .blocks = count, .stride = item.num_rows});
-  }
-  for (int32_t i = 0; i < count; ++i, item.block += step, item.partial += item.num_rows) work.items.push_back(item);
-  partial = item.partial;
+  busiest(best, kReadRows);
 }
 
 void AttentionPlanner::plan(Sequences sequences, AttentionWork& work) const {
   work.items.clear();
   work.merges.clear();
+  work.sized.clear();
   work.can_store = !heads_.latent;
   if (heads_.kv_heads > 0 && !sequences.empty()) {
     const int32_t group = heads_.q_heads / heads_.kv_heads;
-    const Cut cut = heads_.latent ? cut_latent(sequences) : cut_heads(sequences, work.window);
-    int64_t partial = 0;
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      const AttentionSequence& s = sequences[i];
-      const int32_t rows = s.q_len * group;
-      work.can_store &= rows <= kAttentionRows;
-      for (int32_t row = 0; row < rows; row += cut.rows) {
-        const int32_t num_rows = std::min(rows - row, cut.rows);
-        const Range blocks{first_block(work.window, s.start + row / group),
-                           end_block(work.window, s, s.start + (row + num_rows - 1) / group)};
-        for (int32_t head = 0; head < heads_.kv_heads; ++head)
-          add_rows({.sequence = static_cast<int32_t>(i),
-                    .kv_head = head,
-                    .first_row = row,
-                    .num_rows = num_rows,
-                    .block = -1,
-                    .partial = 0},
-                   blocks, cut.blocks, partial, work);
-      }
-    }
-    sort_items(sequences, work);
+    for (const AttentionSequence& s : sequences) work.can_store &= s.q_len * group <= kAttentionRows;
+    if (heads_.latent)
+      plan_latents(sequences, work);
+    else
+      plan_heads(sequences, work);
+    cutter_.cut(work.sized, work.merges);
+    for (const SizedItem& s : work.sized) work.items.push_back(s.item);
   }
   count(sequences, work);
-}
-
-void AttentionPlanner::sort_items(Sequences sequences, AttentionWork& work) const {
-  const int32_t group = heads_.q_heads / heads_.kv_heads;
-  const auto cost = [&](const AttentionItem& item) {
-    const AttentionSequence& s = sequences[static_cast<size_t>(item.sequence)];
-    const int64_t length = item.block >= 0 ? kAttentionBlock : s.start + (item.first_row + item.num_rows - 1) / group;
-    return length * (kItemRows + item.num_rows);
-  };
-  std::sort(work.items.begin(), work.items.end(),
-            [&](const AttentionItem& a, const AttentionItem& b) { return cost(a) > cost(b); });
 }
 
 void AttentionPlanner::count(Sequences sequences, AttentionWork& work) const {

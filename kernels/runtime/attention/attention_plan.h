@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/runtime/attention/attention_cuts.h"
 
 namespace numaserve {
 
 // Attention reads whole blocks of pages.
 inline constexpr int64_t kBlockPages = kAttentionBlock / kPageTokens;
 
-// The number of longest sequences for whose partial results there is memory when each is cut into one item per block.
+// The number of longest sequences for whose partial results there is memory when each block has one for each row.
 inline constexpr int64_t kPartialSequences = 8;
 
 struct Limits {
@@ -61,28 +62,31 @@ struct AttentionWork {
   Window window;
   size_t table = 0;  // the page table of each sequence that is read; see SlotTable
   std::vector<AttentionItem> items;
-  struct Merge {
-    AttentionItem first;
-    int32_t blocks;
-    int64_t stride;
-  };
-  std::vector<Merge> merges;
+  std::vector<PartialMerge> merges;
   // Whether items may rotate their queries and store their new keys and values themselves. This needs all rows of a KV
   // head that see a block to be in one item, so that no other item reads what this item stores.
   bool can_store = false;
-  // Returns the pages of `s` that `item` reads first: the pages of its only block, or of its first block. `group`:
-  // query heads per KV head.
+  // Returns the pages of `s` that `item` reads first, in its first block. `group`: query heads per KV head.
   Range first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const;
 
   // Totals over all steps: positions of the KV cache read, and pairs of a new token and a token that it sees.
   int64_t positions = 0, pairs = 0;
+
+  // Memory for planning.
+  std::vector<SizedItem> sized;
+  std::vector<int64_t> loads;
 };
 
 // Plans the attention of sequences with heads of `heads` over the blocks of `groups`.
 class AttentionPlanner {
  public:
   AttentionPlanner(const Limits& limits, const HeadGeometry& heads, BlockGroups groups, int threads)
-      : limits_(limits), heads_(heads), groups_(groups), threads_(threads) {}
+      : limits_(limits),
+        heads_(heads),
+        groups_(groups),
+        threads_(threads),
+        cutter_(threads, partial_rows(limits.pages_per_slot), groups.rank < 0 ? 1 : groups.world,
+                groups.rank >= 0 || groups.world == 1) {}
 
   // The number of rows of partial attention results that have memory.
   static int64_t partial_rows(int64_t pages_per_slot);
@@ -95,22 +99,19 @@ class AttentionPlanner {
 
  private:
   using Sequences = std::span<const AttentionSequence>;
-  // A way to cut query rows into work items: the maximum number of rows of an item, and whether each block of KV is an
-  // item of its own.
-  struct Cut {
-    int32_t rows;
-    bool blocks;
-  };
-  Cut cut_heads(Sequences sequences, Window window) const;
-  Cut cut_latent(Sequences sequences) const;
-  void add_rows(AttentionItem item, Range blocks, bool cut, int64_t& partial, AttentionWork& work) const;
-  void sort_items(Sequences sequences, AttentionWork& work) const;
+  void plan_heads(Sequences sequences, AttentionWork& work) const;
+  void plan_latents(Sequences sequences, AttentionWork& work) const;
+  Range visible_blocks(const AttentionSequence& s, const AttentionItem& item, Window window) const;
+  int64_t visible_tokens(const AttentionSequence& s, const AttentionItem& item, Window window) const;
+  int64_t token_cost(const AttentionItem& item) const;
+  void add_sequence(Sequences sequences, size_t index, int32_t rows_per_item, bool reads, AttentionWork& work) const;
   void count(Sequences sequences, AttentionWork& work) const;
 
   Limits limits_;
   HeadGeometry heads_;
   BlockGroups groups_;
   int threads_;
+  ItemCutter cutter_;
 };
 
 }  // namespace numaserve

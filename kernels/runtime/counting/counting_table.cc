@@ -230,14 +230,14 @@ int64_t seen(const AttentionArgs& a, const AttentionItem& item) {
   const int32_t group = a.latent ? a.q_heads : a.q_heads / a.kv_heads;
   const int32_t first = s.start + item.first_row / group, last = s.start + (item.first_row + item.num_rows - 1) / group;
   const int32_t begin = a.window.first(first), end = a.window.end(last, s.start + s.q_len);
-  if (item.block >= 0) {
-    const int32_t block = item.block * kAttentionBlock;
-    return std::max(std::min(end, block + kAttentionBlock) - std::max(begin, block), 0);
+  if (item.block < 0 && a.block_group < 0) return end - begin;
+  const int32_t step = block_step(a), from = item.block < 0 ? a.block_group : item.block;
+  const int32_t blocks = item.block < 0 ? static_cast<int32_t>(ceil_div(end, kAttentionBlock)) : item.blocks;
+  int64_t tokens = 0;
+  for (int32_t i = 0; i < blocks; ++i) {
+    const int32_t block = (from + i * step) * kAttentionBlock;
+    tokens += std::max(std::min(end, block + kAttentionBlock) - std::max(begin, block), 0);
   }
-  if (a.block_group < 0) return end - begin;
-  int64_t tokens = 0;  // of one group of blocks
-  for (int32_t block = a.block_group * kAttentionBlock; block < end; block += a.block_groups * kAttentionBlock)
-    tokens += std::min(end - block, kAttentionBlock);
   return tokens;
 }
 

@@ -21,6 +21,9 @@ void bind_amx(nanobind::module_& ops);
 // Adds rope_store and attention.
 void bind_attention(nanobind::module_& ops);
 
+// Adds the plan of a step's attention.
+void bind_attention_plan(nanobind::module_& ops);
+
 // Adds route, weigh_row and combine.
 void bind_moe(nanobind::module_& ops);
 void bind_recurrent(nanobind::module_& ops);
@@ -64,8 +67,14 @@ std::vector<AttentionSequence> attention_sequences(const Array<const int32_t, 2>
                                                    const Array<const int32_t, 2>& pages, int64_t rows,
                                                    int64_t num_pages);
 
-// All work of all sequences, in items of so many rows that each go through all KV, or have an item for each block.
+// The blocks of KV of items: the first item merges `joined` blocks at once, if any, and other items have `each` blocks.
+// Without `each`, an item has all blocks.
+struct BlockCut {
+  int32_t joined, each;
+};
+
+// All work of all sequences, in items of at most `rows_per_item` rows and of the blocks of `cut`.
 void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num_sequences, int32_t rows_per_item,
-                bool by_blocks);
+                BlockCut cut);
 
 }  // namespace numaserve

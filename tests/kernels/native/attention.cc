@@ -1,4 +1,5 @@
 // The operations on the KV cache, one by one; see module.cc.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -87,13 +88,11 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
   play_threads(threads, [&](int thread) { table.rope_store(args, thread, threads); });
 }
 
-// All work of one block of query rows: in one item, or in an item for each block of KV that it sees and a merge.
-void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bool by_blocks, std::byte* scratch) {
+// All work of one block of query rows: in one item, or in items of some of the blocks that it sees, and a merge.
+void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, BlockCut cut, std::byte* scratch) {
   const AttentionSequence& sequence = args.sequences[item.sequence];
   const auto compute = args.latent ? table.latent_attention_item : table.attention_item;
-  item.partial = 0;
-  item.block = -1;
-  if (!by_blocks) {
+  if (cut.each == 0) {
     compute(args, item, nullptr, scratch);
     return;
   }
@@ -101,19 +100,24 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
   const int32_t begin = args.window.first(sequence.start + item.first_row / group) / kAttentionBlock;
   const int32_t last = sequence.start + (item.first_row + item.num_rows - 1) / group;
   const int32_t all = args.window.end(last, sequence.start + sequence.q_len);
-  const auto end = static_cast<int32_t>(ceil_div(all, kAttentionBlock));
-  const int32_t num_blocks = end - begin;
+  const auto blocks = static_cast<int32_t>(ceil_div(all, kAttentionBlock)) - begin,
+             joined = std::min(cut.joined, blocks);
   const int64_t row_floats = round_up(args.value_dim, kTileK) + kPartialExtra;
-  const LargeBuffer partial(static_cast<size_t>(num_blocks * item.num_rows * row_floats) * sizeof(float));
+  const LargeBuffer partial(static_cast<size_t>(blocks * item.num_rows * row_floats) * sizeof(float));
   args.partial = partial.as<float>();
-  for (int32_t i = 0; i < num_blocks; ++i) {
+  int32_t parts = 0;
+  for (int32_t at = 0; at < blocks;) {
     AttentionItem part = item;
-    part.block = begin + i;
-    part.partial = i * item.num_rows;
+    part.joined = at < joined;
+    part.block = begin + at;
+    part.blocks = part.joined ? joined : std::min(cut.each, blocks - at);
+    part.partial = parts * item.num_rows;
     compute(args, part, nullptr, scratch);
+    at += part.blocks;
+    parts += part.joined ? 1 : part.blocks;
   }
   const auto merge = args.latent ? table.latent_attention_merge : table.attention_merge;
-  merge(args, item, num_blocks, item.num_rows);
+  merge(args, item, parts, item.num_rows);
 }
 
 }  // namespace
@@ -135,7 +139,7 @@ std::vector<AttentionSequence> attention_sequences(const Array<const int32_t, 2>
 }
 
 void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num_sequences, int32_t rows_per_item,
-                bool by_blocks) {
+                BlockCut cut) {
   const LargeBuffer scratch(
       static_cast<size_t>(args.latent ? table.latent_attention_scratch : table.attention_scratch));
   for (int32_t i = 0; i < static_cast<int32_t>(num_sequences); ++i) {
@@ -144,8 +148,15 @@ void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num
       for (int32_t first = 0; first < rows; first += rows_per_item) {
         const int32_t count = rows - first < rows_per_item ? rows - first : rows_per_item;
         attend(table, args,
-               {.sequence = i, .kv_head = head, .first_row = first, .num_rows = count, .block = -1, .partial = 0},
-               by_blocks, scratch.data());
+               {.sequence = i,
+                .kv_head = head,
+                .first_row = first,
+                .num_rows = count,
+                .block = -1,
+                .blocks = 0,
+                .joined = false,
+                .partial = 0},
+               cut, scratch.data());
       }
   }
 }
@@ -155,7 +166,8 @@ namespace {
 void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, int32_t value_dim, CacheBytes cache,
                const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
                float scale, float softcap, float value_scale, int32_t window, bool aligned, bool bidirectional,
-               Maybe<const float, 1> sinks, bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
+               Maybe<const float, 1> sinks, int32_t joined_blocks, int32_t blocks_per_item, int32_t rows_per_item,
+               Array<bf16, 2> out) {
   const KernelTable& table = *table_by_name(isa);
   const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(cache, 1));
   require(kv_heads >= 1 && q_heads % kv_heads == 0, "query heads are not a multiple of KV heads");
@@ -164,8 +176,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
   require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * value_dim, "the output is too small");
   require(scale > 0.0f, "the scale of scores must be above 0");
   require(!sinks || size(*sinks, 0) == q_heads, "each head has a sink");
-  require(rows_per_item >= 1 && rows_per_item <= (by_blocks ? kAttentionRows : kPromptRows),
-          "an item has 1 to 128 rows, with a block of its own 1 to 32");
+  require(rows_per_item >= 1 && rows_per_item <= kPromptRows, "an item has 1 to 128 rows");
   const HeadGeometry heads{.q_heads = q_heads, .kv_heads = kv_heads, .head_dim = head_dim, .value_dim = value_dim};
   const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), size(cache, 0));
   const AttentionArgs args{.q = q.data(),
@@ -185,7 +196,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
                            .partial = nullptr,
                            .value_scale = value_scale,
                            .sinks = data_or_null(sinks)};
-  attend_all(table, args, static_cast<int64_t>(all.size()), rows_per_item, by_blocks);
+  attend_all(table, args, static_cast<int64_t>(all.size()), rows_per_item, {joined_blocks, blocks_per_item});
 }
 
 }  // namespace
@@ -196,7 +207,7 @@ void bind_attention(nb::module_& ops) {
           "cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "value_dim"_a, "cache"_a, "kv_dtype"_a, "sequences"_a,
           "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "bidirectional"_a,
-          "sinks"_a.none(), "by_blocks"_a, "rows_per_item"_a, "out"_a);
+          "sinks"_a.none(), "joined_blocks"_a, "blocks_per_item"_a, "rows_per_item"_a, "out"_a);
 }
 
 }  // namespace numaserve

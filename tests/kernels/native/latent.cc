@@ -71,8 +71,8 @@ void latent_store(const std::string& isa, Array<const float, 2> q, Array<const f
 }
 
 void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t value_dim, Pages cache,
-                      Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages, float scale, bool by_blocks,
-                      int32_t rows_per_item, Array<bf16, 2> out) {
+                      Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages, float scale,
+                      int32_t joined_blocks, int32_t blocks_per_item, int32_t rows_per_item, Array<bf16, 2> out) {
   const auto heads = static_cast<int32_t>(size(q, 1)), dim = static_cast<int32_t>(size(q, 2));
   require(value_dim >= 1 && value_dim % kTileK == 0 && value_dim < dim && value_dim <= kMaxHeadDim,
           "a value has the wrong size");
@@ -96,7 +96,8 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
                            .ldo = size(out, 1),
                            .partial = nullptr,
                            .latent = true};
-  attend_all(*table_by_name(isa), args, static_cast<int64_t>(all.size()), rows_per_item, by_blocks);
+  attend_all(*table_by_name(isa), args, static_cast<int64_t>(all.size()), rows_per_item,
+             {joined_blocks, blocks_per_item});
 }
 
 }  // namespace
@@ -105,7 +106,7 @@ void bind_latent(nb::module_& ops) {
   ops.def("latent_store", &latent_store, "isa"_a, "q"_a, "kv"_a, "heads"_a, "nope_dim"_a, "value_dim"_a, "cos"_a,
           "sin"_a, "q_scale"_a.none(), "norm"_a, "eps"_a, "runs"_a, "nope"_a, "query"_a, "cache"_a, "threads"_a);
   ops.def("latent_attention", &latent_attention, "isa"_a, "q"_a, "value_dim"_a, "cache"_a, "sequences"_a, "pages"_a,
-          "scale"_a, "by_blocks"_a, "rows_per_item"_a, "out"_a);
+          "scale"_a, "joined_blocks"_a, "blocks_per_item"_a, "rows_per_item"_a, "out"_a);
 }
 
 }  // namespace numaserve

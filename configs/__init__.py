@@ -1,5 +1,6 @@
 """Data that the package carries: presets for ``numaserve serve --config NAME``, by use and by model; sampling
-defaults for models whose files have none; hosts for ``numaserve plan --host NAME``; efficiencies of the kernels."""
+defaults for models whose files have none; hosts for ``numaserve plan --host NAME``; efficiencies of the kernels; and
+published figures of other servers."""
 
 from pathlib import Path
 
@@ -24,6 +25,11 @@ def hosts() -> dict[str, Path]:
 def efficiencies() -> dict[str, Path]:
     """The file of the measurements of `numaserve bench kernels` with an instruction set, by its name."""
     return _by_name("efficiencies", "jsonl")
+
+
+def published() -> dict[str, Path]:
+    """The file of every publication of figures that `numaserve bench host` compares with, by the server's name."""
+    return _by_name("published")
 
 
 def _by_name(folder: str, kind: str = "yaml") -> dict[str, Path]:

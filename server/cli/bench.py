@@ -1,26 +1,21 @@
 """``numaserve bench``: benchmarks of servers, as clients see them, and of their parts on this machine."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from numaserve.server.cli import bench_options as shared
+from numaserve.server.cli.bench_host import bench_host
 from numaserve.server.cli.bench_load import bench_load
 from numaserve.server.cli.bench_machine import bench_kernels, bench_ring
 from numaserve.server.cli.bench_offline import bench_offline
+from numaserve.server.cli.bench_run import check_completed, run_load
 from numaserve.server.loadtest.options import Traffic, Workload, parse_rates
 from numaserve.server.loadtest.report.goodput import parse_goodput
 from numaserve.workers.interface.errors import OperatorError
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from numaserve.server.loadtest.report.stats import Summary
-
-EXIT_FAILED = 1
 _WIDTH = 120
 
 bench = typer.Typer(
@@ -30,6 +25,7 @@ bench.command("kernels")(bench_kernels)
 bench.command("ring")(bench_ring)
 bench.command("offline")(bench_offline)
 bench.command("load")(bench_load)
+bench.command("host")(bench_host)
 
 
 @bench.callback(invoke_without_command=True)
@@ -72,7 +68,8 @@ def bench_serve(
     from numaserve.server.loadtest import session  # noqa: PLC0415
 
     output = session.Output(_console(), output_file, output_details, plot)
-    _finish(session.bench_serve(base_url, workload, traffic, rates=rates, limits=limits, output=output))
+    work = session.bench_serve(base_url, workload, traffic, rates=rates, limits=limits, output=output)
+    check_completed(run_load(work))
 
 
 @bench.command("compare")
@@ -108,25 +105,10 @@ def bench_compare(
 
     output = session.Output(_console(), output_file, output_details)
     rate = rates[0] if rates else None
-    _finish(session.bench_compare(base_urls, workload, traffic, rate=rate, rounds=rounds, pause_s=pause, output=output))
+    work = session.bench_compare(base_urls, workload, traffic, rate=rate, rounds=rounds, pause_s=pause, output=output)
+    check_completed(run_load(work))
 
 
 def _console() -> Console:
     """Return a console wide enough for the tables of a sweep: a file has no width, and 80 columns are too few."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH)
-
-
-def _finish(work: Coroutine[Any, Any, Sequence[Summary]]) -> None:
-    """Run `work`, and exit with an error if requests failed."""
-    import asyncio  # noqa: PLC0415
-
-    import uvloop  # noqa: PLC0415
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        summaries = runner.run(work)
-    failed = sum(summary.failed for summary in summaries)
-    if failed:
-        total = failed + sum(summary.completed for summary in summaries)
-        first = next(summary.first_error for summary in summaries if summary.first_error)
-        sys.stderr.write(f"numaserve: {failed} of {total} requests failed. First error: {' '.join(first.split())}\n")
-        raise typer.Exit(EXIT_FAILED)

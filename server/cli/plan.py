@@ -1,7 +1,6 @@
 """``numaserve plan``: an estimate of a model's memory and speed on a host, without reading a weight."""
 
 import json as jsonlib
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,20 +11,17 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
-from numaserve.server.config.serve import ServeConfig, load_config
+from numaserve.server.cli.planned import THIS, PlanHost, read_planned
+from numaserve.server.config.serve import ServeConfig
 from numaserve.server.config.tasks import Task
 from numaserve.server.loadtest.report.report import JsonLines
-from numaserve.server.service.model.by_model import with_model_defaults
-from numaserve.server.service.model.deployment import deployment_options
 from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
 
-THIS = "this"
 EXIT_DOES_NOT_FIT = 1
 _INPUT_LEN, _OUTPUT_LEN = 1024, 1024
 _WIDTH = 120  # columns without a terminal
@@ -45,13 +41,7 @@ def plan(
         str | None,
         typer.Option(help="Plan for a shape of `numaserve bench offline --shape` instead of MODEL."),
     ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Host to plan for: `this`, a host that numaserve describes such as 2x6980p, or a .yaml file that "
-            "describes a host."
-        ),
-    ] = THIS,
+    host: PlanHost = THIS,
     input_len: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens per prompt. Default: 1024, or the context of an encoder if that is less."),
@@ -99,19 +89,8 @@ def plan(
 
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):
-        serve_config = load_config(
-            options
-            | {
-                "model": os.fspath(path),
-                "max_running_requests": max_running_requests or batch_size,
-                "context_length": context_length,
-                "weights_cache_gib": 0,
-            }
-        )
-        files = open_model(path)
-        serve_config = with_model_defaults(serve_config, files)
-        wanted = deployment_options(serve_config, path, weights=False)
-        config = read_config(files, wanted.settings)
+        limits = {"max_running_requests": max_running_requests or batch_size, "context_length": context_length}
+        serve_config, wanted, config = read_planned(path, options | limits)
         if host == THIS:
             topology = read_topology()
             machine = measure(topology)

@@ -29,7 +29,7 @@ class RemoteServer:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OperatorError(f"{url} is not a valid URL: use a URL like http://127.0.0.1:8000")
         self.url = url
-        self._uds = uds
+        self.uds = uds
         self._tls = tls_of(url, ca_file)
         self._netloc = parts.netloc
         self._path = parts.path.rstrip("/").removesuffix("/v1")
@@ -85,8 +85,8 @@ class RemoteServer:
             raise OperatorError(f"{self.url} is not a numaserve server of this version: {error}") from None
 
     def _connection(self) -> http.client.HTTPConnection:
-        if self._uds is not None:
-            return _UnixConnection(self._uds)
+        if self.uds is not None:
+            return _UnixConnection(self.uds)
         if self._tls is not None:
             return http.client.HTTPSConnection(self._netloc, timeout=_TIMEOUT_S, context=self._tls)
         return http.client.HTTPConnection(self._netloc, timeout=_TIMEOUT_S)

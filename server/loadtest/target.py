@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -86,8 +87,11 @@ def _hint(status: int) -> str:
 
 
 @asynccontextmanager
-async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
-    """Yield a target with its connections. Raises `OperatorError` for an invalid HTTP URL or certificate authority."""
+async def open_target(base_url: str, traffic: Traffic, uds: Path | None = None) -> AsyncIterator[Target]:
+    """Yield a target with its connections, which go to the Unix socket `uds` instead of the URL's host if there is one.
+
+    Raises `OperatorError` for an invalid HTTP URL or certificate authority.
+    """
     base_url = base_url.rstrip("/")
     if not re.match(r"https?://[^/\s?#]+(/[^\s?#]*)?$", base_url):
         raise OperatorError(f"{base_url} is not a valid URL: use a URL like http://127.0.0.1:8000")
@@ -96,12 +100,12 @@ async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
         headers["Authorization"] = f"Bearer {traffic.api_key}"
     # One connection per request: the server may close a kept connection just when it is used again.
     connections = Connections()
-    connector = aiohttp.TCPConnector(
-        limit=0,
-        force_close=True,
-        ssl=tls_of(base_url, traffic.ca_file) or True,
-        socket_factory=connections.open,
-    )
+    connector: aiohttp.BaseConnector
+    if uds is None:
+        tls = tls_of(base_url, traffic.ca_file) or True
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=tls, socket_factory=connections.open)
+    else:
+        connector = aiohttp.UnixConnector(str(uds), limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=traffic.timeout_s)
     try:
         async with aiohttp.ClientSession(

@@ -1,0 +1,101 @@
+"""``numaserve bench host``: measurements of a model on a new host, next to the estimate and to published figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from numaserve.server.cli.bench_options import EfficienciesFile, Json
+from numaserve.server.cli.bench_run import check_completed, run_load
+from numaserve.server.cli.config_options import takes_settings
+from numaserve.server.cli.planned import THIS, read_planned
+from numaserve.server.service.model.model_argument import served_name
+from numaserve.workers.planning.roofline.machine import Machine, load_machine
+from numaserve.workers.planning.topology import Topology, read_topology
+from numaserve.workers.weights.hub import resolve_model
+
+if TYPE_CHECKING:
+    from numaserve.server.client.remote import RemoteServer
+    from numaserve.server.loadtest.options import Traffic, Workload
+    from numaserve.server.loadtest.own_load import Say
+    from numaserve.server.loadtest.report.stats import Summary
+
+_LEAST_CONTEXT, _LEAST_OUTPUT = 32, 16  # tokens of a sequence, and of answers that warm a server up
+_VOCABULARY = 30_000  # most token ids of prompts, as without --vocab-size
+
+
+@takes_settings(
+    *("tp", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static", "kv_cache_gib", "state_cache_gib"),
+    "max_running_requests",
+)
+def bench_host(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model: Hugging Face folder, .gguf file, hub id, or 'demo'.")
+    ],
+    *,
+    input_len: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 1024,
+    output_len: Annotated[int, typer.Option(min=2, help="Generated tokens per request.")] = 1024,
+    num_prompts: Annotated[
+        int, typer.Option(min=1, help="Number of requests that are sent one at a time. Their median is reported.")
+    ] = 3,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Description of this host for the estimate: `this` measures the host. Otherwise a host that numaserve "
+            "describes, or the .yaml file that `numaserve doctor --write` wrote."
+        ),
+    ] = THIS,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of prompts and arrivals.")] = 1,
+    options: dict[str, Any],
+    efficiencies: EfficienciesFile = None,
+    json: Json = None,
+) -> None:
+    """Serve a model on this host and measure it, compared with the estimate of `plan` and with published figures."""
+    # Imported here, because other commands need neither the native kernels nor an HTTP client.
+    from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
+    from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
+    from numaserve.server.cli.host_rows import OwnFigures  # noqa: PLC0415
+    from numaserve.server.cli.own_server import own_server  # noqa: PLC0415
+    from numaserve.server.loadtest.options import Traffic, Workload  # noqa: PLC0415
+    from numaserve.workers.planning.estimate import Load, make_estimate  # noqa: PLC0415
+    from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
+
+    context = max(_LEAST_CONTEXT, input_len + max(output_len, _LEAST_OUTPUT))
+    given = {key: value for key, value in options.items() if value is not None}
+    given |= {"task": "generate", "context_length": context}
+    with MachineReport("host", json) as report:
+        path = resolve_model(model)
+        _, wanted, config = read_planned(path, given)
+        machine, topology = _host(host, report.say)
+        known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
+        report.say("counting the work of each thread")
+        load = Load(input_len, output_len, 1)
+        estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
+        workload = Workload(random_input_len=input_len, random_output_len=output_len)
+        traffic = Traffic(seed=seed, vocab_size=min(config.vocab_size, _VOCABULARY))
+        report.say(f"loading {model}")
+        with own_server(model, given) as remote:
+            summary = run_load(_measure(remote, workload, traffic, num_prompts, report.say))
+        check_completed([summary])
+        own = OwnFigures(served_name(model, path), wanted.settings.formats.linear or "as published", config, estimate)
+        report.add(own.request_rows(summary))
+
+
+async def _measure(remote: RemoteServer, workload: Workload, traffic: Traffic, count: int, say: Say) -> Summary:
+    from numaserve.server.loadtest.own_load import own_load  # noqa: PLC0415
+
+    async with own_load(remote, workload, traffic, say) as load:
+        return await load.one_at_a_time(count)
+
+
+def _host(name: str, say: Say) -> tuple[Machine, Topology]:
+    """Return the host to estimate for, which `this` measures in processes of their own, and its topology."""
+    if name != THIS:
+        machine = load_machine(name)
+        return machine, machine.topology()
+    from numaserve.workers.bench.host import measure_host  # noqa: PLC0415
+    from numaserve.workers.planning.doctor.host import read_processor  # noqa: PLC0415
+    from numaserve.workers.planning.doctor.rates import machine_from  # noqa: PLC0415
+
+    topology = read_topology()
+    return machine_from(measure_host(topology, say), topology, read_processor().name or "this host"), topology

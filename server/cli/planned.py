@@ -1,0 +1,36 @@
+"""The model and the host of an estimate, as options of ``numaserve plan`` and ``numaserve bench host`` name them."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from numaserve.server.config.serve import ServeConfig, load_config
+from numaserve.server.service.model.by_model import with_model_defaults
+from numaserve.server.service.model.deployment import deployment_options
+from numaserve.workers.models.load import open_model, read_config
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.options import DeploymentOptions
+
+THIS = "this"
+
+PlanHost = Annotated[
+    str,
+    typer.Option(
+        help="Host to plan for: `this`, a host that numaserve describes such as 2x6980p, or a .yaml file that "
+        "describes a host."
+    ),
+]
+
+
+def read_planned(path: Path, options: dict[str, Any]) -> tuple[ServeConfig, DeploymentOptions, ModelConfig]:
+    """Return the configuration of a server of the model at `path`, its deployment options, and the model's own
+    configuration.
+
+    `options`: by key, None for an option not given. No weight is read. Raises `OperatorError`.
+    """
+    serve_config = load_config(options | {"model": os.fspath(path), "weights_cache_gib": 0})
+    files = open_model(path)
+    serve_config = with_model_defaults(serve_config, files)
+    wanted = deployment_options(serve_config, path, weights=False)
+    return serve_config, wanted, read_config(files, wanted.settings)

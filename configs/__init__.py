@@ -1,6 +1,6 @@
 """Data that the package carries: presets for ``numaserve serve --config NAME``, by use and by model; sampling
-defaults for models whose files have none; hosts for ``numaserve plan --host NAME``; efficiencies of the kernels; and
-published figures of other servers."""
+defaults for models whose files have none; hosts for ``numaserve plan --host NAME``; efficiencies of the kernels;
+published figures of other servers, and the latency limits of MLPerf's tasks."""
 
 from pathlib import Path
 
@@ -30,6 +30,11 @@ def efficiencies() -> dict[str, Path]:
 def published() -> dict[str, Path]:
     """The file of every publication of figures that `numaserve bench host` compares with, by the server's name."""
     return _by_name("published")
+
+
+def mlperf() -> Path:
+    """The file of the latency limits of MLPerf's tasks."""
+    return _FOLDER / "mlperf.yaml"
 
 
 def _by_name(folder: str, kind: str = "yaml") -> dict[str, Path]:

@@ -15,10 +15,7 @@ from numaserve.workers.planning.topology import Topology, read_topology
 from numaserve.workers.weights.hub import resolve_model
 
 if TYPE_CHECKING:
-    from numaserve.server.client.remote import RemoteServer
-    from numaserve.server.loadtest.options import Traffic, Workload
-    from numaserve.server.loadtest.own_load import Say
-    from numaserve.server.loadtest.report.stats import Summary
+    from numaserve.server.loadtest.server_load import Say
 
 _LEAST_CONTEXT, _LEAST_OUTPUT = 32, 16  # tokens of a sequence, and of answers that warm a server up
 _VOCABULARY = 30_000  # most token ids of prompts, as without --vocab-size
@@ -45,6 +42,23 @@ def bench_host(
             "describes, or the .yaml file that `numaserve doctor --write` wrote."
         ),
     ] = THIS,
+    server_scenario: Annotated[
+        bool,
+        typer.Option(
+            "--server-scenario/--no-server-scenario",
+            help="Also search for the highest rate of requests within the latency limits of --mlperf-task.",
+        ),
+    ] = True,
+    mlperf_task: Annotated[
+        str | None,
+        typer.Option(
+            help="Task of MLPerf Inference whose latency limits apply in the server scenario. Default: the task of the "
+            "model's sizes, or llama3.1-8b."
+        ),
+    ] = None,
+    duration: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of each run of the server scenario. MLPerf prescribes 600.")
+    ] = 600.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of prompts and arrivals.")] = 1,
     options: dict[str, Any],
     efficiencies: EfficienciesFile = None,
@@ -54,10 +68,12 @@ def bench_host(
     # Imported here, because other commands need neither the native kernels nor an HTTP client.
     from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
-    from numaserve.server.cli.host_rows import OwnFigures  # noqa: PLC0415
+    from numaserve.server.cli.host_load import measure_server, plan_scenario  # noqa: PLC0415
+    from numaserve.server.cli.host_rows import OwnFigures, rate_rows  # noqa: PLC0415
     from numaserve.server.cli.own_server import own_server  # noqa: PLC0415
     from numaserve.server.loadtest.options import Traffic, Workload  # noqa: PLC0415
-    from numaserve.workers.planning.estimate import Load, make_estimate  # noqa: PLC0415
+    from numaserve.workers.bench.mlperf import task_of  # noqa: PLC0415
+    from numaserve.workers.planning.estimate import Estimate, Load, make_estimate  # noqa: PLC0415
     from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
 
     context = max(_LEAST_CONTEXT, input_len + max(output_len, _LEAST_OUTPUT))
@@ -66,26 +82,31 @@ def bench_host(
     with MachineReport("host", json) as report:
         path = resolve_model(model)
         _, wanted, config = read_planned(path, given)
+        task = task_of(config, mlperf_task)
         machine, topology = _host(host, report.say)
         known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
         report.say("counting the work of each thread")
-        load = Load(input_len, output_len, 1)
-        estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
+
+        def estimate(batch: int) -> Estimate:
+            load = Load(input_len, output_len, batch)
+            return make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
+
+        alone = estimate(1)
+        scenario = plan_scenario(task, duration, wanted.max_running_requests, estimate) if server_scenario else None
         workload = Workload(random_input_len=input_len, random_output_len=output_len)
         traffic = Traffic(seed=seed, vocab_size=min(config.vocab_size, _VOCABULARY))
         report.say(f"loading {model}")
         with own_server(model, given) as remote:
-            summary = run_load(_measure(remote, workload, traffic, num_prompts, report.say))
-        check_completed([summary])
-        own = OwnFigures(served_name(model, path), wanted.settings.formats.linear or "as published", config, estimate)
-        report.add(own.request_rows(summary))
-
-
-async def _measure(remote: RemoteServer, workload: Workload, traffic: Traffic, count: int, say: Say) -> Summary:
-    from numaserve.server.loadtest.own_load import own_load  # noqa: PLC0415
-
-    async with own_load(remote, workload, traffic, say) as load:
-        return await load.one_at_a_time(count)
+            work = measure_server(remote, workload, traffic, num_prompts=num_prompts, scenario=scenario, say=report.say)
+            measured = run_load(work)
+        check_completed([measured.requests])
+        own = OwnFigures(served_name(model, path), wanted.settings.formats.linear or "as published", config, alone)
+        report.add(own.request_rows(measured.requests))
+        if scenario is not None:
+            report.add(rate_rows(measured.runs))
+            if measured.best is None:
+                check_completed([run.summary for run in measured.runs if not run.summary.completed])
+            report.add(own.server_rows(task, measured.best, scenario.planned_rate))
 
 
 def _host(name: str, say: Say) -> tuple[Machine, Topology]:

@@ -1,15 +1,17 @@
 """The rows of ``numaserve bench host``: measurements, next to estimates, bounds and published figures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from numaserve.server.loadtest.rate_search import RateRun
 from numaserve.server.loadtest.report.stats import Summary
+from numaserve.workers.bench.mlperf import MlperfTask
 from numaserve.workers.bench.published import PublishedFigures, published_for
 from numaserve.workers.bench.rows import Figure, Row
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.estimate import Estimate
 
-_REQUESTS = "one request at a time"
+_REQUESTS, _RATES, _SERVER = "one request at a time", "rates", "server scenario"
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,37 @@ class OwnFigures:
         yield self._row("lower bound", {"ttft_ms": prefill.bound_s * 1e3, "tpot_ms": decode.bound_s * 1e3})
         yield from map(_published_row, published_for(self.config))
 
+    def server_rows(self, task: MlperfTask, best: RateRun | None, planned: float) -> Iterator[Row]:
+        """Yield the highest rate within the limits of `task`: measured and estimated."""
+        output_len, rate = self.estimate.load.output_len, 0.0 if best is None else best.rate
+        limits: dict[str, Figure] = {"task": task.name, "ttft_limit_ms": task.ttft_ms, "tpot_limit_ms": task.tpot_ms}
+        run = {} if best is None else _percentiles(best)
+        for kind, each in {"measured": rate, "estimate": planned}.items():
+            more = {**run, "of_planned": rate / planned if planned else None} if kind == "measured" else {}
+            figures = {**limits, "queries_s": each, "output_tokens_s": each * output_len, **more}
+            yield Row(_SERVER, {"figures": kind, **self._about()}, figures)
+
     def _row(self, kind: str, figures: dict[str, Figure]) -> Row:
+        what: dict[str, str | int] = {"figures": kind, "server": "numaserve", "host": self.estimate.machine.name}
+        return Row(_REQUESTS, what | self._about(), figures)
+
+    def _about(self) -> dict[str, str | int]:
         load = self.estimate.load
-        what = {"figures": kind, "server": "numaserve", "host": self.estimate.machine.name, "model": self.model}
-        tokens = {"input_len": load.input_len, "output_len": load.output_len}
-        return Row(_REQUESTS, what | {"weights": self.weights} | tokens, figures)
+        tokens: dict[str, str | int] = {"input_len": load.input_len, "output_len": load.output_len}
+        return {"model": self.model, "weights": self.weights} | tokens
+
+
+def rate_rows(runs: Sequence[RateRun]) -> Iterator[Row]:
+    """Yield the runs of the search for the highest rate, in their order."""
+    for run in runs:
+        counts = {"queries": run.summary.completed, "failed": run.summary.failed}
+        kept = {"within_limits": "yes" if run.kept else "no"}
+        yield Row(_RATES, {}, {"queries_s": run.rate, **counts, **_percentiles(run), **kept})
+
+
+def _percentiles(run: RateRun) -> dict[str, Figure]:
+    ttft, tpot = run.summary.latencies["ttft"], run.summary.latencies["tpot"]
+    return {"ttft_p99_ms": None if ttft is None else ttft.p99, "tpot_p99_ms": None if tpot is None else tpot.p99}
 
 
 def _published_row(each: PublishedFigures) -> Row:

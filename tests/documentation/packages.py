@@ -9,6 +9,7 @@ import yaml
 from numaserve.configs import hosts, presets
 from numaserve.server.answers.reasoning.formats import reasoning_formats
 from numaserve.server.answers.tools.formats import tool_formats
+from numaserve.workers.bench.mlperf import tasks
 from numaserve.workers.bench.shapes import MODEL_SHAPES
 from numaserve.workers.interface.settings import KvCacheDtype, Quantization
 from numaserve.workers.models import registry
@@ -58,6 +59,14 @@ def supported() -> str:
 def shipped_presets() -> str:
     """Each file that `--config` knows by name, with the reasons that stand in it."""
     return table(("preset", "what it is for"), ((code(name), _comment(path)) for name, path in presets().items()))
+
+
+def mlperf_tasks() -> str:
+    """The latency limits of MLPerf's tasks."""
+    return table(
+        ("task", "TTFT, p99, ms", "TPOT, p99, ms"),
+        ((code(task.name), f"{task.ttft_ms:g}", f"{task.tpot_ms:g}") for task in tasks()),
+    )
 
 
 def shipped_hosts() -> str:

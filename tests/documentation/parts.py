@@ -31,6 +31,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "commands": options.commands,
     "presets": packages.shipped_presets,
     "hosts": packages.shipped_hosts,
+    "mlperf tasks": packages.mlperf_tasks,
     "checks of doctor": packages.host_checks,
     "shapes": packages.shapes,
     "formats of calls": packages.tool_call_formats,

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from numaserve.server.cli.main import main
-from numaserve.workers.bench import published
+from numaserve.server.loadtest import rate_search
+from numaserve.workers.bench import mlperf, published
+from numaserve.workers.bench.mlperf import MlperfTask
 from numaserve.workers.bench.published import Publication
 
 from tests.support.demo import needs_demo
@@ -53,7 +55,7 @@ def test_a_measurement_is_next_to_the_estimate_and_to_published_figures(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(published, "publications", lambda: [Publication.model_validate(PUBLICATION)])
-    rows = bench(tmp_path / "out", "--host", host, "--num-prompts", "2")
+    rows = bench(tmp_path / "out", "--host", host, "--num-prompts", "2", "--no-server-scenario")
     measured, estimate, bound, other = rows
     assert [row["figures"] for row in rows] == ["measured", "estimate", "lower bound", "published"]
     assert {row["model"] for row in rows[:3]} == {"SmolLM2-135M-Instruct"}
@@ -70,3 +72,63 @@ def test_a_measurement_is_next_to_the_estimate_and_to_published_figures(
     assert (other["input_len"], other["output_len"], other["ttft_ms"], other["tpot_ms"]) == (1024, 128, 12.5, 3.5)
     out = capsys.readouterr().out
     assert "one request at a time" in out and "published" in out
+
+
+def limit_to(monkeypatch: pytest.MonkeyPatch, ms: float) -> None:
+    """Give every model a task with this limit of all latencies."""
+    task = MlperfTask.model_validate({"name": "any", "ttft-ms": ms, "tpot-ms": ms, "source": "nowhere"})
+    monkeypatch.setattr(mlperf, "task_of", lambda _config, _name: task)
+
+
+@needs_demo
+def test_the_highest_rate_within_limits_is_next_to_the_estimated_rate(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def two_rates(keeps: Any, first: float) -> float:
+        assert first > 0
+        assert await keeps(20.0)
+        await keeps(40.0)
+        return 20.0
+
+    limit_to(monkeypatch, 1e6)
+    monkeypatch.setattr(rate_search, "highest_rate", two_rates)
+    rows = bench(tmp_path / "out", "--host", host, "--num-prompts", "1", "--duration", "0.2")
+    runs = [row for row in rows if row["table"] == "rates"]
+    assert [(run["queries_s"], run["queries"], run["failed"], run["within_limits"]) for run in runs] == [
+        (20.0, 4, 0, "yes"),
+        (40.0, 8, 0, "yes"),
+    ]
+    measured, estimate = (row for row in rows if row["table"] == "server scenario")
+    assert {(row["task"], row["ttft_limit_ms"], row["tpot_limit_ms"]) for row in (measured, estimate)} == {
+        ("any", 1e6, 1e6)
+    }
+    assert (measured["queries_s"], measured["output_tokens_s"]) == (20.0, 80.0)
+    assert (measured["ttft_p99_ms"], measured["tpot_p99_ms"]) == (runs[0]["ttft_p99_ms"], runs[0]["tpot_p99_ms"])
+    assert estimate["queries_s"] > 0
+    assert measured["of_planned"] == pytest.approx(20.0 / estimate["queries_s"])
+
+
+@needs_demo
+def test_a_request_that_alone_exceeds_a_limit_has_no_rate(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_to(monkeypatch, 1e-6)
+    rows = bench(tmp_path / "out", "--host", host, "--num-prompts", "1")
+    assert [row["figures"] for row in rows if row["table"] == "server scenario"] == ["measured", "estimate"]
+    assert {row["queries_s"] for row in rows if row["table"] == "server scenario"} == {0}
+    assert "rates" not in {row["table"] for row in rows}
+
+
+@needs_demo
+def test_mistakes_are_one_line(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    mistakes = {
+        ("--mlperf-task", "gptj"): "--mlperf-task gptj is not a known task: use one of llama3.1-8b, ",
+        ("--host", "nowhere"): "--host nowhere: unknown host",
+        ("--host", host, "--input-len", "9000"): "tokens exceed the model's context of 8192",
+    }
+    for arguments, message in mistakes.items():
+        with pytest.raises(SystemExit) as caught:
+            main(["bench", "host", "demo", *SMALL, *arguments])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert caught.value.code == 2
+        assert message in line

@@ -16,7 +16,7 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class OwnLoad:
+class ServerLoad:
     """The loads on a server that is warm. Each load has its own prompts, so that none hits the cache.
 
     `seed` is that of the next load; `say` gets the progress.
@@ -31,6 +31,10 @@ class OwnLoad:
         traffic = replace(self.bench.client.traffic, max_concurrency=1)
         bench = replace(self.bench, client=replace(self.bench.client, traffic=traffic))
         return await self._run(bench, count, math.inf, "one request at a time")
+
+    async def at_rate(self, rate: float, duration_s: float) -> Summary:
+        """Send requests at random times (Poisson), `rate` per second, for about `duration_s` seconds."""
+        return await self._run(self.bench, max(1, round(rate * duration_s)), rate, f"{rate:.3g} requests per second")
 
     async def _run(self, bench: Bench, count: int, rate: float, label: str) -> Summary:
         requests = await replace(bench, workload=replace(bench.workload, num_prompts=count)).requests(self.seed)
@@ -48,10 +52,12 @@ class OwnLoad:
 
 
 @asynccontextmanager
-async def own_load(remote: RemoteServer, workload: Workload, traffic: Traffic, say: Say) -> AsyncIterator[OwnLoad]:
+async def server_load(
+    remote: RemoteServer, workload: Workload, traffic: Traffic, say: Say
+) -> AsyncIterator[ServerLoad]:
     """Yield the loads on the server `remote`, which has answered a warm-up request. Raises `OperatorError` if it does
     not answer one."""
     async with open_target(remote.url, traffic, remote.uds) as target:
         bench = await Bench.connect(target, workload, traffic)
         await bench.warm_up(await replace(bench, workload=replace(workload, num_prompts=1)).requests(0), traffic.seed)
-        yield OwnLoad(bench, traffic.seed, say)
+        yield ServerLoad(bench, traffic.seed, say)

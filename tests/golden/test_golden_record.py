@@ -10,7 +10,7 @@ from tests.golden.recording import Recording, check_root, write
 from tests.golden.trees import has_commit, installed_root, root_of_commit
 
 # Moved on with each change of an answer, and with each new kind of checkpoint in the record: older trees refuse it.
-REFERENCE = "8088052c4b8eea4109603ce2d8c2ee1b94b94df5"
+REFERENCE = "9b06263e524840f34dbb6166ff148cd50590e8c2"
 _SHOWN = 20
 
 

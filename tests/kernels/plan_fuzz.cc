@@ -66,7 +66,8 @@ class Run {
         narrows_(input.size() % 5 == 0 && input.size() % 4 < 3),
         windows_(input.size() % 4 == 1 ? 2 : 1),
         slots_(kLimits.max_slots, kLimits.pages_per_slot, table_pages(), kLimits.vocabulary) {
-    if (input.size() % 2 == 0) step_.allow_pooling();
+    // Layers work on the rows of logits alone in programs that do not pool.
+    if (input.size() % 2 == 0 && !narrows_) step_.allow_pooling();
     if (input.size() % 3 == 0) step_.keep_states();
     if (narrows_) step_.allow_narrowing(kinds(input), 1 + (input.size() % 3));
     step_.limit_positions(400);

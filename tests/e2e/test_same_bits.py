@@ -227,7 +227,7 @@ def test_experts_whose_results_are_summed_at_once_change_no_bit(formats: WeightF
     model = checkpoints.save(checkpoints.build(config), tmp_path)
     request = replace(random_requests()[-2], max_new_tokens=2, prompt_logprobs=True)
     request = replace(request, prompt=(request.prompt * 2)[:500])
-    with make_group(model, 1, threads=2, formats=formats) as group:
+    with make_group(model, 1, threads=4, formats=formats) as group:
         whole, chunks = (
             Traffic(group, scheduler_config(max_step_tokens=tokens)).serve([request]) for tokens in (512, 64)
         )

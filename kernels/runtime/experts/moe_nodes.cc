@@ -139,7 +139,7 @@ ExpertsNode::PairCost ExpertsNode::pair_cost(const Part& part) {
 // node. Threads that take items when they are free are done at the same time on either.
 void ExpertsNode::run(Run& run, int thread) const {
   if (sums(run)) return multiply_and_sum(run, thread);
-  constexpr int64_t kItems = 16;  // of a thread
+  constexpr int64_t kItems = 8;  // of a thread
   int64_t total = 0;
   bool computes = false;
   for (size_t i = 0; i < num_parts(); ++i) {
@@ -196,8 +196,9 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs, 
 bool ExpertsNode::sums(const Run& run) const {
   if (combine == nullptr || experts.size() < 2) return false;
   const int64_t results = rows(run) * combine->top_k * out.ld * static_cast<int64_t>(sizeof(float));
-  const int64_t pairs = out.ld / (2 * kTileN), threads = run.team.size();
-  return results > kept_bytes && combine->top_k > 1 && pairs * 10 >= ceil_div(pairs, threads) * threads * 7;
+  const int64_t pairs = out.ld / (2 * kTileN), threads = run.team.size(), most = ceil_div(pairs, threads);
+  const int64_t sums = rows(run) * most * 2 * kTileN * static_cast<int64_t>(sizeof(float));
+  return results > kept_bytes && sums <= kSums && combine->top_k > 1 && pairs * 10 >= most * threads * 7;
 }
 
 // A thread adds the results of its columns to the sums of all tokens, expert by expert: the sum of a token has the

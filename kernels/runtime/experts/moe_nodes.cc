@@ -139,7 +139,9 @@ ExpertsNode::PairCost ExpertsNode::pair_cost(const Part& part) {
 // node. Threads that take items when they are free are done at the same time on either.
 void ExpertsNode::run(Run& run, int thread) const {
   if (sums(run)) return multiply_and_sum(run, thread);
-  constexpr int64_t kItems = 8;  // of a thread
+  // Items of a thread. Few threads share the bandwidth well, and an item that ends within an expert reads its rows
+  // again.
+  const int64_t most = run.team.size() > 8 ? 16 : 8;
   int64_t total = 0;
   bool computes = false;
   for (size_t i = 0; i < num_parts(); ++i) {
@@ -150,7 +152,7 @@ void ExpertsNode::run(Run& run, int thread) const {
     computes |= cost.computes;
     if (thread == 0) count(each);
   }
-  const int64_t items = run.team.size() * (computes && run.team.size() > 1 ? kItems : 1);
+  const int64_t items = run.team.size() * (computes && run.team.size() > 1 ? most : 1);
   hand_out(run, turn, items, thread, [&](int64_t item, int64_t) {
     multiply_between(run, thread, item, {total * item / items, total * (item + 1) / items});
   });

@@ -41,7 +41,8 @@ struct CombineNode;
 
 // Results of experts up to this size stay in the caches of many cores until they are summed.
 inline constexpr int64_t kKeptResults = 16 << 20;
-// Sums of a thread's columns up to this size stay in its second-level cache. Two threads have too many columns for that.
+// Sums of a thread's columns up to this size stay in its second-level cache. With few threads, each has too many
+// columns for that.
 inline constexpr int64_t kSums = 3 << 19;
 
 // A matrix product for every expert that has rows, and the shared expert's product on all tokens. Work is divided by

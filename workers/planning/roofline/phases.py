@@ -22,8 +22,8 @@ class RankMachine:
 
 
 class Least(NamedTuple):
-    """What the operations of one name need at least: bytes of weights and KV cache, floating-point operations, and
-    seconds at the ceilings. `calls`: their number."""
+    """The least work of the operations of one name: bytes of weights and KV cache, floating-point operations, and
+    seconds at the ceilings. `calls`: the number of operations."""
 
     calls: int
     nbytes: float

@@ -158,8 +158,8 @@ class _Times:
 
 @dataclass(frozen=True)
 class StepTotals:
-    """The time of a step, in parts to which those of other programs can be added: its seconds, those that the mean rank
-    waits for others, and the times of operations."""
+    """The time of a step: its seconds, the seconds that the mean rank waits for others, and the times of operations.
+    Totals of several programs can be added."""
 
     seconds: float
     waiting_s: float

@@ -92,7 +92,8 @@ def bench_host(
             return make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
 
         alone = estimate(1)
-        scenario = plan_scenario(task, duration, wanted.max_running_requests, estimate) if server_scenario else None
+        most = wanted.max_running_requests
+        scenario = plan_scenario(task, duration, alone, most, estimate) if server_scenario else None
         workload = Workload(random_input_len=input_len, random_output_len=output_len)
         traffic = Traffic(seed=seed, vocab_size=min(config.vocab_size, _VOCABULARY))
         report.say(f"loading {model}")

@@ -38,9 +38,11 @@ class Measured:
     best: RateRun | None = None
 
 
-def plan_scenario(task: MlperfTask, duration_s: float, most: int, estimate: Callable[[int], Estimate]) -> Scenario:
-    """Return the scenario with its estimated rate. `estimate` is called with numbers of sequences up to `most`."""
-    alone = estimate(1)
+def plan_scenario(
+    task: MlperfTask, duration_s: float, alone: Estimate, most: int, estimate: Callable[[int], Estimate]
+) -> Scenario:
+    """Return the scenario with its estimated rate. `alone` is the estimate of one sequence, and `estimate` is called
+    with larger numbers of sequences up to `most`."""
     steps: dict[int, float] = {}
     for batch in (*takewhile(lambda each: each < most, (1 << power for power in count())), most):
         decode = (alone if batch == 1 else estimate(batch)).decode

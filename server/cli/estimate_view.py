@@ -134,10 +134,14 @@ def _totals(estimate: Estimate) -> list[str]:
 
 
 def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
-    costs = [{key: value for key, value in asdict(cost).items() if key != "time"} for cost in phase.costs]
-    times = [asdict(cost.time) for cost in phase.costs]
-    merged = [time | cost for time, cost in zip(times, costs, strict=True)]
-    return asdict(phase) | {"costs": merged, "nbytes": phase.nbytes, "bound_s": phase.bound_s}
+    costs = [_cost_record(cost) for cost in phase.costs]
+    return asdict(phase) | {"costs": costs, "nbytes": phase.nbytes, "bound_s": phase.bound_s}
+
+
+def _cost_record(cost: OperationEstimate) -> dict[str, Any]:
+    record = asdict(cost)
+    time: dict[str, Any] = record.pop("time")
+    return time | record
 
 
 def _memory_table(nodes: list[NodeMemory]) -> Table:

@@ -1,17 +1,14 @@
 """The sizes by which files of the package know a model."""
 
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.roofline.machine import with_dashes
 from pydantic import BaseModel, ConfigDict
-
-
-def _with_dashes(name: str) -> str:
-    return name.replace("_", "-")
 
 
 class Entry(BaseModel):
     """An entry of a file of the package. Keys have dashes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_with_dashes)
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=with_dashes)
 
 
 class Sizes(Entry):

@@ -22,14 +22,15 @@ _FP32_OF_BF16: dict[Isa, float] = {"amx": 1 / 16, "avx512": 1 / 2}
 _MEETING_BARRIERS = 4
 
 
-def _with_dashes(name: str) -> str:
+def with_dashes(name: str) -> str:
+    """Return the key of a field in files."""
     return name.replace("_", "-")
 
 
 class Machine(BaseModel):
     """A host, or one socket of it. Keys in files have dashes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_with_dashes, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=with_dashes, populate_by_name=True)
 
     name: str = Field(min_length=1)
     isa: Isa = "avx512"  # selects the efficiencies
@@ -105,7 +106,7 @@ def load_machine(name: str) -> Machine:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        keys = ", ".join(_with_dashes(each) for each in Machine.model_fields)
+        keys = ", ".join(with_dashes(each) for each in Machine.model_fields)
         hint = f"unknown key; the keys are {keys}" if first["type"] == "extra_forbidden" else first["msg"]
         raise OperatorError(f"{path}: {key}: {hint}") from None
 

@@ -89,8 +89,9 @@ inline void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void* sc
     bf16* row = whole ? out : static_cast<bf16*>(scratch);
     rms_norm_row(n, r, all, row);
     quantize_columns(q, row, share.columns, q.out + r * q.ldo);
+    if (whole) continue;
     const Range mine = split(n.ldo, threads, thread, 16);
-    if (!whole && mine.begin < mine.end)
+    if (mine.begin < mine.end)
       __builtin_memcpy(out + mine.begin, row + mine.begin, static_cast<size_t>(mine.end - mine.begin) * sizeof(bf16));
   }
 }

@@ -23,8 +23,8 @@ struct RowShare {
 }
 
 // The same where a thread reads whole rows in any case, for a sum of squares or the largest value. With several rows it
-// takes some of them whole, even if other threads are then idle: with columns of every row it would read all rows. Of a
-// single row it reads all and writes some columns, which is cheaper than a barrier.
+// takes some of them whole, even if other threads are then idle: with columns of every row it would read all rows. It
+// reads all of a single row and writes some columns, which is cheaper than a barrier.
 [[gnu::always_inline]] constexpr RowShare whole_row_share(int64_t rows, int64_t cols, int thread, int threads,
                                                           int64_t unit = 16) {
   if (rows > 1 || cols == 0) return {split(rows, threads, thread), {0, cols}};

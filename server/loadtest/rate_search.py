@@ -46,7 +46,7 @@ def is_within(summary: Summary, limits: Mapping[str, float], figure: Literal["me
 
 
 async def highest_rate(keeps: Callable[[float], Awaitable[bool]], first: float) -> float | None:
-    """Return the highest rate for which `keeps` was true, within 10 %; None if a 32nd of `first` is too high, too.
+    """Return the highest rate for which `keeps` was true, within 10 %. Return None if a 32nd of `first` is too high.
 
     The rate is doubled or halved until one rate keeps the limits and another does not. Then the range is divided.
     """

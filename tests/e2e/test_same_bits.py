@@ -208,7 +208,7 @@ def test_a_restart_with_another_number_of_threads_changes_no_bit(tp: int, tmp_pa
 
 @pytest.mark.parametrize("name", ["qwen2_moe", "deepseek_v3"])
 def test_two_nodes_of_43_threads_change_no_bit(name: str, tmp_path: Path) -> None:
-    """As many threads a rank as a node of the largest hosts has cores, and more than these models have panels."""
+    """A node of the largest hosts has 43 cores. These models have fewer panels than that."""
     model, answers = save_tiny_model(name, tmp_path), []
     for threads in (1, 43):
         with make_group(model, 2, threads=threads) as group:

@@ -160,8 +160,8 @@ struct Quantized {
   int64_t group;  // 0: none
 };
 
-// Up to this number of rows, each thread of a product normalises all rows itself, which saves a barrier: if it has no
-// more than so many columns more than with a barrier, which take as long as one.
+// Up to kJoinedRows rows, each thread of a product normalises all rows itself, which saves a barrier. It then
+// normalises more columns than with a barrier: at most kJoinedColumns more, which take as long as one.
 inline constexpr int64_t kJoinedRows = 4, kJoinedColumns = 8192;
 
 struct NormNode : Node {

@@ -79,7 +79,9 @@ def joined(operations: Sequence[Operation]) -> list[Operation]:
     found = list(operations)
     for index, (before, operation) in enumerate(pairwise(operations), start=1):
         match before, operation:
-            case RmsNorm(), Linear(logits=False) if operation.x in before.writes:
+            case RmsNorm() | Quantize(rows_per_token=1, logits=False), Linear(logits=False) if (
+                operation.x in before.writes
+            ):
                 mine = sum(readers[buffer.whole] for buffer in before.writes) == 1
             case RopeStore(), Attention() if operation.q is before.q and operation.cache == before.cache:
                 mine = readers[before.q] == 1

@@ -62,9 +62,9 @@ void EmbedNode::run(Run& run, int thread) const {
 
 // `out` has as many rows as the largest step has tokens, or rows of logits, so with few rows each thread has space for
 // a copy.
-bool NormNode::joins_next(const Run& run) const {
+bool RowsNode::joins_next(const Run& run) const {
   const int64_t rows = this->rows(run), threads = run.team.size();
-  return has_product && rows <= kJoinedRows && (rows - ceil_div(rows, threads)) * cols <= kJoinedColumns &&
+  return has_product && rows <= kJoinedRows && (rows - ceil_div(rows, threads)) * columns() <= kJoinedColumns &&
          rows * threads + kPad <= run.step.max_rows(narrow);
 }
 
@@ -130,9 +130,9 @@ std::span<const std::byte> LinearNode::reads_first(const Run& run, int thread, i
 
 void LinearNode::run(Run& run, int thread) const {
   GemmArgs args = arguments(run);
-  if (norm != nullptr && norm->joins_next(run)) {
-    const int64_t item_bytes = norm->quantized ? 1 : static_cast<int64_t>(sizeof(bf16));
-    args.a = run.at<std::byte>(x) + norm->run_alone(run, thread) * x.ld * item_bytes;
+  if (before != nullptr && before->joins_next(run)) {
+    const int64_t item_bytes = takes_int8(weight.format()) && !widened ? 1 : static_cast<int64_t>(sizeof(bf16));
+    args.a = run.at<std::byte>(x) + before->run_alone(run, thread) * x.ld * item_bytes;
   }
   const int threads = run.team.size();
   if (!divides_k(args, threads)) return run.table.gemm(args, run.scratch<void>(thread), thread, threads);
@@ -163,13 +163,23 @@ void LayerNormNode::run(Run& run, int thread) const {
                        thread, run.team.size());
 }
 
-void QuantizeNode::run(Run& run, int thread) const {
+QuantizeArgs QuantizeNode::arguments(const Run& run) const {
   const int64_t tokens = run.step.num_rows(logits || narrow);
   QuantizeArgs args = quantize_args(run, x, quantized, tokens * rows_per_token * heads);
   args.heads = heads;
   args.x_stride = x_stride;
   args.out_stride = out_stride;
-  run.table.quantize(args, thread, run.team.size());
+  return args;
+}
+
+void QuantizeNode::run(Run& run, int thread) const { run.table.quantize(arguments(run), thread, run.team.size()); }
+
+int64_t QuantizeNode::run_alone(Run& run, int thread) const {
+  const int64_t first_row = thread * rows(run);
+  QuantizeArgs args = arguments(run);
+  args.out += first_row * args.ldo;
+  run.table.quantize(args, 0, 1);
+  return first_row;
 }
 
 void ReduceNode::run(Run& run, int thread) const {

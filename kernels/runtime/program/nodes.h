@@ -160,17 +160,30 @@ struct Quantized {
   int64_t group;  // 0: none
 };
 
-// Up to kJoinedRows rows, each thread of a product normalises all rows itself, which saves a barrier. It then
-// normalises more columns than with a barrier: at most kJoinedColumns more, which take as long as one.
+// A node that makes the rows of a product: a norm, or rows in int8. Up to kJoinedRows rows, each thread of the product
+// makes all rows itself, which saves a barrier. It then works on more columns than with a barrier: at most
+// kJoinedColumns more, which take as long as one.
 inline constexpr int64_t kJoinedRows = 4, kJoinedColumns = 8192;
 
-struct NormNode : Node {
-  NormNode(Place x_in, const float* weight_in, int64_t cols_in, Place out_in, float eps_in)
-      : Node("rms_norm"), x(x_in), weight(weight_in), cols(cols_in), out(out_in), eps(eps_in) {}
-  void run(Run& run, int thread) const override;
+struct RowsNode : Node {
+  using Node::Node;
   bool joins_next(const Run& run) const override;
-  // Normalises all rows on one thread, to its own rows of `out`; returns the first of these rows.
-  int64_t run_alone(Run& run, int thread) const;
+  // Makes all rows on one thread, as its own rows of the result; returns the first of these rows.
+  virtual int64_t run_alone(Run& run, int thread) const = 0;
+  // The place of the rows that the product reads.
+  virtual const Place& made() const = 0;
+  bool has_product = false;  // only the next node, a LinearNode, reads the result
+
+ private:
+  virtual int64_t columns() const = 0;
+};
+
+struct NormNode : RowsNode {
+  NormNode(Place x_in, const float* weight_in, int64_t cols_in, Place out_in, float eps_in)
+      : RowsNode("rms_norm"), x(x_in), weight(weight_in), cols(cols_in), out(out_in), eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  int64_t run_alone(Run& run, int thread) const override;
+  const Place& made() const override { return quantized ? quantized->out : out; }
   Place x;
   const float* weight;  // null: x is only rounded
   int64_t cols;
@@ -178,9 +191,9 @@ struct NormNode : Node {
   float eps;
   std::optional<Quantized> quantized;  // the result, in addition to `out`
   bool beside = false;                 // rows of `out` have other columns after the result
-  bool has_product = false;            // only the next node, a LinearNode, reads the result
 
  private:
+  int64_t columns() const override { return cols; }
   void norm(Run& run, int64_t first_row, int part, int parts, int thread) const;
 };
 
@@ -198,15 +211,21 @@ struct LayerNormNode : Node {
 };
 
 // `logits`: as in LinearNode.
-struct QuantizeNode : Node {
+struct QuantizeNode : RowsNode {
   QuantizeNode(Place x_in, Quantized quantized_in, int64_t rows_per_token_in, bool logits_in)
-      : Node("quantize"), x(x_in), quantized(quantized_in), rows_per_token(rows_per_token_in), logits(logits_in) {}
+      : RowsNode("quantize"), x(x_in), quantized(quantized_in), rows_per_token(rows_per_token_in), logits(logits_in) {}
   void run(Run& run, int thread) const override;
+  int64_t run_alone(Run& run, int thread) const override;
+  const Place& made() const override { return quantized.out; }
   Place x;
   Quantized quantized;
   int64_t rows_per_token;
   bool logits;
   int64_t heads = 1, x_stride = 0, out_stride = 0;  // of a row; see QuantizeArgs
+
+ private:
+  int64_t columns() const override { return quantized.cols; }
+  QuantizeArgs arguments(const Run& run) const;
 };
 
 // The product of rows of `x` and a packed matrix. `logits`: only rows whose logits are needed, which a GatherNode has
@@ -219,7 +238,7 @@ struct LinearNode : Node {
   Place x;
   const PackedMatrix& weight;
   Place out;
-  const NormNode* norm = nullptr;  // the node before, which may join this one
+  const RowsNode* before = nullptr;  // the node before, which may join this one
   const float* bias = nullptr;
   Activation activation = Activation::kNone;  // with one, `out` is bf16
   bool widened = false, accumulate = false;   // see GemmArgs

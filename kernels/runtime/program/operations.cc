@@ -72,15 +72,15 @@ void require_quantized(const std::string& node, const Place& x, const Quantized&
   require(to.out.ld >= quantized_bytes(to.cols, to.group), node, "the output has too few columns");
 }
 
-// Joins a product with the norm before it.
-void join(LinearNode& product, NormNode* norm) {
-  require(norm != nullptr && !product.logits, product.name,
-          "a matrix product can be fused only with the norm directly before it");
-  const Place& made = norm->quantized ? norm->quantized->out : norm->out;
+// Joins a product with the operation that makes its rows.
+void join(LinearNode& product, RowsNode* before) {
+  require(before != nullptr && !product.logits, product.name,
+          "a matrix product can be fused only with a norm or a quantization directly before it");
+  const Place& made = before->made();
   require(made.offset == product.x.offset && made.ld == product.x.ld, product.name,
-          "the norm directly before the matrix product does not write the input of the product");
-  norm->has_product = true;
-  product.norm = norm;
+          "the operation directly before the matrix product does not write the input of the product");
+  before->has_product = true;
+  product.before = before;
 }
 void join(AttentionNode& attention, RopeStoreNode* rope) {
   require(rope != nullptr && rope->kv.k == attention.kv.k && rope->q.offset == attention.q.offset, attention.name,
@@ -162,7 +162,7 @@ void add(Program& p, const Linear& f) {
   node->widened = f.widened;
   node->accumulate = f.accumulate;
   node->logits = f.logits;
-  if (f.joins_before) join(*node, p.last<NormNode>());
+  if (f.joins_before) join(*node, p.last<RowsNode>());
   p.add(std::move(node));
 }
 

@@ -97,7 +97,7 @@ struct Linear {
   Activation activation;
   bool widened, accumulate, logits;
   Place out;
-  bool joins_before;  // the previous operation is a norm whose result only this one reads
+  bool joins_before;  // the previous operation makes the input, which only this one reads
   void visit(auto&& field) {
     field("name", name), field("x", x), field("weight", weight), field("bias", bias), field("activation", activation);
     field("widened", widened), field("accumulate", accumulate), field("logits", logits), field("out", out);

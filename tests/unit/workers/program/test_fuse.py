@@ -118,10 +118,17 @@ def joins(operations: Sequence[Operation]) -> list[tuple[str, str]]:
     return [(type(before).__name__, type(each).__name__) for before, each in known]
 
 
-def test_a_dense_layer_joins_its_norms_and_what_stores_keys_with_what_comes_after() -> None:
-    norm = ("RmsNorm", "Linear")
+def test_a_dense_layer_joins_what_makes_rows_and_what_stores_keys_with_what_comes_after() -> None:
+    norm, rows = ("RmsNorm", "Linear"), ("Quantize", "Linear")
     assert joins(dense().fused()) == [norm, ("RopeStore", "Attention"), norm]
-    assert joins(dense(format="int8").fused()) == [norm, ("RopeStore", "Attention"), norm]
+    assert joins(dense(format="int8").fused()) == [norm, ("RopeStore", "Attention"), rows, norm, rows]
+
+
+def test_a_quantized_operand_that_several_read_is_joined_with_none() -> None:
+    b = dense(format="int8")
+    hidden = of(Quantize, b.operations)[-2]  # the last one is of the rows of logits
+    b.linear(hidden.x, MatrixShape(32, hidden.out.cols, "int8"))
+    assert joins(b.fused())[-1] == ("RmsNorm", "Linear")
 
 
 def test_a_norm_that_several_read_is_joined_with_none() -> None:

@@ -26,6 +26,7 @@ void Counter::enter(const Team& team, size_t node, int thread) {
   lane.team_ = &team;
   lane.node_ = node;
   current_lane = &lane;
+  lane.add({});  // threads meet after a node that has nothing to do, too
 }
 
 bool Counter::is_remote(const void* from) const {

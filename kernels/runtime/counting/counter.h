@@ -31,7 +31,8 @@ struct CountedPhase {
 };
 
 // The experts that tokens are routed to, which no kernel computes: an expert's share of the tokens is proportional to
-// (its number + 1)^-skew. Each node numbers its experts in another order.
+// (its number + 1)^-skew, with the numbers in another order. All layers route alike: layers of one kind then take the
+// same time, and programs with a layer more or less differ by that time.
 struct Routing {
   double skew = 0.0;
   uint64_t seed = 0;
@@ -70,7 +71,6 @@ class alignas(128) Lane {
   // Adds work of the thread; or, unless `item` is negative, of an item. Phases have items in the order of the numbers.
   void add(const Work& work, int64_t item = -1);
   const Counter& counter() const { return counter_; }
-  size_t node() const { return node_; }
 
  private:
   friend class Counter;

@@ -169,13 +169,11 @@ double uniform(uint64_t key) { return (static_cast<double>(mixed(key) >> 11) + 0
 void route(const RouteArgs& r, int64_t token, int32_t* experts, float* weights) {
   Lane& lane = Lane::current();
   const Routing& routing = lane.counter().routing();
-  const uint64_t of_node = mixed(routing.seed + 0x9e3779b97f4a7c15 * (lane.node() + 1));
+  const uint64_t all = mixed(routing.seed), of_token = all + mixed(static_cast<uint64_t>(token));
   std::vector<float> scores(static_cast<size_t>(r.num_experts));
   for (int32_t e = 0; e < r.num_experts; ++e) {
-    const int32_t popularity =
-        (e + static_cast<int32_t>(of_node % static_cast<uint64_t>(r.num_experts))) % r.num_experts;
-    const uint64_t key = of_node + mixed(static_cast<uint64_t>(token)) + static_cast<uint64_t>(e);
-    const double drawn = -std::log(-std::log(uniform(key)));
+    const int32_t popularity = (e + static_cast<int32_t>(all % static_cast<uint64_t>(r.num_experts))) % r.num_experts;
+    const double drawn = -std::log(-std::log(uniform(of_token + static_cast<uint64_t>(e))));
     scores[static_cast<size_t>(e)] = static_cast<float>(drawn - routing.skew * std::log(popularity + 1.0));
   }
   RouteArgs drawn = r;

@@ -151,18 +151,23 @@ def mixture(
     shared: bool = True,
     weighs_input: bool = False,
     activation: ExpertActivation = "silu",
+    divided_router: bool = False,
 ) -> ProgramBuilder:
-    """Experts, and a shared one."""
+    """Experts, and a shared one; or experts alone, and a router whose rows the ranks divide."""
     halves = 1 if activation == "relu2" else 2
     w, b = part.weights, part.builder(RankShape(HIDDEN, part.vocab, (CacheKind(Heads(1, 1, 32)),)))
     residual = b.embed(**part.embedding())
     x = b.rms_norm(residual, w.vector(), EPS)
     shapes = (32 * halves, HIDDEN), (HIDDEN, 32)
     gate_up, down = (tuple(w.matrix(n, k, format, group) for _ in held) for n, k in shapes)
+    router, experts = Router(w.matrix(4 + shared, HIDDEN, whole=True)), 4
+    if divided_router:
+        shared, experts = False, 32 * part.world
+        router = Router(w.matrix(32, HIDDEN), bounds=tuple(range(0, experts + 1, 32)))
     made = b.experts(
         x,
-        Routing(num_experts=4, top_k=2, shared_gate=shared, weighs_input=weighs_input),
-        Router(w.matrix(4 + shared, HIDDEN, whole=True)),
+        Routing(num_experts=experts, top_k=2, shared_gate=shared, weighs_input=weighs_input),
+        router,
         held=held,
         gate_up=ExpertMatrices(gate_up, w.matrix(64 * halves, HIDDEN) if shared else None),
         down=ExpertMatrices(down, w.matrix(HIDDEN, 48 if halves == 2 else 64) if shared else None),
@@ -456,5 +461,6 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
         found[f"weighted rows, {format}, {part.world}"] = mixture(part, format=format, group=group, weighs_input=True)
     for format, group in (("bf16", 0), ("int8", 0), ("int4", 32)):
         found[f"no gates, {format}, {part.world}"] = mixture(part, format=format, group=group, activation="relu2")
+    found[f"divided router, {part.world}"] = mixture(part, held=range(32 * part.world), divided_router=True)
     found[f"in groups, {part.world}"] = dense(part, format="int4", group=32)
     return found

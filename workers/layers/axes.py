@@ -82,6 +82,25 @@ class ExpertAxis(Axis):
         return split(self.count, shares, 1 if self.of == "experts" else cut)
 
 
+# What a rank must save to read at least, in bytes of a layer, so that an exchange pays: several microseconds.
+LEAST_SAVED = 2 << 20
+
+
+@dataclass(frozen=True)
+class RouterRows(Axis):
+    """The rows of a router, of `row_bytes` each. Every rank needs every logit: ranks divide the rows of a large router
+    and exchange logits, and each have the whole of a small one."""
+
+    row_bytes: int
+
+    def divide(self, shares: Sequence[int], *, cut: int, expert_parallel: bool) -> list[range]:
+        """See the class."""
+        saved = self.count * self.row_bytes * (len(shares) - 1) // len(shares)
+        if saved < LEAST_SAVED:
+            return [range(self.count)] * len(shares)
+        return split(self.count, shares, 32)
+
+
 def apportion(count: int, shares: Sequence[int], minimum: int = 0) -> list[int]:
     """Divide `count` indivisible things in proportion to `shares` (largest remainder, the lower rank first), each part
     at least `minimum` where `count` allows it."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from numaserve.workers.layers.axes import Axis, ExpertAxis
+from numaserve.workers.layers.axes import Axis, ExpertAxis, RouterRows
 from numaserve.workers.layers.layer import FeedForward
 from numaserve.workers.layers.mlp import Mlp, MlpNames, PlainMlp, gate_up_parts, up_part
 from numaserve.workers.layers.parameters import (
     EACH,
     MatrixParameter,
+    Order,
     Parameter,
     Part,
     Source,
@@ -103,7 +104,7 @@ class Experts(FeedForward):
     @cached_property
     def router(self) -> MatrixParameter:
         """A row for each expert, and one for the gate of the shared ones."""
-        parts = [whole(self._router)]
+        parts = [Part(self._router, Order(self.routing.num_experts), self.router_rows)]
         if self.routing.shared_gate:
             gate = Source(self.at + self.names.shared_gate, (1, self.hidden), f"{self.at}ffn_gate_inp_shexp", False)
             parts.append(whole(gate))
@@ -114,7 +115,13 @@ class Experts(FeedForward):
         """The router's bias, [experts]."""
         if not self.router_bias:
             return None
-        return vector(self._router.bias)
+        return VectorParameter((Part(self._router.bias, Order(self.routing.num_experts), self.router_rows),))
+
+    @cached_property
+    def router_rows(self) -> Axis:
+        """The rows of the router. With a gate of the shared experts next to them they are not divided."""
+        count = self.routing.num_experts
+        return RouterRows("router", count, 0 if self.routing.shared_gate else 2 * self.hidden)
 
     @cached_property
     def correction(self) -> VectorParameter | None:
@@ -192,15 +199,17 @@ class Experts(FeedForward):
         """See `FeedForward`. `router_x` is the input of the router, where that is not `x`."""
         shared = self.shared_mlp
         gate_up, down = (None, None) if shared is None else (part.matrix(_inputs(shared)), part.matrix(shared.down))
+        rows = part.partition.ranges(self.router_rows)
         return b.experts(
             x,
             self.routing,
             Router(
                 part.matrix(self.router),
                 part.vector(self.router_vector),
-                part.vector(self.correction),
-                part.vector(self.factors),
-                router_x,
+                correction=part.vector(self.correction),
+                factors=part.vector(self.factors),
+                bounds=part.partition.bounds(self.router_rows) if rows[0] != rows[-1] else (),
+                x=router_x,
             ),
             held=part.along(self.experts),
             gate_up=ExpertMatrices(part.matrices(self.gate_up), gate_up, part.vector(self.gate_up_bias)),

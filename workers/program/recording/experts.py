@@ -24,10 +24,12 @@ from numaserve.workers.program.recording.recorder import Recorder
 class Router:
     """The parameters that choose experts. `weight` is [experts, and one row for the shared expert's gate where it has
     one, hidden]; the vectors are [experts], `correction` is for choosing only, and `factors` multiply the weights. `x`
-    is the input of the router, where the experts have another one."""
+    is the input of the router, where the experts have another one. With `bounds`, world size + 1 boundaries, ranks have
+    rows of `weight` and `bias`."""
 
     weight: Matrix
     bias: Vector | None = None
+    bounds: tuple[int, ...] = ()
     correction: Vector | None = None
     factors: Vector | None = None
     x: Operand | None = None
@@ -99,10 +101,8 @@ class ExpertRecorder(Recorder):
         token = self._source(x, *gate_up.experts[:1])
         by_expert = _Source(_rows_like(token.x, routed), token.widened)
         shared_token = self._source(x, *_some(gate_up.shared))
-        logits = Tensor(x.rows, router.weight.n, 4)
-        self._linear("moe_router", router.x or x, router.weight, logits, bias=router.bias)
         route = RouteExperts(
-            logits=logits,
+            logits=self._whole_product("moe_router", router.x or x, router.weight, router.bounds, router.bias),
             x=token.x,
             sorted=by_expert.x,
             routes=Tensor(x.rows, 2 * routing.top_k + 1, 4),

@@ -10,7 +10,7 @@ from numaserve.workers.program.buffers import Operand, Quantized, Tensor
 from numaserve.workers.program.caches import CacheIndex
 from numaserve.workers.program.ops.attention import Attention
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector
-from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
+from numaserve.workers.program.ops.latent import DividedAttention, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear
 from numaserve.workers.program.ops.rows import QuantizeHeads
 from numaserve.workers.program.recording.recorder import Recorder
@@ -28,14 +28,7 @@ class LatentRecorder(Recorder):
         To have all rows on all ranks would save a meeting, and have each read and compute what one of them could: of
         DeepSeek-R1 on six ranks a tenth of what they read for a token.
         """
-        divided = self._in_ring and bool(bounds)
-        part = Tensor(x.rows, weight.n, 4, divided)
-        self._linear("linear", x, weight, part)
-        if not divided:
-            return part
-        out = Tensor(x.rows, bounds[-1], 4)
-        self.operations.append(GatherColumns(message=part, out=out, bounds=bounds))
-        return out
+        return self._whole_product("linear", x, weight, bounds)
 
     def latent_attention(
         self,

@@ -17,6 +17,7 @@ from numaserve.workers.program.buffers import (
 )
 from numaserve.workers.program.handles import INTEGER_GROUPS
 from numaserve.workers.program.ops.base import Matrix, Operation, Vector
+from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.products import Activation, Linear
 from numaserve.workers.program.ops.rows import Quantize
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, RankShape
@@ -77,6 +78,23 @@ class Recorder:
         groups = weight.format in INTEGER_GROUPS
         widened = groups and weight.activations == "bf16"
         return (groups or weight.format == "int8") and not widened, widened
+
+    def _whole_product(
+        self, name: str, x: Operand, weight: Matrix, bounds: tuple[int, ...], bias: Vector | None = None
+    ) -> Tensor:
+        """A product, fp32 [tokens, columns], whole on every rank.
+
+        `weight` and `bias` have this rank's rows, and `bounds` are world size + 1 boundaries of the ranks' rows; none
+        where each rank has them all.
+        """
+        divided = self._in_ring and bool(bounds)
+        part = Tensor(x.rows, weight.n, 4, divided)
+        self._linear(name, x, weight, part, bias=bias)
+        if not divided:
+            return part
+        out = Tensor(x.rows, bounds[-1], 4)
+        self.operations.append(GatherColumns(message=part, out=out, bounds=bounds))
+        return out
 
     def _in_int8(self, x: Operand, weight: Matrix, logits: bool) -> Quantized:
         """`x` in int8 as `weight` wants it, made once whatever the number of products that read it."""

@@ -164,13 +164,14 @@ class Ring {
   [[nodiscard]] Status acquire(int lane, std::uint64_t n) {
     if (n < kSlots) return Status::ok;
     const std::uint64_t needed = n - kSlots + 1;
-    // Reading world x lanes lines is expensive. One lane's finding holds for its neighbours, and often for n + 1 too.
+    // Reading world x lanes lines is expensive: it is done only where no meeting has told the same (note_all_left).
+    // One lane's finding holds for its neighbours, and often for n + 1 too.
     if (free_.load(std::memory_order_acquire) >= needed) return Status::ok;
     std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
     for (int peer = 0; peer < world(); ++peer) {
       for (int other = 0; other < lanes(); ++other) {
         std::uint64_t seen = 0;
-        const Status status = await(lane, lane_lines(peer, other).done, needed, seen);
+        const Status status = await(lane, lane_lines(peer, other).done, needed, {}, seen);
         if (status != Status::ok) return fail(status, peer, other, n);
         least = std::min(least, seen);
       }
@@ -186,21 +187,28 @@ class Ring {
   }
 
   // Waits for the same lane of one other rank.
-  [[nodiscard]] Status wait_for(int lane, std::uint64_t n, int phase, int peer) {
+  [[nodiscard]] Status wait_for(int lane, std::uint64_t n, int phase, int peer, Idle idle = {}) {
     std::uint64_t seen = 0;
-    const Status status = await(lane, lane_lines(peer, lane).arrived, arrival(n, phase), seen);
+    const Status status = await(lane, lane_lines(peer, lane).arrived, arrival(n, phase), idle, seen);
     return status == Status::ok ? status : fail(status, peer, lane, n);
   }
 
-  // arrive(), then waits for the same lane of all other ranks. A collective has phases 0 and 1.
-  [[nodiscard]] Status arrive_and_wait(int lane, std::uint64_t n, int phase) {
+  // arrive(), then waits for the same lane of all other ranks, with `idle` to do meanwhile. A collective has phases 0
+  // and 1.
+  [[nodiscard]] Status arrive_and_wait(int lane, std::uint64_t n, int phase, Idle idle = {}) {
     arrive(lane, n, phase);
     for (int peer = 0; peer < world(); ++peer) {
       if (peer == rank_) continue;
-      const Status status = wait_for(lane, n, phase, peer);
+      const Status status = wait_for(lane, n, phase, peer, idle);
       if (status != Status::ok) return status;
     }
     return Status::ok;
+  }
+
+  // Records that every lane of every rank has left the collectives before n. A lane knows this when it has met its
+  // peers at n, if every rank arrives at n after a team barrier that its lanes enter after done(n - 1).
+  void note_all_left(std::uint64_t n) {
+    if (free_.load(std::memory_order_relaxed) < n) free_.store(n, std::memory_order_release);
   }
 
   // Marks the slots of collectives up to n as no longer read by this lane.
@@ -242,11 +250,11 @@ class Ring {
   }
 
   // await_epoch, with its time recorded. The clock is read only if the lane has to wait.
-  Status await(int lane, const Epoch& epoch, std::uint64_t target, std::uint64_t& seen) {
+  Status await(int lane, const Epoch& epoch, std::uint64_t target, Idle idle, std::uint64_t& seen) {
     seen = epoch.value.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
     const std::uint64_t begin = cycles();
-    const Status status = await_epoch(epoch.value, target, header_->abort.word, policy_, seen);
+    const Status status = await_epoch(epoch.value, target, header_->abort.word, policy_, idle, seen);
     auto& waits = lane_lines(rank_, lane).waits;
     waits.count.store(waits.count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     waits.cycles.store(waits.cycles.load(std::memory_order_relaxed) + cycles() - begin, std::memory_order_relaxed);

@@ -198,6 +198,7 @@ class Rank {
     for (std::size_t i = self; i < count; i += lanes) own[i] = element(round.key, ring_.rank(), i);
     team_.arrive_and_wait();
     ring_.check(ring_.arrive_and_wait(lane, n, 0));
+    if (lane == 0) ring_.note_all_left(n);
     std::uint64_t wrong = 0;
     for (std::size_t i = count * self / lanes; i < count * (self + 1) / lanes; ++i) {
       float sum = 0;

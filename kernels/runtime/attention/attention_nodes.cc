@@ -2,12 +2,12 @@
 
 namespace numaserve {
 
-void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int turn, int thread) {
+void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, size_t counter, int thread) {
   const auto compute = args.latent ? run.table.latent_attention_item : run.table.attention_item;
   const auto merge = args.latent ? run.table.latent_attention_merge : run.table.attention_merge;
   const auto count = static_cast<int64_t>(work.items.size());
   // The heaviest items come first. Results do not depend on which thread computes an item.
-  hand_out(run, turn, count, thread, [&](int64_t item, int64_t next) {
+  hand_out(run, counter, count, thread, [&](int64_t item, int64_t next) {
     compute(args, work.items[static_cast<size_t>(item)],
             next < count ? &work.items[static_cast<size_t>(next)] : nullptr, run.scratch<void>(thread));
   });
@@ -76,7 +76,7 @@ void AttentionNode::run(Run& run, int thread) const {
     args.after = after.data();
     args.after_lines = static_cast<int64_t>(after.size()) / kLineBytes;
   }
-  attend(run, args, run.step.batch(narrow).work(work), turn, thread);
+  attend(run, args, run.step.batch(narrow).work(work), counter, thread);
 }
 
 Cost AttentionNode::cost(const Step& step) const {

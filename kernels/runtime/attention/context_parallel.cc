@@ -6,10 +6,6 @@ namespace numaserve {
 
 void GatherQueriesNode::run(Run& run, int thread) const {
   const std::vector<int32_t>& rows = run.step.divided.rows;
-  if (rows.empty()) {
-    leave(run, message, thread);
-    return;
-  }
   const auto num_rows = static_cast<int64_t>(rows.size());
   // Rows of queries are short, so a thread's share is whole rows.
   const Range mine = split(num_rows, run.team.size(), thread);
@@ -24,7 +20,6 @@ void GatherQueriesNode::run(Run& run, int thread) const {
 
 void DividedAttentionNode::run(Run& run, int thread) const {
   const Step::Divided& divided = run.step.divided;
-  // Called without sequences too, to keep the turns alternating.
   attend(run,
          {.q = run.at<bf16>(q),
           .q_heads = all_heads.q_heads,
@@ -45,11 +40,9 @@ void DividedAttentionNode::run(Run& run, int thread) const {
           .block_groups = run.world(),
           .block_group = run.ring->rank(),
           .group_out = run.at<float>(message)},
-         divided.work, turn, thread);
-  if (!divided.rows.empty()) {
-    run.team.barrier(thread);
-    if (meet(run, message, thread)) merge_groups(run, thread);
-  }
+         divided.work, counter, thread);
+  run.team.barrier(thread);
+  if (meet(run, message, thread)) merge_groups(run, thread);
   leave(run, message, thread);
 }
 

@@ -10,11 +10,11 @@
 //
 // Every rank keeps all latents: it computes them anyway, and only reading them takes time.
 //
-// Two collectives of each step belong to this, even if the step divides nothing, so that collective numbers stay
-// aligned:
+// Two collectives of each step that divides a sequence belong to this:
 //   the first: a rank's part has the queries of its heads; the other ranks copy them
 //   the second: a rank's part has its group's results for all heads; the other ranks merge the results of their heads
-// All ranks decide alike, because all have the same plan. The ring handles the death of a peer: see
+// All ranks decide alike, because all have the same plan; other steps neither run the two nodes nor count their
+// collectives. The ring handles the death of a peer: see
 // shm_comm/include/numaserve_ring.h.
 #pragma once
 
@@ -41,7 +41,7 @@ struct GatherQueriesNode : Node {
 
 struct DividedAttentionNode : Node {
   DividedAttentionNode(Place q_in, Place message_in, Place out_in, Place partial_in, HeadGeometry all_heads_in,
-                       KvLayer kv_in, std::vector<int32_t> head_bounds_in, int turn_in)
+                       KvLayer kv_in, std::vector<int32_t> head_bounds_in, size_t counter_in)
       : Node("divided_attention"),
         q(q_in),
         message(message_in),
@@ -49,7 +49,7 @@ struct DividedAttentionNode : Node {
         partial(partial_in),
         all_heads(all_heads_in),
         kv(kv_in),
-        turn(turn_in),
+        counter(counter_in),
         head_bounds(std::move(head_bounds_in)) {}
   void run(Run& run, int thread) const override;
   Cost cost(const Step& step) const override;
@@ -59,7 +59,7 @@ struct DividedAttentionNode : Node {
   Place partial;
   HeadGeometry all_heads;
   KvLayer kv;
-  int turn;  // see `hand_out`
+  size_t counter;  // see `hand_out`
   float scale = 1.0f;
   std::vector<int32_t> head_bounds;
 

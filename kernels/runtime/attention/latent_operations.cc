@@ -77,7 +77,7 @@ void add(Program& p, const GatherQueries& f) {
   const int32_t dim = heads.head_dim;
   require(f.query.ld == heads.q_heads * dim && f.gathered.ld >= bounds.back() * dim, f.kKind,
           "the number of columns does not match the number and size of the heads");
-  p.add(std::make_unique<GatherQueriesNode>(f.query, f.message, f.gathered, dim, bounds));
+  p.add_divided(std::make_unique<GatherQueriesNode>(f.query, f.message, f.gathered, dim, bounds), f.message);
 }
 
 void add(Program& p, const DividedAttention& f) {
@@ -89,9 +89,9 @@ void add(Program& p, const DividedAttention& f) {
           f.kKind, "the number of columns does not match the number and size of the heads");
   require(f.scale > 0.0f, f.kKind, "the attention scale must be above 0");
   auto node = std::make_unique<DividedAttentionNode>(f.q, f.message, f.out, f.partial, all, p.kv().layer(f.cache),
-                                                     bounds, p.next_turn());
+                                                     bounds, p.next_counter());
   node->scale = f.scale;
-  p.add(std::move(node));
+  p.add_divided(std::move(node), f.message);
 }
 
 }  // namespace numaserve::operation

@@ -105,13 +105,13 @@ void RouteNode::weigh_scales(std::byte* row, float weight) const {
 }
 
 ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
-                         std::vector<const PackedMatrix*> experts_in, int turn_in)
+                         std::vector<const PackedMatrix*> experts_in, size_t counter_in)
     : Node(std::move(node_name)),
       x(x_in),
       out(out_in),
       counts(counts_in),
       experts(std::move(experts_in)),
-      turn(turn_in) {
+      counter(counter_in) {
   for (const PackedMatrix* expert : experts) bytes += expert->bytes();
 }
 
@@ -153,7 +153,7 @@ void ExpertsNode::run(Run& run, int thread) const {
     if (thread == 0) count(each);
   }
   const int64_t items = run.team.size() * (computes && run.team.size() > 1 ? most : 1);
-  hand_out(run, turn, items, thread, [&](int64_t item, int64_t) {
+  hand_out(run, counter, items, thread, [&](int64_t item, int64_t) {
     multiply_between(run, thread, item, {total * item / items, total * (item + 1) / items});
   });
 }
@@ -209,7 +209,6 @@ bool ExpertsNode::sums(const Run& run) const {
 // after the other.
 void ExpertsNode::multiply_and_sum(Run& run, int thread) const {
   find_owners(run, thread);
-  hand_out(run, turn, 0, thread, [](int64_t, int64_t) {});
   run.team.barrier(thread);
   const Owners owner = owners(run);
   const Range pairs = split(out.ld / (2 * kTileN), run.team.size(), thread);

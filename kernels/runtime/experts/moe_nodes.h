@@ -50,12 +50,12 @@ inline constexpr int64_t kSums = 3 << 19;
 // out to threads that are free.
 struct ExpertsNode : Node {
   ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
-              std::vector<const PackedMatrix*> experts_in, int turn_in);
+              std::vector<const PackedMatrix*> experts_in, size_t counter_in);
   void run(Run& run, int thread) const override;
   Cost cost(const Step& step) const override;
   Place x, out, counts;
   std::vector<const PackedMatrix*> experts;
-  int turn;  // see `hand_out`
+  size_t counter;  // see `hand_out`
   const PackedMatrix* shared = nullptr;
   Place shared_x{}, shared_out{};
   int64_t item_bytes = 2;       // of x

@@ -91,7 +91,7 @@ void add(Program& p, const MoeExperts& f) {
             "all experts must have the same format and size");
     require_product(f.name, *weight, f.x, f.out, f.activation, f.widened);
   }
-  auto node = std::make_unique<ExpertsNode>(f.name, f.x, f.out, f.counts, f.weights, p.next_turn());
+  auto node = std::make_unique<ExpertsNode>(f.name, f.x, f.out, f.counts, f.weights, p.next_counter());
   node->activation = f.activation;
   node->limit = f.limit;
   node->item_bytes = f.item_bytes;

@@ -6,13 +6,11 @@
 
 namespace numaserve {
 
-Team::Idle Ahead::until(size_t next) {
-  if (node_ < next) {
-    node_ = next;
-    index_ = fetched_ = 0;
-    piece_ = {};
-  }
-  return {.some = [](void* self) noexcept { return static_cast<Ahead*>(self)->some(); }, .context = this};
+void Ahead::until(size_t next) {
+  if (node_ >= next) return;
+  node_ = next;
+  index_ = fetched_ = 0;
+  piece_ = {};
 }
 
 bool Ahead::some() noexcept {

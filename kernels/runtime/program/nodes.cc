@@ -29,8 +29,12 @@ bool meet(Run& run, const Place& place, int thread, int phase) {
   if (run.ring == nullptr) return true;
   if (run.failed()) return false;
   const int64_t begin = thread == 0 ? now_ns() : 0;
-  const ring::Status status = run.ring->arrive_and_wait(thread, run.collective(place), phase);
-  if (thread == 0) run.all_reduce_ns += now_ns() - begin;
+  const uint64_t n = run.collective(place);
+  const ring::Status status = run.ring->arrive_and_wait(thread, n, phase, run.idle[static_cast<size_t>(thread)]);
+  if (thread == 0) {
+    run.all_reduce_ns += now_ns() - begin;
+    if (status == ring::Status::ok) run.ring->note_all_left(n);
+  }
   if (status != ring::Status::ok) run.fail(status);
   return status == ring::Status::ok;
 }

@@ -59,12 +59,14 @@ struct Run {
   int64_t begin_ns;
   std::atomic<int64_t> mask_wait_ns{0};  // of the thread that waited longest
   uint64_t first_collective = 0;
+  const int32_t* numbers = nullptr;  // of the step's collectives, from the first one on
   // Set when a wait in the ring has failed. That node is run to its end, because its threads meet at its barriers. It
   // is the last node: writing the next collective's slot could overwrite data that a peer still reads.
   std::atomic<ring::Status> status{ring::Status::ok};
   std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
-  int64_t all_reduce_ns = 0;             // waiting for other ranks, on thread 0
-  std::atomic<int64_t> handed_out[2]{};  // by turn; see hand_out
+  int64_t all_reduce_ns = 0;                     // waiting for other ranks, on thread 0
+  std::vector<std::atomic<int64_t>> handed_out;  // by node that hands out items; see hand_out
+  std::vector<ring::Idle> idle;                  // of each thread, while it waits for other ranks
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
   int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
@@ -78,7 +80,9 @@ struct Run {
   T* at(const Place& place) const {
     return part<T>(place, ring == nullptr ? 0 : ring->rank());
   }
-  uint64_t collective(const Place& place) const { return first_collective + static_cast<uint64_t>(place.collective); }
+  uint64_t collective(const Place& place) const {
+    return first_collective + static_cast<uint64_t>(numbers[place.collective]);
+  }
   template <class T>
   T* scratch(int thread) const {
     return reinterpret_cast<T*>(thread_scratch + thread * thread_scratch_bytes);
@@ -88,7 +92,7 @@ struct Run {
 };
 
 // Meets the other ranks at a collective; returns true when its parts may be read. Threads beyond the ring's lanes take
-// no part.
+// no part. There is a barrier between two collectives, so all threads of a rank that arrives have left the one before.
 bool meet(Run& run, const Place& place, int thread, int phase = 0);
 
 // Marks the collective as read by this lane, or as not used by it. Lane 0 also waits, for the whole rank, until the
@@ -97,14 +101,12 @@ void leave(Run& run, const Place& place, int thread);
 
 // Calls compute(item, next) for items that are handed out one by one to threads that are free; `next` is a prediction
 // of the thread's next item, for prefetching, which assumes that each other thread takes one item in between. A
-// thread's first item is its own number, so that its memory can be fetched in advance. Calls of a step alternate
-// between turns 0 and 1 (Program::next_turn), with a barrier between two calls: no thread takes items of the other turn
-// meanwhile.
+// thread's first item is its own number, so that its memory can be fetched in advance. `counter` is of the node alone
+// (Program::next_counter): with two that nodes take in turn, a thread would have to clear the other one.
 template <class F>
-void hand_out(Run& run, int turn, int64_t items, int thread, F&& compute) {
+void hand_out(Run& run, size_t counter, int64_t items, int thread, F&& compute) {
   const int threads = run.team.size();
-  for (int64_t i = thread; i < items; i = threads + run.handed_out[turn].fetch_add(1)) compute(i, i + threads);
-  if (thread == 0) run.handed_out[1 - turn].store(0);
+  for (int64_t i = thread; i < items; i = threads + run.handed_out[counter].fetch_add(1)) compute(i, i + threads);
 }
 
 // A lower bound of a node's work since the Program was made: activations and repeated reads are not counted.
@@ -128,13 +130,16 @@ class Node {
   virtual std::span<const std::byte> reads_first(const Run&, int /*thread*/, int64_t /*index*/) const { return {}; }
   virtual Cost cost(const Step&) const { return {}; }
   // Whether the node has work in this step.
-  bool runs(const Step& step) const { return !on_request || step.wants_tokens; }
+  bool runs(const Step& step) const {
+    return (!on_request || step.wants_tokens) && (!of_divided || !step.divided.rows.empty());
+  }
   // The number of rows that the node works on.
   int64_t rows(const Run& run) const { return run.step.num_rows(narrow); }
   const std::string name;
   const Node* next_node = nullptr;
   bool narrow = false;      // whether it works on the last rows, not on all tokens; see NarrowNode and PoolNode
   bool on_request = false;  // whether it runs only in steps that ask for vectors of tokens
+  bool of_divided = false;  // whether it runs only in steps that divide the latents of a sequence among ranks
   int64_t bytes = 0;        // of weights read by a run, for the profile
 };
 

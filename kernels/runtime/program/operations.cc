@@ -247,7 +247,7 @@ void add(Program& p, const Attention& f) {
   require(f.scale > 0.0f && f.value_scale > 0.0f, f.kKind, "the scales of scores and of values must be above 0");
   require(!heads.latent || f.value_scale == 1.0f, f.kKind, "the values of a KV cache of latents cannot be scaled");
   require_size(f.sinks, heads.q_heads, f.kKind);
-  auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.cache), p.next_turn());
+  auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.cache), p.next_counter());
   node->scale = f.scale;
   node->softcap = f.softcap;
   node->value_scale = f.value_scale;

@@ -78,6 +78,23 @@ void Program::add(std::unique_ptr<Node> node) {
   nodes_.push_back(std::move(node));
 }
 
+void Program::add_divided(std::unique_ptr<Node> node, const Place& message) {
+  node->of_divided = true;
+  divided_collectives_.push_back(message.collective);
+  add(std::move(node));
+}
+
+void Program::set_collectives(int64_t count) {
+  numbers_.clear();
+  numbers_undivided_.clear();
+  const std::vector<int32_t>& divided = divided_collectives_;
+  for (int32_t number = 0, left_out = 0; number <= count; ++number) {
+    numbers_.push_back(number);
+    numbers_undivided_.push_back(number - left_out);
+    if (std::find(divided.begin(), divided.end(), number) != divided.end()) ++left_out;
+  }
+}
+
 void Program::use_masks(const Masks& masks) {
   const masks::Board& board = *masks.board;
   if (int64_t{board.rows()} < slots_.size() || int64_t{board.row_bytes()} * 8 < slots_.vocabulary())
@@ -122,7 +139,10 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .named_logprobs = named_logprobs_,
           .masks = masks_,
           .step_id = step_id,
-          .begin_ns = begin};
+          .begin_ns = begin,
+          .numbers = (step_.divided.rows.empty() ? numbers_undivided_ : numbers_).data(),
+          .handed_out = std::vector<std::atomic<int64_t>>(counters_),
+          .idle = std::vector<ring::Idle>(static_cast<size_t>(team_.size()))};
   if (ring_ != nullptr) {
     // After an abort, epochs are ahead of the position: a wait could be satisfied by a step that never ended.
     if (ring_->aborted()) ring_->check(ring::Status::aborted);
@@ -134,7 +154,8 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   team_.parallel([&](int thread) { run_nodes(run, thread); });
   if (ring_ != nullptr) {
     ring_->check(run.status);
-    ring_->set_position(run.first_collective + collectives_);
+    const std::vector<int32_t>& numbers = step_.divided.rows.empty() ? numbers_undivided_ : numbers_;
+    ring_->set_position(run.first_collective + static_cast<uint64_t>(numbers.back()));
   }
   const int64_t native_ns = now_ns() - begin;
   if (step_.counts()) native_ns_ += native_ns;
@@ -173,14 +194,16 @@ std::vector<int32_t> Program::sequences_with(bool SampledRow::* mark) const {
 void Program::run_nodes(Run& run, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
   Ahead ahead(run, nodes_, thread, most_ahead_);
+  const ring::Idle idle = run.idle[static_cast<size_t>(thread)] = ahead.idle();
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i]->runs(step_) || nodes_[i]->joins_next(run)) continue;
     if (counter_ != nullptr) counter_->enter(team_, i, thread);
+    ahead.until(i + 1);
     nodes_[i]->run(run, thread);
     // Set before the barrier, so that all threads stop after the same node. A faster thread may fail in the next node
     // before the others have checked whether this was the last one.
     if (run.failed()) run.last_node.store(i, std::memory_order_relaxed);
-    team_.barrier(thread, ahead.until(i + 1));
+    team_.barrier(thread, idle);
     if (thread == 0) {
       const int64_t now = now_ns();
       if (step_.counts()) {

@@ -70,9 +70,11 @@ class Program {
   // Keeps `object`, into which nodes point, alive as long as the Program.
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // Sets the number of collectives of a step. Call it once, after the last `add`.
-  void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
-  // Returns the turn of the next node to add that hands items out; see `hand_out`.
-  int next_turn() { return turns_++ % 2; }
+  void set_collectives(int64_t count);
+  // Adds a node that runs only in steps that divide the latents of a sequence. Other steps do not count its collective.
+  void add_divided(std::unique_ptr<Node> node, const Place& message);
+  // Returns the counter of the next node to add that hands items out; see `hand_out`.
+  size_t next_counter() { return counters_++; }
   // Returns the last added node if it is of that kind, otherwise null.
   template <class Kind>
   Kind* last() const {
@@ -142,9 +144,11 @@ class Program {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<int64_t> node_ns_, node_wait_ns_;
   int64_t native_ns_ = 0;
-  int turns_ = 0;
+  size_t counters_ = 0;
   bool narrow_ = false, on_request_ = false;
-  uint64_t collectives_ = 0;
+  std::vector<int32_t> divided_collectives_;
+  // The number of each collective, and last how many there are: in steps that divide a sequence, and in others.
+  std::vector<int32_t> numbers_{0}, numbers_undivided_{0};
   Masks masks_;
   Place pooled_{.offset = 0, .ld = 0, .collective = -1};
   int64_t pooled_columns_ = 0;

@@ -10,12 +10,14 @@ void RouteNode::run(Run& run, int thread) const {
   const Range tokens = split(rows(run), threads, thread);
   choose(run, tokens, run.at<int32_t>(places.counts) + thread * places.counts.ld);
   run.team.barrier(thread);
+  if (thread > 0 && tokens.begin == tokens.end) return;
   auto* next = run.scratch<int32_t>(thread);
   find_rows(run, thread, next);
   copy_rows(run, tokens, next);
 }
 
 void RouteNode::choose(Run& run, Range tokens, int32_t* counts) const {
+  if (tokens.begin == tokens.end) return;
   RouteArgs args = choice;
   args.logits = run.at<float>(logits);
   args.ldl = logits.ld;
@@ -40,19 +42,32 @@ void RouteNode::find_rows(Run& run, int thread, int32_t* next) const {
   int32_t* totals = next + num_experts;
   std::fill_n(next, 2 * num_experts, 0);
   for (int t = 0; t < threads; ++t) {
+    const Range tokens = split(rows(run), threads, t);
+    if (tokens.begin == tokens.end) continue;
     const int32_t* chosen = counts + t * places.counts.ld;
     for (int32_t expert = 0; expert < num_experts; ++expert) totals[expert] += chosen[expert];
     if (t < thread)
       for (int32_t expert = 0; expert < num_experts; ++expert) next[expert] += chosen[expert];
   }
-  int32_t* firsts = counts + threads * places.counts.ld;
   int32_t row = 0;
   for (int32_t expert = 0; expert < num_experts; ++expert) {
-    if (thread == 0) firsts[expert] = row;
     next[expert] += row;
     row += totals[expert];
   }
-  if (thread == 0) firsts[num_experts] = row;
+  if (thread == 0) list_experts(run, totals);
+}
+
+void RouteNode::list_experts(Run& run, const int32_t* totals) const {
+  int32_t* firsts = run.at<int32_t>(places.counts) + run.team.size() * places.counts.ld;
+  int32_t* active = firsts + places.counts.ld;
+  int32_t row = 0, count = 0;
+  for (int32_t expert = 0; expert < num_experts; ++expert) {
+    firsts[expert] = row;
+    row += totals[expert];
+    if (totals[expert] > 0) active[++count] = expert;
+  }
+  firsts[num_experts] = row;
+  active[0] = count;
 }
 
 void RouteNode::copy_rows(Run& run, Range tokens, int32_t* next) const {
@@ -115,13 +130,18 @@ ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place 
   for (const PackedMatrix* expert : experts) bytes += expert->bytes();
 }
 
-// Returns an expert's part; the shared expert comes last.
-ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
-  if (index == experts.size()) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, rows(run)};
-  const auto* firsts = run.at<const int32_t>(counts) + run.team.size() * counts.ld;
-  const PackedMatrix& weight = *experts[index];
-  const float* own = bias == nullptr ? nullptr : bias + static_cast<int64_t>(index) * weight.padded_n();
-  return {&weight, own, x, out, widened, firsts[index], firsts[index + 1] - firsts[index]};
+const int32_t* ExpertsNode::active(const Run& run) const {
+  return run.at<const int32_t>(counts) + (run.team.size() + 1) * counts.ld;
+}
+
+// The shared expert comes last.
+ExpertsNode::Part ExpertsNode::part(const Run& run, int64_t index) const {
+  const int32_t* listed = active(run);
+  if (index == listed[0]) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, rows(run)};
+  const int32_t expert = listed[index + 1], *firsts = listed - counts.ld;
+  const PackedMatrix& weight = *experts[static_cast<size_t>(expert)];
+  const float* own = bias == nullptr ? nullptr : bias + expert * weight.padded_n();
+  return {&weight, own, x, out, widened, firsts[expert], firsts[expert + 1] - firsts[expert]};
 }
 
 // Up to some number of rows (sixteen in bf16), a product takes as long as reading its weights. A rank without columns
@@ -144,9 +164,8 @@ void ExpertsNode::run(Run& run, int thread) const {
   const int64_t most = run.team.size() > 8 ? 16 : 8;
   int64_t total = 0;
   bool computes = false;
-  for (size_t i = 0; i < num_parts(); ++i) {
+  for (int64_t i = 0; i < num_parts(run); ++i) {
     const Part each = part(run, i);
-    if (each.rows == 0) continue;
     const PairCost cost = pair_cost(each);
     total += cost.value * (each.weight->n_panels() / 2);
     computes |= cost.computes;
@@ -160,9 +179,8 @@ void ExpertsNode::run(Run& run, int thread) const {
 
 void ExpertsNode::multiply_between(Run& run, int thread, int64_t item, Range costs) const {
   int64_t before = 0;
-  for (size_t i = 0; i < num_parts() && before < costs.end; ++i) {
+  for (int64_t i = 0; i < num_parts(run) && before < costs.end; ++i) {
     const Part each = part(run, i);
-    if (each.rows == 0) continue;
     const int64_t cost = pair_cost(each).value, pairs = each.weight->n_panels() / 2;
     const auto pair_at = [&](int64_t at) {
       return std::clamp<int64_t>(ceil_div(std::max<int64_t>(at - before, 0), cost), 0, pairs);
@@ -215,13 +233,12 @@ void ExpertsNode::multiply_and_sum(Run& run, int thread) const {
   const Range columns{pairs.begin * 2 * kTileN, pairs.end * 2 * kTileN};
   auto* sums = run.at<float>(combine->out);
   run.table.clear_columns(sums, combine->out.ld, rows(run), columns);
-  for (size_t i = 0; i < num_parts(); ++i) {
+  for (int64_t i = 0; i < num_parts(run); ++i) {
     const Part each = part(run, i);
-    if (each.rows == 0) continue;
     if (thread == 0) count(each);
     if (pairs.begin == pairs.end) continue;
     multiply(run, thread, each, pairs, 0, -1);
-    const bool is_shared = i == experts.size();
+    const bool is_shared = each.weight == shared;
     run.table.add_weighted_rows({.y = run.at<float>(each.out),
                                  .ldy = each.out.ld,
                                  .rows = each.rows,

@@ -11,7 +11,9 @@ namespace numaserve {
 // Places that the nodes of one layer share.
 struct MoePlaces {
   Place routes;  // [tokens, 2 * top_k + 1]; see CombineArgs
-  Place counts;  // int32 [threads + 1, experts + 1]: rows by thread and expert, then the first row of each expert
+  // int32 [threads + 2, experts + 1]: rows by thread and expert, for threads with tokens; the first row of each expert;
+  // the number of experts with rows, and these experts.
+  Place counts;
 };
 
 // Chooses each token's experts and copies the token's row to a row of each. The rows of an expert are consecutive, in
@@ -32,6 +34,8 @@ struct RouteNode : Node {
  private:
   void choose(Run& run, Range tokens, int32_t* counts) const;
   void find_rows(Run& run, int thread, int32_t* next) const;
+  // Writes the first row of each expert, and which experts have rows.
+  void list_experts(Run& run, const int32_t* totals) const;
   void copy_rows(Run& run, Range tokens, int32_t* next) const;
   void copy_row(Run& run, int64_t token, int32_t row, float* weight) const;
   void weigh_scales(std::byte* row, float weight) const;
@@ -81,8 +85,10 @@ struct ExpertsNode : Node {
     int64_t value;
     bool computes;  // whether the pair takes longer than reading it
   };
-  size_t num_parts() const { return experts.size() + (shared != nullptr ? 1 : 0); }
-  Part part(const Run& run, size_t index) const;
+  // The experts with rows, and the shared expert.
+  int64_t num_parts(const Run& run) const { return active(run)[0] + (shared != nullptr && rows(run) > 0 ? 1 : 0); }
+  Part part(const Run& run, int64_t index) const;
+  const int32_t* active(const Run& run) const;
   static PairCost pair_cost(const Part& part);
   // Computes an item: the pairs whose costs, all in a row, begin in a range.
   void multiply_between(Run& run, int thread, int64_t item, Range costs) const;

@@ -106,7 +106,7 @@ class ExpertRecorder(Recorder):
             x=token.x,
             sorted=by_expert.x,
             routes=Tensor(x.rows, 2 * routing.top_k + 1, 4),
-            counts=Tensor(self.setup.ranks.threads + 1, len(held) + 1, 4),
+            counts=Tensor(self.setup.ranks.threads + 2, len(held) + 1, 4),
             routing=routing,
             correction=router.correction,
             factors=router.factors,

@@ -162,10 +162,11 @@ struct Range {
 
 // The number of parts of k of a product, each with a sum of its own, added in order. With few panels and many cores,
 // parts of k are divided among threads as well. The number of parts depends on the matrix alone, and so the bits do
-// too.
+// too. Parts of a narrow matrix, such as a router, are shorter: with long ones most threads would be idle.
 inline constexpr int64_t kSplitPairs = 64, kPartDepth = 1024;
+inline constexpr int64_t kNarrowPairs = 16, kNarrowPartDepth = 256;
 [[gnu::always_inline]] constexpr int64_t parts_of_k(int64_t n_panels, int64_t depth) {
-  const int64_t pairs = n_panels / 2, most = depth / kPartDepth;
+  const int64_t pairs = n_panels / 2, most = depth / (pairs <= kNarrowPairs ? kNarrowPartDepth : kPartDepth);
   if (pairs == 0 || pairs >= kSplitPairs || most <= 1) return 1;
   const int64_t wanted = (kSplitPairs + pairs - 1) / pairs;
   return wanted < most ? wanted : most;

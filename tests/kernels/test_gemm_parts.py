@@ -7,7 +7,7 @@ import pytest
 
 FORMATS = [("bf16", 0, False), ("int8", 0, False), ("int4", 32, False), ("int4", 128, True), ("int8_group", 64, True)]
 FORMATS.append(("fp8", 128, False))
-N, K = 80, 3168  # three pairs of panels; three parts, the last of which ends in half a tile of int8
+N, K = 80, 3168  # three pairs of panels; twelve parts, the last of which ends in half a tile of int8
 
 
 def operands(rng: np.random.Generator, m: int) -> tuple[reference.U16, reference.U16]:

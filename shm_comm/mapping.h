@@ -29,6 +29,8 @@ class Mapping {
     if (bytes_ < kPage) throw Error(what + ": the shared memory is shorter than a page");
     base_ = mmap(nullptr, bytes_, protection, MAP_SHARED, fd, 0);
     if (base_ == MAP_FAILED) fail("cannot map the shared memory");
+    // Other ranks read large messages all at once. This is a hint, which a kernel without huge pages refuses.
+    if (bytes_ >= kHugePage) madvise(base_, bytes_, MADV_HUGEPAGE);
   }
   Mapping(Mapping&& other) noexcept
       : base_(std::exchange(other.base_, MAP_FAILED)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -40,6 +42,7 @@ class Mapping {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  static constexpr std::size_t kHugePage = 2 << 20;
   void* base_ = MAP_FAILED;
   std::size_t bytes_ = 0;
 };

@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from numaserve.shm_comm import Ring, RingError
@@ -41,6 +42,15 @@ def test_making_a_segment_touches_no_page_of_any_rank(segment):
 def test_prefault_makes_the_pages_of_the_own_slots_only(segment):
     Ring(segment.fd, 0, segment.nonce).prefault()
     assert os.fstat(segment.fd).st_blocks * 512 == 4096 + 4096 + 3 * 8192
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages")
+def test_a_rank_asks_for_huge_pages_of_large_slots():
+    with create_segment(2, lanes=1, slot_bytes=1 << 20) as large:
+        ring = Ring(large.fd, 0, large.nonce)
+        lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+        assert any(line.startswith(f"{ring.base_address:x}-") for line in lines)
+        assert "hg" in next(line for line in lines if line.startswith("VmFlags:")).split()
 
 
 def test_the_descriptor_is_not_inherited_unless_it_is_passed(segment):

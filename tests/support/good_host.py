@@ -32,7 +32,7 @@ def good_host(root: Path) -> Path:
     with (root / "proc/meminfo").open("a") as meminfo:
         meminfo.write("SwapTotal:             0 kB\n")
     write(root / f"{HUGE}/defrag", "always defer defer+madvise [madvise] never\n")
-    write(root / f"{HUGE}/shmem_enabled", "always within_size advise [never] deny force\n")
+    write(root / f"{HUGE}/shmem_enabled", "always within_size [advise] never deny force\n")
     (root / "dev/shm").mkdir(parents=True)
     return root
 

@@ -33,7 +33,7 @@ CHECKS = (
     Check("load", "less than a tenth of the cores", processors.load),
     Check("huge pages", "madvise or always", memory.huge_pages),
     Check("huge page defrag", "madvise, defer+madvise or always", memory.huge_page_defragmentation),
-    Check("huge pages of shared memory", "any", memory.shared_huge_pages),
+    Check("huge pages of shared memory", "advise, within_size or always", memory.shared_huge_pages),
     Check("reserved huge pages", "none", memory.reserved_huge_pages),
     Check("NUMA balancing", "off with several nodes", memory.balancing),
     Check("swap", "none", memory.swap),

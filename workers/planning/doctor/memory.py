@@ -61,9 +61,13 @@ def huge_page_defragmentation(host: Host) -> Seen | None:
 
 
 def shared_huge_pages(host: Host) -> Seen | None:
-    """Report whether shared memory may lie in huge pages. Only the ring is shared, a few MiB for each rank."""
+    """Check that the messages of ranks may lie in huge pages. With one node there are none."""
     mode = _chosen(host, "shmem_enabled")
-    return None if mode is None else ok(mode)
+    if mode is None:
+        return None
+    if mode in ("advise", "within_size", "always", "force") or len(host.nodes()) < 2:
+        return ok(mode)
+    return advice(mode, f"`echo advise > /{_HUGE_PAGES}/shmem_enabled`")
 
 
 def reserved_huge_pages(host: Host) -> Seen | None:

@@ -100,6 +100,11 @@ BAD = {
     "huge pages only if free": Bad(
         "huge page defrag", setting(f"{HUGE}/defrag", "always defer defer+madvise madvise [never]\n"), "never", "defrag"
     ),
+    "no huge pages for messages": Bad(
+        "huge pages of shared memory",
+        setting(f"{HUGE}/shmem_enabled", "always within_size advise [never] deny force\n"),
+        "never", "advise",
+    ),
     "pages set aside": Bad("reserved huge pages", reserved_pages, "node 1: 8.0 GiB", "vm.nr_hugepages=0"),
     "balancing": Bad("NUMA balancing", setting("proc/sys/kernel/numa_balancing", "1\n"), "on", "numa_balancing=0"),
     "swap": Bad(
@@ -107,7 +112,7 @@ BAD = {
     ),
 }  # fmt: skip
 # Checks that report a fact, whatever it is.
-FACTS = {"huge pages of shared memory", "locked memory limit", "shared memory size"}
+FACTS = {"locked memory limit", "shared memory size"}
 
 
 def row(root: Path, name: str, affinity: str = "0-15", kernels: str | None = "amx") -> Finding:
@@ -144,11 +149,15 @@ def test_a_setting_that_cannot_be_read_is_unknown(check: str, tmp_path: Path) ->
 
 def test_facts_are_reported_whatever_they_are(tmp_path: Path) -> None:
     root = good_host(tmp_path)
-    write(root / f"{HUGE}/shmem_enabled", "always within_size [advise] never deny force\n")
     write(root / "proc/self/limits", "Max locked memory         8388608              8388608              bytes     \n")
-    assert row(root, "huge pages of shared memory").found == "advise"
     assert row(root, "locked memory limit").found == "8 MiB"
     assert row(root, "shared memory size").found.endswith(" GiB")
+
+
+def test_one_node_needs_no_huge_pages_of_shared_memory(tmp_path: Path) -> None:
+    root = one_node(tmp_path, cores=8)
+    write(root / f"{HUGE}/shmem_enabled", "always within_size advise [never] deny force\n")
+    assert row(root, "huge pages of shared memory").status == "ok"
 
 
 def test_one_node_needs_no_clusters_on_a_small_xeon_and_no_balancing_off(tmp_path: Path) -> None:

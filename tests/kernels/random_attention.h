@@ -31,9 +31,9 @@ class AttentionNodes : public RecurrentNodes {
     pack(qkv_weight, qk_all + shape_.kv_heads * value_dim, shape_.hidden,
          cached ? std::vector<Range>{q_rows} : std::vector<Range>{q_rows, k_rows, v_rows}, 0, {0, 1, 0});
     const Place qkv = rows(qkv_weight.n(), sizeof(float));
-    joins_norm_ = true;
+    joins_before_ = true;
     linear("linear", x, qkv_weight, qkv);
-    joins_norm_ = false;
+    joins_before_ = false;
     if (shape_.divided_norms) divided_norms(qkv, q_rows, {k_rows.begin - q_all, k_rows.end - q_all});
     const Place q = rows(own.q_heads * own.head_tiles() * kTileK, sizeof(bf16));
     auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(cache_of(layer)));
@@ -54,7 +54,7 @@ class AttentionNodes : public RecurrentNodes {
     const Place split_results = room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot),
                                      own.value_tiles() * kTileK + 16, sizeof(float));
     auto node = std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(cache_of(layer)),
-                                                program_.next_turn());
+                                                program_.next_counter());
     node->scale = 1.0f / std::sqrt(static_cast<float>(dim));
     node->softcap = shape_.softcap;
     node->work = cache_of(layer).kind;
@@ -157,7 +157,7 @@ class AttentionNodes : public RecurrentNodes {
     const Place split_results =
         room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot), result, sizeof(float));
     auto node = std::make_unique<AttentionNode>(query, out, split_results, own, program_.kv().layer(cache_of(layer)),
-                                                program_.next_turn());
+                                                program_.next_counter());
     node->scale = scale;
     node->block_groups = divided.world;
     node->work = cache_of(layer).kind;
@@ -167,12 +167,13 @@ class AttentionNodes : public RecurrentNodes {
     const Place gathered = room(kDividedRows, all.q_heads * own.head_dim, sizeof(bf16));
     const Place queries = collective(kDividedRows * own.q_heads, own.head_dim);
     const Place results = collective(kDividedRows * all.q_heads, result);
-    program_.add(std::make_unique<GatherQueriesNode>(query, queries, gathered, own.head_dim, divided.head_bounds));
+    program_.add_divided(
+        std::make_unique<GatherQueriesNode>(query, queries, gathered, own.head_dim, divided.head_bounds), queries);
     auto attention = std::make_unique<DividedAttentionNode>(gathered, results, out, split_results, all,
                                                             program_.kv().layer(cache_of(layer)), divided.head_bounds,
-                                                            program_.next_turn());
+                                                            program_.next_counter());
     attention->scale = scale;
-    program_.add(std::move(attention));
+    program_.add_divided(std::move(attention), results);
   }
 
  private:

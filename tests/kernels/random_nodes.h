@@ -254,11 +254,13 @@ class RandomNodes {
 
   void linear(const char* name, Place x, const PackedMatrix& weight, Place out, const float* bias = nullptr,
               Activation activation = Activation::kNone, bool logits = false) {
-    NormNode* norm = program_.last<NormNode>();
-    auto node = std::make_unique<LinearNode>(name, operand(x, weight), weight, out);
-    if (joins_norm_ && norm == program_.last<NormNode>() && norm != nullptr) {
-      norm->has_product = true;
-      node->norm = norm;
+    const Place rows = operand(x, weight);
+    auto node = std::make_unique<LinearNode>(name, rows, weight, out);
+    RowsNode* before = program_.last<RowsNode>();
+    const bool is_only_reader = joins_before_ || rows.offset != x.offset;
+    if (is_only_reader && !logits && before != nullptr && before->made().offset == rows.offset) {
+      before->has_product = true;
+      node->before = before;
     }
     node->bias = bias;
     node->activation = activation;
@@ -295,7 +297,7 @@ class RandomNodes {
   int64_t used_ = kGap;
   int32_t collectives_ = 0;
   uint64_t tensors_ = 0;
-  bool joins_norm_ = false;  // whether a product right after a norm is all that reads it
+  bool joins_before_ = false;  // whether a product right after a norm is all that reads it
   std::deque<PackedMatrix> matrices_;
   std::deque<Vector> vectors_;
   Vector cos_, sin_;

@@ -37,7 +37,7 @@ class RankProgram : public AttentionNodes {
 
   void multiply(const char* name, std::array<Place, 2> from, const std::vector<const PackedMatrix*>& experts,
                 const PackedMatrix& shared, std::array<Place, 2> to, Place counts, Activation activation) {
-    auto node = std::make_unique<ExpertsNode>(name, from[0], to[0], counts, experts, program_.next_turn());
+    auto node = std::make_unique<ExpertsNode>(name, from[0], to[0], counts, experts, program_.next_counter());
     node->shared = &shared;
     node->shared_x = from[1];
     node->shared_out = to[1];
@@ -65,7 +65,7 @@ class RankProgram : public AttentionNodes {
                   item_bytes = takes_int8(model_.format) ? 1 : 2;
     const Place token = operand(x, *gate_up.front()), sorted = room(routed, token.ld, item_bytes);
     const MoePlaces places{rows(2 * kTopK + 1, sizeof(int32_t)),
-                           room(team_.size() + 1, shape_.experts + 1, sizeof(int32_t))};
+                           room(team_.size() + 2, shape_.experts + 1, sizeof(int32_t))};
     auto route = std::make_unique<RouteNode>(logits, token, sorted, places,
                                              RouteArgs{.logits = nullptr,
                                                        .ldl = 0,
@@ -108,9 +108,9 @@ class RankProgram : public AttentionNodes {
     if (shape_.experts > 0 && layer % 2 == 1) return mixture(x);
     PackedMatrix& gate_up = gate_up_matrix(model_.format);
     const Place middle = rows(inner_columns(), sizeof(bf16));
-    joins_norm_ = true;
+    joins_before_ = true;
     linear("gate_up", x, gate_up, middle, nullptr, shape_.extras ? Activation::kGeluTanh : Activation::kSilu);
-    joins_norm_ = false;
+    joins_before_ = false;
     PackedMatrix& down = down_matrix(model_.format);
     const Place part = partial();
     linear("linear_partial", middle, down, part);

@@ -68,13 +68,14 @@ struct FromPython<Division> {
 template <>
 struct FromPython<CacheKind> {
   static std::string wanted() {
-    return "a tuple (query heads, KV heads, dimensions of keys, of values, latent or not, window, aligned or not, "
-           "bidirectional or not, layers, page table)";
+    return "a tuple (query heads, KV heads, query heads of these on lower ranks, on higher ranks, dimensions of keys, "
+           "of values, latent or not, window, aligned or not, bidirectional or not, layers, page table)";
   }
   static bool read(nb::handle from, CacheKind& to, Kept& kept) {
     HeadGeometry& heads = to.heads;
-    return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.head_dim, heads.value_dim, heads.latent,
-                      to.window.tokens, to.window.aligned, to.window.bidirectional, to.layers, to.table);
+    return read_tuple(from, kept, heads.q_heads, heads.kv_heads, heads.lower, heads.higher, heads.head_dim,
+                      heads.value_dim, heads.latent, to.window.tokens, to.window.aligned, to.window.bidirectional,
+                      to.layers, to.table);
   }
 };
 template <>

@@ -14,6 +14,30 @@ struct PageRun {
   int32_t page;
 };
 
+// A rank's query heads by KV head. All KV heads of a model have the same number of consecutive query heads. Lower and
+// higher ranks may have some of the query heads of this rank's KV heads, so that these have different numbers here.
+struct HeadGroups {
+  int32_t q_heads, kv_heads;
+  int32_t lower = 0, higher = 0;  // query heads of these KV heads that lower and higher ranks have
+
+  // Returns the first of this rank's query heads that read a KV head.
+  [[gnu::always_inline]] constexpr int32_t first(int32_t kv_head) const { return bound(kv_head); }
+  // Returns the number of this rank's query heads that read a KV head. It can be 0 where a cache is borrowed.
+  [[gnu::always_inline]] constexpr int32_t count(int32_t kv_head) const { return bound(kv_head + 1) - bound(kv_head); }
+  // Returns the largest number of query heads that read one KV head.
+  [[gnu::always_inline]] constexpr int32_t largest() const {
+    int32_t most = 0;
+    for (int32_t i = 0; i < kv_heads; ++i) most = count(i) > most ? count(i) : most;
+    return most;
+  }
+
+ private:
+  [[gnu::always_inline]] constexpr int32_t bound(int32_t kv_head) const {
+    const int32_t at = kv_head * ((lower + q_heads + higher) / kv_heads) - lower;
+    return at < 0 ? 0 : at < q_heads ? at : q_heads;
+  }
+};
+
 // The norm of each head of queries and of keys: none, before the rotation, or after it.
 enum class HeadNorm : int32_t { kNone, kBefore, kAfter };
 
@@ -63,7 +87,8 @@ struct LatentStoreArgs {
   int64_t num_runs;
 };
 
-// A block of query rows of one sequence and KV head. Row r is token r / group, head r % group of the group.
+// A block of query rows of one sequence and KV head. Row r is token r / group, head r % group of the `group` query
+// heads that this rank has for the KV head.
 struct AttentionItem {
   int32_t sequence;
   int32_t kv_head;
@@ -114,7 +139,8 @@ struct Window {
 
 struct AttentionArgs {
   const bf16* q;  // [rows, q_heads, head_tiles * 32]
-  int32_t q_heads, kv_heads, head_dim, head_tiles, value_dim, value_tiles;
+  HeadGroups heads;
+  int32_t head_dim, head_tiles, value_dim, value_tiles;
   float scale;    // above 0
   float softcap;  // 0: none
   Window window;

@@ -82,7 +82,7 @@ struct LayerNormArgs {
 struct DividedVector {
   const float* weight;  // [cols]
   int64_t cols;
-  int64_t counted;   // columns, the first ones, that no lower rank has too
+  int64_t counted;   // columns, the last ones, that no lower rank has too
   int64_t all_cols;  // of all ranks, each counted once
 };
 

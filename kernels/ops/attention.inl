@@ -47,9 +47,9 @@ inline void gather_q(const AttentionArgs& a, const AttentionItem& item, Attentio
   if (a.rope != nullptr) {
     const AttentionSequence& s = a.sequences[item.sequence];
     for (int32_t r = 0; r < item.num_rows; ++r) {
-      const int64_t index = query_row(a, item, r), row = index / a.q_heads;
-      rotate_query(*a.rope, row, static_cast<int32_t>(index % a.q_heads), s.start + static_cast<int32_t>(row) - s.row,
-                   w.q + r * padded);
+      const int64_t index = query_row(a, item, r), row = index / a.heads.q_heads;
+      rotate_query(*a.rope, row, static_cast<int32_t>(index % a.heads.q_heads),
+                   s.start + static_cast<int32_t>(row) - s.row, w.q + r * padded);
     }
     return;
   }
@@ -71,8 +71,8 @@ inline void store_new(const AttentionArgs& a, const AttentionItem& item) {
   while (position < end) {
     const PageRun run = page_run(s, position, end);
     with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
-      rope_store_run<Codes>(*a.rope, run, a.q_heads + item.kv_head);
-      rope_store_run<Codes>(*a.rope, run, a.q_heads + a.kv_heads + item.kv_head);
+      rope_store_run<Codes>(*a.rope, run, a.heads.q_heads + item.kv_head);
+      rope_store_run<Codes>(*a.rope, run, a.heads.q_heads + a.heads.kv_heads + item.kv_head);
     });
     position += run.count;
   }

@@ -10,9 +10,9 @@ namespace numaserve {
 namespace {
 
 inline int64_t query_row(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
-  const int32_t group = attention_group(a), index = item.first_row + row;
-  return static_cast<int64_t>(a.sequences[item.sequence].row + index / group) * a.q_heads + item.kv_head * group +
-         index % group;
+  const int32_t group = a.heads.count(item.kv_head), index = item.first_row + row;
+  return static_cast<int64_t>(a.sequences[item.sequence].row + index / group) * a.heads.q_heads +
+         a.heads.first(item.kv_head) + index % group;
 }
 
 // Merges a block's outputs (o, m, l) of up to 16 rows into the outputs of earlier blocks (merged...). The rows of `o`
@@ -76,15 +76,15 @@ inline float sink_share(float sink, float m) {
 inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float m,
                       float l) {
   const int64_t index = query_row(a, item, row);
-  const int32_t dim = a.value_dim;
-  bf16* out = a.out + index / a.q_heads * a.ldo + index % a.q_heads * dim;
-  if (a.sinks != nullptr) l += sink_share(a.sinks[index % a.q_heads], m);
+  const int32_t dim = a.value_dim, heads = a.heads.q_heads;
+  bf16* out = a.out + index / heads * a.ldo + index % heads * dim;
+  if (a.sinks != nullptr) l += sink_share(a.sinks[index % heads], m);
   const F32x16 scale = F32x16::set1(a.value_scale / l);
   alignas(64) bf16 rounded[kMaxHeadDim];
   for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
   __builtin_memcpy(out, rounded, static_cast<size_t>(dim) * sizeof(bf16));
-  if (index % a.q_heads == a.q_heads - 1)  // the padding columns that the next GEMM reads
-    for (int64_t i = a.q_heads * dim; i < a.ldo; ++i) a.out[index / a.q_heads * a.ldo + i] = 0;
+  if (index % heads == heads - 1)  // the padding columns that the next GEMM reads
+    for (int64_t i = heads * dim; i < a.ldo; ++i) a.out[index / heads * a.ldo + i] = 0;
 }
 
 inline int64_t partial_stride(const AttentionArgs& a) { return padded_values(a) + kPartialExtra; }

@@ -14,8 +14,9 @@ inline void divided_norm_sums(const DividedNormArgs& n, int thread, int threads)
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* x = n.x + r * n.ldx;
     for (int64_t v = 0; v < n.num_vectors; ++v) {
-      n.own_sums[r * n.ld_sums + v] = sum_of_squares(x, n.vectors[v].counted);
-      x += n.vectors[v].cols;
+      const DividedVector& vector = n.vectors[v];
+      n.own_sums[r * n.ld_sums + v] = sum_of_squares(x + vector.cols - vector.counted, vector.counted);
+      x += vector.cols;
     }
   }
 }

@@ -11,11 +11,9 @@ struct RowLimits {
   int32_t low, high;  // the row sees positions [low, high)
 };
 
-inline int32_t attention_group(const AttentionArgs& a) { return a.q_heads / a.kv_heads; }
-
 inline RowLimits row_limits(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
   const AttentionSequence& s = a.sequences[item.sequence];
-  const int32_t position = s.start + (item.first_row + row) / attention_group(a);
+  const int32_t position = s.start + (item.first_row + row) / a.heads.count(item.kv_head);
   return {a.window.first(position), a.window.end(position, s.start + s.q_len)};
 }
 

@@ -136,17 +136,15 @@ def divided_norm(
 ) -> list[list[F32]]:
     """The norms of vectors [rows, columns] on each rank, which has some columns of each vector.
 
-    Columns that several ranks have count on the first of them. What follows the vectors in a row must stay as it is.
+    Columns that several ranks have, the first ones of the later ranks, count on the first of these ranks. What follows
+    the vectors in a row must stay as it is.
     """
     rows, world = len(values[0]), len(ranks)
     columns = [[len(each) for each in own] for own in ranks]
     x = np.full((world, rows, max(map(sum, columns)) + 3), 7.0, np.float32)
     wide = np.zeros((world, len(values), max(1, *(count for own in columns for count in own))), np.float32)
     counted = [
-        [
-            0 if any(ranks[below][index] == each for below in range(rank)) else len(each)
-            for index, each in enumerate(own)
-        ]
+        [len(set(each).difference(*(ranks[below][index] for below in range(rank)))) for index, each in enumerate(own)]
         for rank, own in enumerate(ranks)
     ]
     for rank, own in enumerate(ranks):
@@ -322,12 +320,14 @@ def attention(
     aligned: bool = False,
     bidirectional: bool = False,
     sinks: F32 | None = None,
+    others: tuple[int, int] = (0, 0),
     by_blocks: bool = False,
     blocks: tuple[int, int] = (0, 1),
     rows_per_item: int = 32,
 ) -> U16:
     """Attention of q [tokens, heads, padded dim]: [tokens, heads, values]. A sequence is (row, new tokens, start).
 
+    `others`: query heads of the KV heads that lower ranks and higher ranks have.
     `by_blocks`: in items of some of the blocks that their rows see. The first item merges the first of `blocks` blocks,
     other items have the second of `blocks` each."""
     tokens, heads = q.shape[:2]
@@ -338,6 +338,7 @@ def attention(
     ops.attention(
         isa,
         q,
+        others,
         head_dim,
         cache.value_dim,
         cache.whole,

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "vocabulary": 16,
     "extra_tokens": 0,
     "context_parallel": None,
-    "caches": [(1, 1, DIM, 0, False, 0, False, False, 1, 0)],
+    "caches": [(1, 1, 0, 0, DIM, 0, False, 0, False, False, 1, 0)],
     "window_pages": [],
     "states": [(3 * HIDDEN * 4, 0, 2 * HIDDEN * 4, 1)],
     "kv_dtype": "bf16",
@@ -62,7 +62,7 @@ GREEDY: dict[str, Any] = {
 
 def program(*, latent: bool = False) -> Program:
     """One rank, one layer with one head."""
-    latents = {"caches": [(1, 1, 2 * DIM, DIM, True, 0, False, False, 1, 0)]} if latent else {}
+    latents = {"caches": [(1, 1, 0, 0, 2 * DIM, DIM, True, 0, False, False, 1, 0)]} if latent else {}
     return Program(Team([-1]), None, SETTINGS | latents)
 
 

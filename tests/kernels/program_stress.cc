@@ -1,4 +1,4 @@
-// Stress of the whole Program: random traffic on 1 to 3 ranks, with draft tokens, against the same requests one by one.
+// Stress of the whole Program: random traffic on 1 to 8 ranks, with draft tokens, against the same requests one by one.
 //
 //   program_stress edges|crowds ISA REQUESTS SEED
 //
@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "kernels/cpu_features.h"
+#include "tests/kernels/crowded_models.h"
 #include "tests/kernels/played_traffic.h"
 #include "tests/kernels/stress_models.h"
 

@@ -24,17 +24,17 @@ class AttentionNodes : public RecurrentNodes {
     const int64_t dim = own.head_dim, value_dim = own.values(), q_cols = int64_t{own.q_heads} * dim;
     const bool cached = source == KvSource::kCached;
     PackedMatrix& qkv_weight = matrix(q_cols + (cached ? 0 : own.kv_heads * (dim + value_dim)), shape_.hidden);
-    const Range q_rows{heads_.begin * group() * dim, heads_.end * group() * dim};
+    const Range q_rows{queries_.begin * dim, queries_.end * dim};
     const int64_t q_all = shape_.q_heads * dim, qk_all = q_all + shape_.kv_heads * dim;
-    const Range k_rows{q_all + heads_.begin * dim, q_all + heads_.end * dim};
-    const Range v_rows{qk_all + heads_.begin * value_dim, qk_all + heads_.end * value_dim};
+    const Range k_rows{q_all + keys_.begin * dim, q_all + keys_.end * dim};
+    const Range v_rows{qk_all + keys_.begin * value_dim, qk_all + keys_.end * value_dim};
     pack(qkv_weight, qk_all + shape_.kv_heads * value_dim, shape_.hidden,
          cached ? std::vector<Range>{q_rows} : std::vector<Range>{q_rows, k_rows, v_rows}, 0, {0, 1, 0});
     const Place qkv = rows(qkv_weight.n(), sizeof(float));
     joins_before_ = true;
     linear("linear", x, qkv_weight, qkv);
     joins_before_ = false;
-    if (shape_.divided_norms) divided_norms(qkv, q_rows, {k_rows.begin - q_all, k_rows.end - q_all});
+    if (shape_.divided_norms) divided_norms(qkv);
     const Place q = rows(own.q_heads * own.head_tiles() * kTileK, sizeof(bf16));
     auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(cache_of(layer)));
     rope->rot_dim = shape_.head_dim / 2 * 2;
@@ -62,20 +62,23 @@ class AttentionNodes : public RecurrentNodes {
     before->attention = node->work;
     program_.add(std::move(node));
     PackedMatrix& o = matrix(shape_.hidden, out_cols);
-    pack(o, shape_.hidden, shape_.q_heads * value_dim, {{0, shape_.hidden}}, heads_.begin * group() * value_dim,
-         {0, 1, 0});
+    pack(o, shape_.hidden, shape_.q_heads * value_dim, {{0, shape_.hidden}}, queries_.begin * value_dim, {0, 1, 0});
     const Place part = partial();
     linear("linear_partial", out, o, part);
     return part;
   }
 
-  void divided_norms(Place qkv, Range q, Range k) {
+  // A KV head that lower ranks have too is not counted.
+  void divided_norms(Place qkv) {
     std::vector<DividedVector> vectors;
-    for (const auto& [own, heads] : {std::pair{q, shape_.q_heads}, std::pair{k, shape_.kv_heads}}) {
-      const int64_t all = int64_t{heads} * shape_.head_dim, cols = own.end - own.begin;
-      const std::vector<float> weight = random_values(all, ++tensors_, 0.1f, 1.0f);
-      vectors.push_back({padded_vector({weight.begin() + own.begin, weight.begin() + own.end}), cols, cols, all});
-    }
+    const int64_t dim = shape_.head_dim, counted = keys_.end - std::min(ceil_div(queries_.begin, group()), keys_.end);
+    const auto add = [&](int64_t heads, Range own, int64_t own_counted) {
+      const std::vector<float> weight = random_values(heads * dim, ++tensors_, 0.1f, 1.0f);
+      const float* padded = padded_vector({weight.begin() + own.begin * dim, weight.begin() + own.end * dim});
+      vectors.push_back({padded, (own.end - own.begin) * dim, own_counted * dim, heads * dim});
+    };
+    add(shape_.q_heads, queries_, queries_.end - queries_.begin);
+    add(shape_.kv_heads, keys_, counted);
     const Place sums = collective(model_.limits.max_tokens, 2);
     program_.add(std::make_unique<DividedNormNode>(qkv, sums, std::move(vectors), 1e-5f));
   }
@@ -106,7 +109,7 @@ class AttentionNodes : public RecurrentNodes {
     attend_latents(query, attended, layer, 1.0f / std::sqrt(static_cast<float>(query_dim)));
     head_linear("latent_values", attended, latent, w_uv, out, kValues);
     PackedMatrix& o = matrix(shape_.hidden, own.q_heads * kValues);
-    pack(o, shape_.hidden, shape_.q_heads * kValues, {{0, shape_.hidden}}, heads_.begin * kValues, {0, 1, 0});
+    pack(o, shape_.hidden, shape_.q_heads * kValues, {{0, shape_.hidden}}, queries_.begin * kValues, {0, 1, 0});
     const Place part = partial();
     linear("linear_partial", out, o, part);
     return part;
@@ -127,9 +130,9 @@ class AttentionNodes : public RecurrentNodes {
   }
 
   // `height` rows for each of the rank's heads.
-  PackedMatrix& own_rows(int64_t height, int64_t k) { return matrix((heads_.end - heads_.begin) * height, k); }
+  PackedMatrix& own_rows(int64_t height, int64_t k) { return matrix((queries_.end - queries_.begin) * height, k); }
   void pack_own(PackedMatrix& weight, int64_t height) {
-    pack(weight, shape_.q_heads * height, weight.k(), {{heads_.begin * height, heads_.end * height}}, 0, {0, 1, 0});
+    pack(weight, shape_.q_heads * height, weight.k(), {{queries_.begin * height, queries_.end * height}}, 0, {0, 1, 0});
   }
 
   void head_linear(const char* name, Place x, int64_t x_stride, const PackedMatrix& weight, Place out,

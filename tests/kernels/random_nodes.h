@@ -10,67 +10,14 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "kernels/runtime/program/program.h"
 #include "kernels/runtime/recurrent/delta_node.h"
+#include "tests/kernels/random_models.h"
 
 namespace numaserve::testing {
-
-enum class StateRule { kGatedDelta, kStateSpace, kKeyDelta };
-
-struct Shape {
-  int32_t q_heads, kv_heads, head_dim;
-  int64_t hidden, intermediate, vocabulary, layers;
-  int32_t window = 0;        // of the odd layers
-  bool chunked = false;      // whether the window begins at its multiples
-  int64_t window_pages = 0;  // of the window table of the odd layers; 0: they use the page table of the even ones
-  int32_t odd_head_dim = 0;  // of the odd layers, where they have a window; 0: as the others
-  int32_t narrow_dim = 0;    // of values of heads; 0: as of keys
-  float softcap = 0.0f;
-  bool extras = false;         // biases, q and k norms, norms after the sums
-  bool divided_norms = false;  // norms over all heads of queries and of keys
-  bool plain_inputs = false;   // products read the residual stream, not its norm
-  bool narrows = false;        // two more layers work on the rows of logits alone
-  int32_t experts = 0;         // of the odd layers, two for each token and a shared one; 0: none
-  // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
-  int32_t value_dim = 0;
-  int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
-  // The key and value heads of the even layers, which keep states by a rule; 0: there are none.
-  int32_t delta_keys = 0, delta_values = 0;
-  StateRule rule = StateRule::kGatedDelta;
-  bool samples = true, pools = false;  // what the program ends with
-  bool latent() const { return value_dim > 0; }
-};
-
-struct Model {
-  Shape shape;
-  Limits limits;             // its vocabulary is the shape's
-  std::vector<int> threads;  // of each rank's team
-  const KernelTable* table;
-  KvDtype kv_dtype = KvDtype::kBf16;
-  WeightFormat format = WeightFormat::kBf16;  // of all matrices but the embedding, which is the head too
-  WeightFormat shared_format = format;        // of the shared experts
-
-  int world() const { return static_cast<int>(threads.size()); }
-  uint32_t lanes() const { return static_cast<uint32_t>(*std::min_element(threads.begin(), threads.end())); }
-  int64_t context() const { return limits.pages_per_slot * kPageTokens - 5; }  // not all of the last page
-};
-
-// The same random numbers for a tensor on every rank: each packs its own rows and columns of them.
-inline std::vector<float> random_values(int64_t count, uint64_t key, float scale, float offset = 0.0f) {
-  std::mt19937_64 random(key);
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& value : values) value = offset + scale * (static_cast<float>(random() >> 40) / float{1 << 23} - 1.0f);
-  return values;
-}
-
-inline Range part_of(int64_t count, const Model& model, int rank, int64_t unit = 1) {
-  return split(count, model.world(), rank, unit);
-}
 
 // The Program of a rank, and what its parts are made with.
 class RandomNodes {
@@ -80,7 +27,8 @@ class RandomNodes {
       : model_(model),
         shape_(model.shape),
         rank_(rank),
-        heads_(part_of(shape_.latent() ? shape_.q_heads : shape_.kv_heads, model, rank)),
+        keys_(own_keys()),
+        queries_(own_queries()),
         inter_(part_of(shape_.intermediate, model, rank, kTileK)),
         vocab_(part_of(shape_.vocabulary, model, rank, kTileN)),
         ring_(ring),
@@ -125,14 +73,26 @@ class RandomNodes {
   static constexpr int64_t kGap = 4096;
   static constexpr int64_t kDividedRows = 5;
 
-  int32_t group() const { return shape_.latent() ? 1 : shape_.q_heads / shape_.kv_heads; }
+  int32_t group() const { return shape_.q_heads / shape_.kv_heads; }
+  bool divides_queries() const { return shape_.latent() || shape_.cuts_groups; }
+  Range own_keys() const {
+    if (!divides_queries()) return part_of(shape_.kv_heads, model_, rank_);
+    const auto [begin, end] = part_of(shape_.q_heads, model_, rank_);
+    return {begin / group(), begin < end ? ceil_div(end, group()) : begin / group()};
+  }
+  Range own_queries() const {
+    if (divides_queries()) return part_of(shape_.q_heads, model_, rank_);
+    return {keys_.begin * group(), keys_.end * group()};
+  }
   HeadGeometry heads(int64_t layer = 0) const {
-    const auto count = static_cast<int32_t>(heads_.end - heads_.begin);
-    return {.q_heads = count * group(),
-            .kv_heads = shape_.latent() ? std::min(count, 1) : count,
+    const bool shares = shape_.cuts_groups && keys_.begin < keys_.end;
+    return {.q_heads = static_cast<int32_t>(queries_.end - queries_.begin),
+            .kv_heads = static_cast<int32_t>(keys_.end - keys_.begin),
             .head_dim = layer % 2 == 1 && shape_.odd_head_dim > 0 ? shape_.odd_head_dim : shape_.head_dim,
             .value_dim = shape_.latent() ? shape_.value_dim : shape_.narrow_dim,
-            .latent = shape_.latent()};
+            .latent = shape_.latent(),
+            .lower = shares ? static_cast<int32_t>(queries_.begin - keys_.begin * group()) : 0,
+            .higher = shares ? static_cast<int32_t>(keys_.end * group() - queries_.end) : 0};
   }
   // Even layers are of the first kind, odd ones of the second.
   std::vector<CacheKind> kinds() const {
@@ -290,7 +250,7 @@ class RandomNodes {
   const Model& model_;
   const Shape& shape_;
   int rank_;
-  Range heads_, inter_, vocab_;
+  Range keys_, queries_, inter_, vocab_;
   ring::Ring* ring_;
   Team team_;
   Program program_;

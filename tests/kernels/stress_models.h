@@ -170,6 +170,32 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .divided_norms = true,
             .pools = true},
            {3, 2}, 64, 20, WeightFormat::kInt8);
+  // KV heads whose query heads several ranks have: one that three ranks have, uneven numbers, norms that count each
+  // once.
+  list.add({.q_heads = 10,
+            .kv_heads = 2,
+            .head_dim = 32,
+            .hidden = 72,
+            .intermediate = 100,
+            .vocabulary = 131,
+            .layers = 2,
+            .window = 40,
+            .window_pages = 21,
+            .narrow_dim = 24,
+            .extras = true,
+            .cuts_groups = true},
+           {2, 1, 3, 2}, 64, 20, WeightFormat::kInt8, KvDtype::kFp8E4m3);
+  list.add({.q_heads = 9,
+            .kv_heads = 3,
+            .head_dim = 20,
+            .hidden = 72,
+            .intermediate = 100,
+            .vocabulary = 131,
+            .layers = 2,
+            .cuts_groups = true,
+            .divided_norms = true,
+            .pools = true},
+           {3, 2}, 64, 20);
   // Last layers that work on the rows of logits alone, over a window table and over whole pages.
   list.add({.q_heads = 4,
             .kv_heads = 2,
@@ -226,55 +252,6 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
   list.add(
       {.q_heads = 2, .kv_heads = 1, .head_dim = 16, .hidden = 2112, .intermediate = 64, .vocabulary = 40, .layers = 1},
       {3}, 20, 10);
-  return list.all;
-}
-
-// Groups as large as those of real hosts: six nodes of 42 and 43 cores, two of 128, eight of 16. Most threads have no
-// rows, panels or items of such small layers; the others have one.
-inline std::vector<Model> crowded_models(const KernelTable& table) {
-  const std::vector<int> six{43, 43, 42, 43, 43, 42}, two{128, 128}, eight(8, 16);
-  Models list(table);
-  list.add({.q_heads = 12,
-            .kv_heads = 6,
-            .head_dim = 24,
-            .hidden = 1056,
-            .intermediate = 1300,
-            .vocabulary = 1311,
-            .layers = 1,
-            .extras = true,
-            .experts = 5},
-           six, 96, 20);
-  list.add({.q_heads = 8,
-            .kv_heads = 1,
-            .head_dim = 96,
-            .hidden = 544,
-            .intermediate = 700,
-            .vocabulary = 531,
-            .layers = 1,
-            .experts = 9,
-            .value_dim = 64,
-            .divided_from = 300},
-           six, 70, 20, WeightFormat::kInt8);
-  list.add({.q_heads = 16,
-            .kv_heads = 4,
-            .head_dim = 64,
-            .hidden = 2112,
-            .intermediate = 1400,
-            .vocabulary = 4999,
-            .layers = 1,
-            .window = 300},
-           two, 160, 20, WeightFormat::kInt4);
-  list.add({.q_heads = 8,
-            .kv_heads = 2,
-            .head_dim = 32,
-            .hidden = 320,
-            .intermediate = 400,
-            .vocabulary = 531,
-            .layers = 2,
-            .delta_keys = 8,
-            .delta_values = 16,
-            .pools = true},
-           eight, 96, 20);
   return list.all;
 }
 

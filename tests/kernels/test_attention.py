@@ -156,6 +156,45 @@ def test_a_token_with_such_values_has_the_same_bits_however_its_blocks_are_taken
             np.testing.assert_array_equal(tail, whole[start:])
 
 
+# The heads of a model, and the query heads and KV heads of a rank: uneven numbers for each KV head, a part of one, the
+# end of one and the start of the next, a KV head that no query head reads.
+PARTS = [
+    ((16, 2, 64), range(11), range(2)),
+    ((24, 3, 64), range(5, 22), range(3)),
+    ((10, 2, 128), range(6, 9), range(1, 2)),
+    ((12, 3, 80), range(7, 9), range(1, 3)),
+    ((12, 3, 32), range(5, 12), range(3)),
+]
+
+
+@pytest.mark.parametrize(("heads", "query", "kv"), PARTS)
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_a_rank_with_some_query_heads_of_its_kv_heads_has_the_bits_of_the_whole_model(
+    isa: str,
+    kv_dtype: str,
+    rng: np.random.Generator,
+    heads: tuple[int, int, int],
+    query: range,
+    kv: range,
+    by_blocks: bool,
+) -> None:
+    all_heads, cache = make_sequences(rng, [1, 70, 300, 700], heads, kv_dtype)
+    starts, sinks = [0, 37, 299, 300], rng.standard_normal(heads[0]).astype(np.float32)
+    options = {"scale": 0.125, "window": 290, "by_blocks": by_blocks}
+    whole = attend(isa, all_heads, cache, starts, sinks=sinks, **options)
+    own = kernel_ops.Cache(len(cache.whole), len(kv), heads[2], kv_dtype)
+    own.whole[:] = cache.whole[:, kv]
+    sequences = [Sequence(each.q[:, query], each.k[:, kv], each.v[:, kv], each.pages) for each in all_heads]
+    group = heads[0] // heads[1]
+    others = (query.start - kv.start * group, kv.stop * group - query.stop)
+    for rows_per_item in (7, 32, 128):
+        results = attend(
+            isa, sequences, own, starts, sinks=sinks[query], others=others, rows_per_item=rows_per_item, **options
+        )
+        for result, expected in zip(results, whole, strict=True):
+            np.testing.assert_array_equal(result, expected[:, query])
+
+
 @pytest.mark.parametrize("softcap", [5.0, 50.0])
 def test_a_softcap_bounds_the_scores(isa: str, kv_dtype: str, rng: np.random.Generator, softcap: float) -> None:
     sequences, cache = make_sequences(rng, [90, 400], (4, 2, 64), kv_dtype)

@@ -10,6 +10,7 @@ from numaserve.kernels import Program
 
 BLOCK, PAGES = 256, 2048  # tokens of a block; pages of 32 tokens that a sequence may have
 LATENTS, HEADS = (22, 1), (16, 2)
+UNEVEN, OTHERS = (13, 3), (6, 5)  # KV heads with 2, 8 and 3 query heads
 THREADS = (1, 3, 43)
 
 Sequence = tuple[int, int]  # start, new tokens
@@ -43,10 +44,12 @@ class Merge(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of sequences; `heads`: of queries, and of keys and values. `groups`: see `BlockGroups`."""
+    """The plan of sequences; `heads`: of queries, and of keys and values. `others`: query heads of these KV heads that
+    lower and higher ranks have. `groups`: see `BlockGroups`."""
 
     sequences: list[Sequence]
     heads: tuple[int, int] = HEADS
+    others: tuple[int, int] = (0, 0)
     latent: bool = False
     window: int = 0
     groups: tuple[int, int] = (1, -1)
@@ -54,13 +57,19 @@ class Plan:
     pages: int = PAGES
 
     def made(self) -> tuple[list[Item], list[Merge]]:
-        options = (self.heads, self.latent, self.window, self.groups, self.pages, self.threads)
+        options = (self.heads, self.others, self.latent, self.window, self.groups, self.pages, self.threads)
         items, merges = ops.attention_plan(self.sequences, *options)
         return [Item(*item) for item in items], [Merge(*merge) for merge in merges]
 
+    def group(self, kv_head: int) -> int:
+        """The number of query heads of a KV head."""
+        (lower, higher), (query, kv) = self.others, self.heads
+        each = (lower + query + higher) // kv
+        return len(set(range(kv_head * each, (kv_head + 1) * each)) & set(range(lower, lower + query)))
+
     def visible(self, item: Item) -> list[int]:
         """The blocks that some row of an item sees."""
-        start, group = self.sequences[item.sequence][0], self.heads[0] // self.heads[1]
+        start, group = self.sequences[item.sequence][0], self.group(item.kv_head)
         first, last = (start + row // group for row in (item.first_row, item.first_row + item.num_rows - 1))
         blocks = range(max(first - self.window + 1, 0) // BLOCK if self.window else 0, last // BLOCK + 1)
         world, rank = self.groups
@@ -76,7 +85,7 @@ class Plan:
     def cost(self, item: Item) -> float:
         """The computation of an item: rows, with what is done once for them, and the tokens of its blocks."""
         blocks = self.blocks(item)
-        start, group = self.sequences[item.sequence][0], self.heads[0] // self.heads[1]
+        start, group = self.sequences[item.sequence][0], self.group(item.kv_head)
         seen = start + (item.first_row + item.num_rows - 1) // group + 1
         tokens = sum(min(seen - block * BLOCK, BLOCK) for block in blocks)
         return tokens * (item.num_rows + 16)
@@ -97,6 +106,8 @@ SEQUENCES: dict[str, list[Sequence]] = {
 }
 KINDS = {
     "heads": {"heads": HEADS},
+    "uneven heads": {"heads": UNEVEN, "others": OTHERS},
+    "a head that is not read": {"heads": (9, 3), "others": (10, 5)},
     "a window": {"heads": HEADS, "window": 1000},
     "latents": {"heads": LATENTS, "latent": True},
     "groups of latents": {"heads": LATENTS, "latent": True, "groups": (6, -1)},
@@ -117,16 +128,17 @@ every_plan = pytest.mark.parametrize(
 @every_plan
 def test_each_row_attends_each_block_that_it_sees_once(plan: Plan) -> None:
     items, _ = plan.made()
-    group = plan.heads[0] // plan.heads[1]
     for sequence, (start, count) in enumerate(plan.sequences):
         blocks = (start + count - 1) // BLOCK + 1
-        attended = np.zeros((plan.heads[1], count * group, blocks), np.int8)
+        attended = [np.zeros((count * plan.group(head), blocks), np.int8) for head in range(plan.heads[1])]
         for item in (each for each in items if each.sequence == sequence):
+            assert item.first_row + item.num_rows <= len(attended[item.kv_head])
             rows = slice(item.first_row, item.first_row + item.num_rows)
-            attended[item.kv_head, rows, plan.blocks(item)] += 1
-        assert attended.max() <= 1
-        for row in range(count * group):
-            assert attended[:, row, plan.visible(Item(sequence, 0, row, 1, -1, 0, False, 0))].all()
+            attended[item.kv_head][rows, plan.blocks(item)] += 1
+        for head, by_row in enumerate(attended):
+            assert by_row.max(initial=0) <= 1
+            for row in range(len(by_row)):
+                assert by_row[row, plan.visible(Item(sequence, head, row, 1, -1, 0, False, 0))].all()
 
 
 @every_plan
@@ -195,7 +207,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("name", MIXED)
-@pytest.mark.parametrize("kind", ["heads", "latents", "groups of latents"])
+@pytest.mark.parametrize("kind", ["heads", "uneven heads", "latents", "groups of latents"])
 def test_threads_have_equal_work(name: str, kind: str) -> None:
     assert busiest(Plan(SEQUENCES[name], **KINDS[kind])) < 1.12  # type: ignore[arg-type]
 

@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 EPS = 1e-5
-# The columns of two vectors that each rank has; in the last division all ranks have the same columns of the second one.
+# The columns of two vectors that each rank has. In "copies" all ranks have the same columns of the second vector, in
+# "overlaps" the first columns of some ranks are the last ones of others.
 DIVISIONS: dict[str, list[tuple[range, range]]] = {
     "one rank": [(range(48), range(16))],
     "two ranks": [(range(96), range(33)), (range(96, 127), range(33, 40))],
     "a rank without columns": [(range(24), range(24)), (range(24, 24), range(24, 24)), (range(24, 96), range(24, 48))],
     "copies": [(range(32), range(16)), (range(32, 96), range(16)), (range(96, 112), range(16))],
+    "overlaps": [(range(40), range(32)), (range(40, 72), range(16, 48)), (range(72, 96), range(32, 80))],
 }
 
 

@@ -156,6 +156,15 @@ def test_a_kv_cache_of_an_unknown_type_is_refused() -> None:
         Program(Team([-1]), None, operation_fields.SETTINGS | {"kv_dtype": "fp4"})
 
 
+@pytest.mark.parametrize(
+    "heads", [(3, 2, 0, 0), (3, 2, 1, 1), (1, 0, 0, 0), (0, 0, 1, 0), (2, 1, -1, 0), (2, 1, 0, -1)]
+)
+def test_query_heads_that_are_no_multiple_of_the_kv_heads_are_refused(heads: tuple[int, int, int, int]) -> None:
+    (kind,) = operation_fields.SETTINGS["caches"]
+    with pytest.raises(ValueError, match="the query heads of a rank's KV heads must be a multiple of these"):
+        Program(Team([-1]), None, operation_fields.SETTINGS | {"caches": [heads + kind[len(heads) :]]})
+
+
 def test_a_kv_cache_is_lent_to_layers_with_the_same_keys_and_values_alone() -> None:
     settings, lender = operation_fields.SETTINGS, operation_fields.program()
     ((q_heads, kv_heads, *rest),) = settings["caches"]

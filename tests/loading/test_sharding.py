@@ -188,7 +188,7 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         "vocabulary": 32,
         "extra_tokens": 0,
         "context_parallel": None,
-        "caches": [(9, 3, head_dim, head_dim, False, 0, False, False, 30, 0)],
+        "caches": [(9, 3, 0, 0, head_dim, head_dim, False, 0, False, False, 30, 0)],
         "window_pages": [],
         "states": [],
         "kv_dtype": dtype,

@@ -11,7 +11,7 @@ from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.windows import Window
 from numaserve.workers.layers.axes import Axis, Columns
 from numaserve.workers.layers.block import Block, rank_shape
-from numaserve.workers.layers.caches import NumberedCaches, Paged
+from numaserve.workers.layers.caches import NumberedCaches, Paged, read_by
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.mixers.attention import Attention
 from numaserve.workers.layers.parameters import MatrixParameter, Parameter, Source, Split, whole
@@ -97,7 +97,7 @@ class Drafting:
         """The sizes that its Program is made for: the kinds of caches of the served model, for its own heads."""
         readers = {number_of(each, self.served): each for each in map(attention_of, self.assistant.blocks)}
         kinds = tuple(
-            _read_by(kind, len(part.along(readers[number].queries))) if number in readers else kind
+            _read_by(kind, readers[number], part) if number in readers else kind
             for number, kind in enumerate(self.served.layer_caches(self.served_part).caches)
         )
         return rank_shape(part, self.assistant.embedding, NumberedCaches(kinds, (), ()))
@@ -156,9 +156,11 @@ def _drafting_for(block: Block, served: Decoder) -> Block:
     return replace(block, attention=replace(attention, kv_heads=heads))
 
 
-def _read_by(kind: CacheKind, queries: int) -> CacheKind:
-    """Return a kind of cache for other query heads. They do not attend to the token at their position: their window has
-    one token less."""
+def _read_by(kind: CacheKind, attention: Attention, part: RankPart) -> CacheKind:
+    """Return a kind of cache for the query heads of an assistant's layer. They do not attend to the token at their
+    position: their window has one token less."""
     tokens = kind.window.tokens
     window = Window(tokens - 1) if tokens > 1 else kind.window
-    return replace(kind, heads=replace(kind.heads, query=queries), window=window)
+    query, kv = part.along(attention.queries), part.along(attention.keys)
+    heads = read_by(kind.heads, query, kv, attention.query_heads // attention.kv_heads)
+    return replace(kind, heads=heads, window=window)

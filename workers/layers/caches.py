@@ -84,8 +84,17 @@ class HeadCache(Cache):
 
     def _heads(self, part: RankPart) -> Heads:
         bounds = part.partition.bounds(self.queries)
-        query, kv = len(part.along(self.queries)), len(part.along(self.keys))
-        return Heads(query, kv, self.dim, self.value_dim, bounds=bounds)
+        query, kv = part.along(self.queries), part.along(self.keys)
+        heads = Heads(len(query), len(kv), self.dim, self.value_dim, bounds=bounds)
+        return read_by(heads, query, kv, self.queries.count // self.keys.count)
+
+
+def read_by(heads: Heads, query: range, kv: range, group: int) -> Heads:
+    """Return `heads` for other query heads of a rank, with `group` of them in the model for each of its KV heads."""
+    if not kv:
+        return replace(heads, query=len(query), lower=0, higher=0)
+    lower, higher = query.start - kv.start * group, kv.stop * group - query.stop
+    return replace(heads, query=len(query), lower=lower, higher=higher)
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,8 @@ class Latent(HeadCache):
         return super().page_bytes(part, dtype)
 
     def _heads(self, part: RankPart) -> Heads:
-        return replace(super()._heads(part), is_latent=True)
+        # One head of latents: its query heads are those of the rank, or those of all ranks for divided sequences.
+        return replace(super()._heads(part), is_latent=True, lower=0, higher=0)
 
 
 @dataclass(frozen=True)

@@ -141,5 +141,5 @@ class DividedNorm(Layer):
         yield self.parameter
 
     def counted(self, part: RankPart) -> int:
-        """The columns of the rank that no lower rank has too."""
+        """The columns of the rank, the last ones, that no lower rank has too."""
         return len(part.own(self.axis)) * self.width

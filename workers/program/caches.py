@@ -13,7 +13,8 @@ MAX_KEY_DIM, MAX_CONV_TAPS = 512, 8  # the maxima that the kernels of recurrent 
 class Heads:
     """The heads of one rank, and the keys and values that they share.
 
-    A latent cache has one KV head, and the first dimensions of a key are its value.
+    All KV heads of a model have the same number of query heads, in order. Other ranks may have some of the query heads
+    of this rank's KV heads. A latent cache has one KV head, and the first dimensions of a key are its value.
     """
 
     query: int
@@ -22,6 +23,8 @@ class Heads:
     value_dim: int = 0  # of a value; 0: as many as of a key
     is_latent: bool = False
     bounds: tuple[int, ...] = ()  # world size + 1 boundaries of the ranks' query heads
+    lower: int = 0  # query heads of these KV heads that lower ranks have
+    higher: int = 0  # those that higher ranks have
 
     @property
     def values(self) -> int:

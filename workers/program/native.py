@@ -122,7 +122,8 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
 
 def _cache_kind(kind: CacheKind, table: int) -> tuple[int | bool, ...]:
     heads = kind.heads
-    return heads.query, heads.kv, heads.dim, heads.value_dim, heads.is_latent, *kind.window, kind.layers, table
+    counts = heads.query, heads.kv, heads.lower, heads.higher
+    return *counts, heads.dim, heads.value_dim, heads.is_latent, *kind.window, kind.layers, table
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ AttentionArgs AttentionNode::arguments(const Run& run) const {
   const Batch& batch = run.step.batch(narrow);
   const AttentionWork& todo = batch.work(work);
   return {.q = run.at<bf16>(q),
-          .q_heads = heads.q_heads,
-          .kv_heads = heads.kv_heads,
+          .heads = heads.groups(),
           .head_dim = heads.head_dim,
           .head_tiles = heads.head_tiles(),
           .value_dim = heads.values(),
@@ -58,7 +57,7 @@ std::span<const std::byte> AttentionNode::reads_first(const Run& run, int thread
   if (heads.latent || static_cast<size_t>(thread) >= todo.items.size()) return {};
   const AttentionItem& item = todo.items[static_cast<size_t>(thread)];
   const AttentionSequence& s = batch.sequences(todo)[static_cast<size_t>(item.sequence)];
-  const Range pages = todo.first_pages(s, item, heads.q_heads / heads.kv_heads);
+  const Range pages = todo.first_pages(s, item, heads.groups().count(item.kv_head));
   if (index >= pages.end - pages.begin) return {};
   return {kv.k + s.pages[pages.begin + index] * kv.page_stride + item.kv_head * kv.head_stride,
           static_cast<size_t>(kv.head_stride)};

@@ -66,9 +66,9 @@ int64_t AttentionPlanner::partial_rows(int64_t pages_per_slot) {
 AttentionWork AttentionPlanner::make_work(Window window) const {
   AttentionWork work;
   work.window = window;
-  const int64_t group = heads_.kv_heads > 0 ? heads_.q_heads / heads_.kv_heads : 1;
   const int64_t rows = heads_.latent ? kLeastLatentRows : kAttentionRows;
-  const int64_t whole = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, rows));
+  const int64_t of_head = limits_.max_slots + ceil_div(limits_.max_tokens * heads_.groups().largest(), rows);
+  const int64_t whole = heads_.kv_heads * of_head;
   const auto items = static_cast<size_t>(cutter_.most_items(whole));
   work.items.reserve(items);
   work.sized.reserve(items);
@@ -79,14 +79,14 @@ AttentionWork AttentionPlanner::make_work(Window window) const {
 
 // Returns the blocks of KV that rows of `item` see.
 Range AttentionPlanner::visible_blocks(const AttentionSequence& s, const AttentionItem& item, Window window) const {
-  const int32_t group = heads_.q_heads / heads_.kv_heads;
+  const int32_t group = this->group(item);
   const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
   return {first_block(window, s.start + item.first_row / group), end_block(window, s, last)};
 }
 
 // Returns the tokens that rows of `item` see.
 int64_t AttentionPlanner::visible_tokens(const AttentionSequence& s, const AttentionItem& item, Window window) const {
-  const int32_t group = heads_.q_heads / heads_.kv_heads, end = s.start + s.q_len;
+  const int32_t group = this->group(item), end = s.start + s.q_len;
   const int32_t first = s.start + item.first_row / group;
   const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
   return groups_.rank < 0 ? window.end(last, end) - window.first(first) : groups_.tokens(last + 1);
@@ -103,7 +103,6 @@ int64_t AttentionPlanner::token_cost(const AttentionItem& item) const {
 void AttentionPlanner::add_sequence(Sequences sequences, size_t index, int32_t rows_per_item, bool reads,
                                     AttentionWork& work) const {
   const AttentionSequence& s = sequences[index];
-  const int32_t rows = s.q_len * (heads_.q_heads / heads_.kv_heads);
   AttentionItem item{.sequence = static_cast<int32_t>(index),
                      .kv_head = 0,
                      .first_row = 0,
@@ -112,35 +111,48 @@ void AttentionPlanner::add_sequence(Sequences sequences, size_t index, int32_t r
                      .blocks = 0,
                      .joined = false,
                      .partial = 0};
-  for (; item.first_row < rows; item.first_row += rows_per_item) {
-    item.num_rows = std::min(rows - item.first_row, rows_per_item);
-    const Range visible = visible_blocks(s, item, work.window);
-    const auto first = static_cast<int32_t>(visible.begin) + std::max(groups_.rank, 0);
-    const auto end = static_cast<int32_t>(visible.end), step = groups_.rank < 0 ? 1 : groups_.world;
-    const int32_t blocks = std::max(static_cast<int32_t>(ceil_div(end - first, step)), 1);
-    const int64_t tokens = visible_tokens(s, item, work.window), cost = tokens * token_cost(item);
-    const int64_t alone = reads && item.first_row == 0 ? std::max(cost, tokens * kAloneRows) : cost;
-    for (item.kv_head = 0; item.kv_head < heads_.kv_heads; ++item.kv_head)
+  for (; item.kv_head < heads_.kv_heads; ++item.kv_head) {
+    const int32_t rows = s.q_len * group(item);
+    for (item.first_row = 0; item.first_row < rows; item.first_row += rows_per_item) {
+      item.num_rows = std::min(rows - item.first_row, rows_per_item);
+      const Range visible = visible_blocks(s, item, work.window);
+      const auto first = static_cast<int32_t>(visible.begin) + std::max(groups_.rank, 0);
+      const auto end = static_cast<int32_t>(visible.end), step = groups_.rank < 0 ? 1 : groups_.world;
+      const int32_t blocks = std::max(static_cast<int32_t>(ceil_div(end - first, step)), 1);
+      const int64_t tokens = visible_tokens(s, item, work.window), cost = tokens * token_cost(item);
+      const int64_t alone = reads && item.first_row == 0 ? std::max(cost, tokens * kAloneRows) : cost;
       work.sized.push_back({.item = item, .cost = cost, .alone = alone, .first = first, .blocks = blocks});
+    }
   }
+}
+
+// Returns the mean cost of the items of a sequence and KV head, each of at most `rows` query rows.
+int64_t AttentionPlanner::mean_item(const AttentionSequence& s, int32_t kv_head, int32_t rows, Window window) const {
+  AttentionItem first{}, last{};
+  first.kv_head = last.kv_head = kv_head;
+  const int32_t all = s.q_len * group(first);
+  if (all == 0) return 0;
+  first.num_rows = last.num_rows = std::min(all, rows);
+  last.first_row = all - last.num_rows;
+  return (visible_tokens(s, first, window) + visible_tokens(s, last, window)) * token_cost(last) / 2;
 }
 
 // An item of many rows reads distant KV once for all its rows. A sequence has such items if there are enough of them.
 void AttentionPlanner::plan_heads(Sequences sequences, AttentionWork& work) const {
-  const int32_t group = heads_.q_heads / heads_.kv_heads;
-  const auto mean_item = [&](const AttentionSequence& s, int32_t rows) {
-    AttentionItem first{}, last{};
-    first.num_rows = last.num_rows = std::min(s.q_len * group, rows);
-    last.first_row = s.q_len * group - last.num_rows;
-    const int64_t tokens = visible_tokens(s, first, work.window) + visible_tokens(s, last, work.window);
-    return tokens * token_cost(last) / 2;
+  const HeadGroups groups = heads_.groups();
+  const auto mean = [&](const AttentionSequence& s, int32_t kv_head, int32_t rows) {
+    return mean_item(s, kv_head, rows, work.window);
   };
   int64_t total = 0;
-  for (const AttentionSequence& s : sequences)
-    total += heads_.kv_heads * ceil_div(s.q_len * group, kAttentionRows) * mean_item(s, kAttentionRows);
+  int32_t fullest = 0;  // the KV head with the most query heads
+  for (int32_t head = 0; head < heads_.kv_heads; ++head) {
+    if (groups.count(head) > groups.count(fullest)) fullest = head;
+    for (const AttentionSequence& s : sequences)
+      total += ceil_div(s.q_len * groups.count(head), kAttentionRows) * mean(s, head, kAttentionRows);
+  }
   for (size_t i = 0; i < sequences.size(); ++i) {
     int32_t rows = kPromptRows;
-    while (rows > kAttentionRows && mean_item(sequences[i], rows) * kItemsPerThread * threads_ > total) rows /= 2;
+    while (rows > kAttentionRows && mean(sequences[i], fullest, rows) * kItemsPerThread * threads_ > total) rows /= 2;
     add_sequence(sequences, i, rows, /*reads=*/true, work);
   }
   cutter_.decide(work.sized, work.loads);
@@ -175,8 +187,10 @@ void AttentionPlanner::plan(Sequences sequences, AttentionWork& work) const {
   work.sized.clear();
   work.can_store = !heads_.latent;
   if (heads_.kv_heads > 0 && !sequences.empty()) {
-    const int32_t group = heads_.q_heads / heads_.kv_heads;
-    for (const AttentionSequence& s : sequences) work.can_store &= s.q_len * group <= kAttentionRows;
+    for (int32_t head = 0; head < heads_.kv_heads; ++head) {
+      const int32_t group = heads_.groups().count(head);
+      for (const AttentionSequence& s : sequences) work.can_store &= group > 0 && s.q_len * group <= kAttentionRows;
+    }
     if (heads_.latent)
       plan_latents(sequences, work);
     else

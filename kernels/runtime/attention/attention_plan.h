@@ -35,6 +35,8 @@ struct HeadGeometry {
   int32_t value_dim = 0;  // of a value; 0: as many as of a key
   // Whether the first dimensions of a key are its value; kv_heads is then 1, or 0 for a rank without query heads.
   bool latent = false;
+  int32_t lower = 0, higher = 0;  // see HeadGroups
+  HeadGroups groups() const { return {.q_heads = q_heads, .kv_heads = kv_heads, .lower = lower, .higher = higher}; }
   int32_t values() const { return value_dim > 0 ? value_dim : head_dim; }
   int32_t head_tiles() const { return static_cast<int32_t>(ceil_div(head_dim, kTileK)); }
   int32_t value_tiles() const { return static_cast<int32_t>(ceil_div(values(), kTileK)); }
@@ -66,7 +68,7 @@ struct AttentionWork {
   // Whether items may rotate their queries and store their new keys and values themselves. This needs all rows of a KV
   // head that see a block to be in one item, so that no other item reads what this item stores.
   bool can_store = false;
-  // Returns the pages of `s` that `item` reads first, in its first block. `group`: query heads per KV head.
+  // Returns the pages of `s` that `item` reads first, in its first block. `group`: query heads of its KV head.
   Range first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const;
 
   // Totals over all steps: positions of the KV cache read, and pairs of a new token and a token that it sees.
@@ -101,6 +103,8 @@ class AttentionPlanner {
   using Sequences = std::span<const AttentionSequence>;
   void plan_heads(Sequences sequences, AttentionWork& work) const;
   void plan_latents(Sequences sequences, AttentionWork& work) const;
+  int32_t group(const AttentionItem& item) const { return heads_.groups().count(item.kv_head); }
+  int64_t mean_item(const AttentionSequence& s, int32_t kv_head, int32_t rows, Window window) const;
   Range visible_blocks(const AttentionSequence& s, const AttentionItem& item, Window window) const;
   int64_t visible_tokens(const AttentionSequence& s, const AttentionItem& item, Window window) const;
   int64_t token_cost(const AttentionItem& item) const;

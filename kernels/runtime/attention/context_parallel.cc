@@ -22,8 +22,7 @@ void DividedAttentionNode::run(Run& run, int thread) const {
   const Step::Divided& divided = run.step.divided;
   attend(run,
          {.q = run.at<bf16>(q),
-          .q_heads = all_heads.q_heads,
-          .kv_heads = all_heads.kv_heads,
+          .heads = all_heads.groups(),
           .head_dim = all_heads.head_dim,
           .head_tiles = all_heads.head_tiles(),
           .value_dim = all_heads.values(),

@@ -10,6 +10,10 @@ namespace numaserve {
 namespace {
 
 void check(const HeadGeometry& heads, KvDtype dtype) {
+  const int32_t of_all_ranks = heads.lower + heads.q_heads + heads.higher;
+  if (std::min({heads.q_heads, heads.kv_heads, heads.lower, heads.higher}) < 0 ||
+      (heads.kv_heads > 0 ? of_all_ranks % heads.kv_heads : of_all_ranks) != 0)
+    throw std::invalid_argument("the query heads of a rank's KV heads must be a multiple of these");
   if (heads.latent) {
     if (dtype != KvDtype::kBf16) throw std::invalid_argument("a KV cache of latents must be bf16");
     if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.values() % kTileK != 0 ||

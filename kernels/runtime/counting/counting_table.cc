@@ -225,7 +225,7 @@ void latent_store(const LatentStoreArgs& a, int thread, int threads) {
 // Returns the tokens that some row of an item sees.
 int64_t seen(const AttentionArgs& a, const AttentionItem& item) {
   const AttentionSequence& s = a.sequences[item.sequence];
-  const int32_t group = a.latent ? a.q_heads : a.q_heads / a.kv_heads;
+  const int32_t group = a.heads.count(item.kv_head);
   const int32_t first = s.start + item.first_row / group, last = s.start + (item.first_row + item.num_rows - 1) / group;
   const int32_t begin = a.window.first(first), end = a.window.end(last, s.start + s.q_len);
   if (item.block < 0 && a.block_group < 0) return end - begin;

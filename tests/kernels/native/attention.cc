@@ -1,6 +1,9 @@
 // The operations on the KV cache, one by one; see module.cc.
+#include <nanobind/stl/pair.h>
+
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/runtime/machine/memory.h"
@@ -96,7 +99,7 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, Bl
     compute(args, item, nullptr, scratch);
     return;
   }
-  const int32_t group = args.q_heads / args.kv_heads;
+  const int32_t group = args.heads.count(item.kv_head);
   const int32_t begin = args.window.first(sequence.start + item.first_row / group) / kAttentionBlock;
   const int32_t last = sequence.start + (item.first_row + item.num_rows - 1) / group;
   const int32_t all = args.window.end(last, sequence.start + sequence.q_len);
@@ -143,8 +146,8 @@ void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num
   const LargeBuffer scratch(
       static_cast<size_t>(args.latent ? table.latent_attention_scratch : table.attention_scratch));
   for (int32_t i = 0; i < static_cast<int32_t>(num_sequences); ++i) {
-    const int32_t rows = args.sequences[i].q_len * (args.q_heads / args.kv_heads);
-    for (int32_t head = 0; head < args.kv_heads; ++head)
+    for (int32_t head = 0; head < args.heads.kv_heads; ++head) {
+      const int32_t rows = args.sequences[i].q_len * args.heads.count(head);
       for (int32_t first = 0; first < rows; first += rows_per_item) {
         const int32_t count = rows - first < rows_per_item ? rows - first : rows_per_item;
         attend(table, args,
@@ -158,19 +161,23 @@ void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num
                 .partial = 0},
                cut, scratch.data());
       }
+    }
   }
 }
 
 namespace {
 
-void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, int32_t value_dim, CacheBytes cache,
-               const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
-               float scale, float softcap, float value_scale, int32_t window, bool aligned, bool bidirectional,
-               Maybe<const float, 1> sinks, int32_t joined_blocks, int32_t blocks_per_item, int32_t rows_per_item,
-               Array<bf16, 2> out) {
+void attention(const std::string& isa, Array<const bf16, 3> q, std::pair<int32_t, int32_t> others, int32_t head_dim,
+               int32_t value_dim, CacheBytes cache, const std::string& kv_dtype_name, Array<const int32_t, 2> sequences,
+               Array<const int32_t, 2> pages, float scale, float softcap, float value_scale, int32_t window,
+               bool aligned, bool bidirectional, Maybe<const float, 1> sinks, int32_t joined_blocks,
+               int32_t blocks_per_item, int32_t rows_per_item, Array<bf16, 2> out) {
   const KernelTable& table = *table_by_name(isa);
   const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(cache, 1));
-  require(kv_heads >= 1 && q_heads % kv_heads == 0, "query heads are not a multiple of KV heads");
+  const HeadGroups groups{.q_heads = q_heads, .kv_heads = kv_heads, .lower = others.first, .higher = others.second};
+  require(kv_heads >= 1 && std::min(groups.lower, groups.higher) >= 0 &&
+              (groups.lower + q_heads + groups.higher) % kv_heads == 0,
+          "query heads are not a multiple of KV heads");
   require_dims(head_dim, value_dim);
   require(size(q, 2) == round_up(head_dim, kTileK), "q has the wrong shape");
   require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * value_dim, "the output is too small");
@@ -180,8 +187,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
   const HeadGeometry heads{.q_heads = q_heads, .kv_heads = kv_heads, .head_dim = head_dim, .value_dim = value_dim};
   const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), size(cache, 0));
   const AttentionArgs args{.q = q.data(),
-                           .q_heads = q_heads,
-                           .kv_heads = kv_heads,
+                           .heads = groups,
                            .head_dim = head_dim,
                            .head_tiles = heads.head_tiles(),
                            .value_dim = value_dim,
@@ -205,8 +211,8 @@ void bind_attention(nb::module_& ops) {
   ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "cos"_a,
           "sin"_a, "q_scale"_a.none(), "norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a,
           "cache"_a, "kv_dtype"_a, "source"_a, "norm_values"_a, "distance"_a, "threads"_a);
-  ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "value_dim"_a, "cache"_a, "kv_dtype"_a, "sequences"_a,
-          "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "bidirectional"_a,
+  ops.def("attention", &attention, "isa"_a, "q"_a, "others"_a, "head_dim"_a, "value_dim"_a, "cache"_a, "kv_dtype"_a,
+          "sequences"_a, "pages"_a, "scale"_a, "softcap"_a, "value_scale"_a, "window"_a, "aligned"_a, "bidirectional"_a,
           "sinks"_a.none(), "joined_blocks"_a, "blocks_per_item"_a, "rows_per_item"_a, "out"_a);
 }
 

@@ -22,7 +22,8 @@ using Item = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, bo
 using Merge = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int32_t, int64_t>;
 
 std::pair<std::vector<Item>, std::vector<Merge>> attention_plan(const std::vector<std::pair<int32_t, int32_t>>& starts,
-                                                                std::pair<int32_t, int32_t> heads, bool latent,
+                                                                std::pair<int32_t, int32_t> heads,
+                                                                std::pair<int32_t, int32_t> others, bool latent,
                                                                 int32_t window, std::pair<int32_t, int32_t> groups,
                                                                 int64_t pages_per_slot, int threads) {
   Limits limits{.max_tokens = 0,
@@ -38,7 +39,12 @@ std::pair<std::vector<Item>, std::vector<Merge>> attention_plan(const std::vecto
         {.row = static_cast<int32_t>(limits.max_tokens), .q_len = count, .start = start, .pages = nullptr});
     limits.max_tokens += count;
   }
-  const HeadGeometry geometry{.q_heads = heads.first, .kv_heads = heads.second, .head_dim = 64, .latent = latent};
+  const HeadGeometry geometry{.q_heads = heads.first,
+                              .kv_heads = heads.second,
+                              .head_dim = 64,
+                              .latent = latent,
+                              .lower = others.first,
+                              .higher = others.second};
   const AttentionPlanner planner(limits, geometry, {groups.first, groups.second}, threads);
   AttentionWork work = planner.make_work({.tokens = window});
   const auto memory = std::tuple(work.items.capacity(), work.merges.capacity(), work.sized.capacity());
@@ -58,7 +64,7 @@ std::pair<std::vector<Item>, std::vector<Merge>> attention_plan(const std::vecto
 }  // namespace
 
 void bind_attention_plan(nb::module_& ops) {
-  ops.def("attention_plan", &attention_plan, "starts"_a, "heads"_a, "latent"_a, "window"_a, "groups"_a,
+  ops.def("attention_plan", &attention_plan, "starts"_a, "heads"_a, "others"_a, "latent"_a, "window"_a, "groups"_a,
           "pages_per_slot"_a, "threads"_a);
 }
 

@@ -81,8 +81,7 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
   require(rows_per_item >= 1 && rows_per_item <= kLatentRows, "an item has 1 to 256 rows");
   const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), size(cache, 0));
   const AttentionArgs args{.q = q.data(),
-                           .q_heads = heads,
-                           .kv_heads = 1,
+                           .heads = {.q_heads = heads, .kv_heads = 1},
                            .head_dim = dim,
                            .head_tiles = dim / kTileK,
                            .value_dim = value_dim,

@@ -53,7 +53,8 @@ class DividedNorm(Operation):
     """Norms of vectors that the ranks divide: x = x / sqrt(mean(x²) + eps) * weight, the mean over all ranks.
 
     The rank's columns of the vectors are the first columns of x, fp32 [tokens, columns], in the order of `weights`.
-    `counted`: the number of these that no lower rank has too; `columns`: the number on all ranks. `message`, fp32
+    `counted`: the number of these, the last ones, that no lower rank has too; `columns`: the number on all ranks.
+    `message`, fp32
     [tokens, vectors], has this rank's sums of squares, which are added in rank order.
     """
 

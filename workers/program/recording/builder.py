@@ -123,7 +123,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
     ) -> None:
         """Norm vectors that the ranks divide, in place: the first columns of `x`, fp32, in the order of `weights`.
 
-        `counted` are the columns of each that no lower rank has too, `columns` those of all ranks.
+        `counted` are the columns of each, the last ones, that no lower rank has too, `columns` those of all ranks.
         """
         message = Tensor(x.rows, len(weights), 4, self._in_ring)
         operation = DividedNorm(

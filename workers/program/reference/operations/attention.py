@@ -68,8 +68,13 @@ def attention(run: Run, op: Attention) -> None:
     heads, kind = run.heads(op.cache), run.setup.shape.caches[op.cache.kind]
     q = run.get(op.q)
     q = q.reshape(len(q), heads.query, padded(heads.dim))[..., : heads.dim]
-    out = q.new_zeros(len(q), heads.query, heads.values)
-    how = Softmax(op.scale, op.softcap, run.optional(op.sinks))
+    # Query heads of other ranks are zeros, so that all KV heads have the same number.
+    q = torch.nn.functional.pad(q, (0, 0, heads.lower, heads.higher))
+    sinks = run.optional(op.sinks)
+    if sinks is not None:
+        sinks = torch.nn.functional.pad(sinks, (heads.lower, heads.higher))
+    out = q.new_zeros(len(q), q.shape[1], heads.values)
+    how = Softmax(op.scale, op.softcap, sinks)
     for each in run.step.whole if heads.query else ():
         first = kind.window.first_page(each.start)
         held = run.kv.load(op.cache, each, first)
@@ -78,7 +83,8 @@ def attention(run: Run, op: Attention) -> None:
         for begin in range(0, each.count, _ROWS):
             rows = slice(each.row + begin, each.row + min(begin + _ROWS, each.count))
             out[rows], _ = attended(q[rows], keys, values, sees[begin : begin + _ROWS], how)
-    run.put(op.out, run.numbers.bf16(out * op.value_scale).flatten(1))
+    own = out[:, heads.lower : heads.lower + heads.query]
+    run.put(op.out, run.numbers.bf16(own * op.value_scale).flatten(1))
 
 
 def seen(sequence: SequenceRows, window: Window = ALL) -> torch.Tensor:

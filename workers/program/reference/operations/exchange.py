@@ -44,7 +44,8 @@ def divided_norm(run: Run, op: DividedNorm) -> None:
     x = run.get(op.x)
     widths = [weight.size for weight in op.weights]
     *vectors, rest = x.split([*widths, x.shape[1] - sum(widths)], dim=1)
-    sums = [vector[:, :count].square().sum(-1) for vector, count in zip(vectors, op.counted, strict=True)]
+    counted = (vector[:, vector.shape[1] - count :] for vector, count in zip(vectors, op.counted, strict=True))
+    sums = [each.square().sum(-1) for each in counted]
     total, *others = run.ranks.gather(torch.stack(sums, dim=1))
     for part in others:
         total = total + part

@@ -75,7 +75,8 @@ def test_threads_multiply_all_rows_of_a_prompt(make_group: MakeGroup) -> None:
 
 
 def test_each_head_reads_the_pages_of_a_sequence_once(make_group: MakeGroup) -> None:
-    heads, pages, token = 8, 32, 2 * 128 * 2  # 1001 tokens are in 32 pages of 32
+    # Each of six ranks has two of the eight KV heads; 1001 tokens are in 32 pages of 32.
+    heads, pages, token = 6 * 2, 32, 2 * 128 * 2
     ranks = make_group(LLAMA_70B, 1).step(TOKEN)
     assert sum(total(phases, Attention, "memory") for phases in ranks) == heads * pages * 32 * token
 

@@ -42,6 +42,8 @@ _EXPERTS = {
 # tiles are slow.
 _SIZES = {
     "llama": lambda more: hf.LlamaConfig(**checkpoints.sizes(144, 9, 3, 160, head_dim=16, **more)),
+    # Two ranks divide the query heads of a KV head.
+    "qwen3": lambda more: hf.Qwen3Config(**checkpoints.sizes(96, 12, 3, 96, head_dim=32, **more)),
     "gemma2": lambda more: hf.Gemma2Config(
         **checkpoints.sizes(96, 3, 3, 96, head_dim=32, sliding_window=100, attn_logit_softcapping=5.0, **more)
     ),
@@ -209,7 +211,7 @@ _SIZES = {
         **checkpoints.sizes(96, 6, 3, 96, head_dim=32, **more), **checkpoints.DELTA, layer_types=_HYBRID, **_EXPERTS
     ),
 }
-TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set
+TINY_MODELS = ("llama", "qwen3", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set
 DENSE_MODELS = (
     "smollm3",
     "ministral3",

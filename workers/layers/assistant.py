@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.windows import Window
-from numaserve.workers.layers.axes import Axis, Columns
+from numaserve.workers.layers.axes import Axis, Columns, KvHeads, QueryHeads
 from numaserve.workers.layers.block import Block, rank_shape
 from numaserve.workers.layers.caches import NumberedCaches, Paged, read_by
 from numaserve.workers.layers.decoder import Decoder
@@ -145,15 +145,19 @@ def _span(cache: Paged) -> tuple[int, int | None]:
 
 
 def _drafting_for(block: Block, served: Decoder) -> Block:
-    """Return a block with the KV heads of the cache that it reads. Assistants of large models state others."""
+    """Return a block with the KV heads of the cache that it reads. Assistants of large models state others. Its query
+    heads go where ranks have these KV heads."""
     attention = attention_of(block)
-    heads = _kinds(served)[number_of(attention, served)].keys.count
+    cache = _kinds(served)[number_of(attention, served)]
+    assert isinstance(cache.queries, QueryHeads)  # noqa: S101  served models have caches of their own
+    assert isinstance(cache.keys, KvHeads)  # noqa: S101
+    heads = cache.keys.count
     if attention.query_heads % heads:
         raise OperatorError(
             f"--draft-model: {attention.query_heads} query heads of the assistant cannot share {heads} KV heads of the "
             "served model: choose the assistant of the served model"
         )
-    return replace(block, attention=replace(attention, kv_heads=heads))
+    return replace(block, attention=replace(attention, kv_heads=heads, lender=(cache.queries, cache.keys)))
 
 
 def _read_by(kind: CacheKind, attention: Attention, part: RankPart) -> CacheKind:

@@ -68,8 +68,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         group_score="top2",
         **read_groups(fields),
     )
+    value_dim = fields.integer("v_head_dim", 1, _MAX_VALUE_DIM)
     attention: dict[str, Any] = {
-        "value_dim": fields.integer("v_head_dim", 1, _MAX_VALUE_DIM),
+        "value_dim": value_dim,
         "value_scale": fields.optional_number("attention_value_scale", 1e-6, 1e6) or 1.0,
         "biases": read_biases(fields, of="qkv"),
     }
@@ -77,7 +78,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     def block(layer: int) -> Block:
         slide = slides[layer]
         common = sliding if slide else full
-        mask = Mask(window, sinks=common.sinks(layer, _SINKS)) if slide else Mask()
+        mask = Mask(window, sinks=common.sinks(layer, _SINKS, value_dim=value_dim)) if slide else Mask()
         mixer = common.attention(layer, rotation=ropes[slide], mask=mask, **attention)
         return common.block(layer, mixer, experts_of(layer))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
+from numaserve.workers.layers.axes import BorrowingHeads, KvHeads, QueryHeads, attention_heads
 from numaserve.workers.layers.caches import Borrowed, Paged
 from numaserve.workers.layers.layer import Mixer
 from numaserve.workers.layers.mixers.mask import Mask
@@ -68,16 +68,21 @@ class Attention(Mixer):
     biases: Biases = "none"
     source: KvSource = "projected"  # of keys and values; "cached": of the last layer before with the same cache
     names: AttentionNames = field(default_factory=AttentionNames)
+    lender: tuple[QueryHeads, KvHeads] | None = None  # the heads of another model, whose cache it reads
 
     @cached_property
-    def queries(self) -> Axis:
+    def queries(self) -> QueryHeads | BorrowingHeads:
         """The query heads."""
-        return QueryHeads("query_heads", self.query_heads, self.kv_heads)
+        if self.lender is not None:
+            return BorrowingHeads("query_heads", self.query_heads, self.lender[0])
+        return attention_heads(self.query_heads, self.kv_heads, self.values)[0]
 
     @cached_property
-    def keys(self) -> Axis:
+    def keys(self) -> KvHeads:
         """The KV heads."""
-        return KvHeads("kv_heads", self.kv_heads, self.query_heads)
+        if self.lender is not None:
+            return self.lender[1]
+        return attention_heads(self.query_heads, self.kv_heads, self.values)[1]
 
     @property
     def values(self) -> int:

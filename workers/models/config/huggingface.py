@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from numaserve.workers.layers.axes import KvHeads, QueryHeads
+from numaserve.workers.layers.axes import attention_heads
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.embedding import Embedding, Head
@@ -112,18 +112,15 @@ class Common:
     def all_heads_norms(self, layer: int) -> AllHeadsNorms:
         """A norm over all query heads, and one over all key heads."""
         at, dim = f"layers.{layer}.", self.head_dim
-        keys = KvHeads("kv_heads", self.kv_heads, self.heads)
-        q_norm = DividedNorm(f"{at}self_attn.q_norm", self._queries, dim, self.eps, f"{at}attn_q_norm")
+        queries, keys = attention_heads(self.heads, self.kv_heads, dim)
+        q_norm = DividedNorm(f"{at}self_attn.q_norm", queries, dim, self.eps, f"{at}attn_q_norm")
         return AllHeadsNorms(q_norm, DividedNorm(f"{at}self_attn.k_norm", keys, dim, self.eps, f"{at}attn_k_norm"))
 
-    def sinks(self, layer: int, name: str = "self_attn.sinks") -> Sinks:
-        """A logit of each query head."""
+    def sinks(self, layer: int, name: str = "self_attn.sinks", *, value_dim: int | None = None) -> Sinks:
+        """A logit of each query head of attention with values of `value_dim` dimensions; None: as many as of a key."""
         at = f"layers.{layer}."
-        return Sinks(at + name, self._queries, f"{at}attn_sinks.weight")
-
-    @property
-    def _queries(self) -> QueryHeads:
-        return QueryHeads("query_heads", self.heads, self.kv_heads)
+        queries, _ = attention_heads(self.heads, self.kv_heads, value_dim or self.head_dim)
+        return Sinks(at + name, queries, f"{at}attn_sinks.weight")
 
     def mlp(self, layer: int, **changes: Any) -> Mlp:
         """A gated MLP."""

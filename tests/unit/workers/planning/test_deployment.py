@@ -99,7 +99,8 @@ def test_bytes_of_each_rank_are_those_of_its_shard() -> None:
     for rank in deployment.ranks:
         assert rank.weight_bytes == part_of([1, 1], rank.rank).weight_bytes()
         assert rank.kv_bytes == deployment.num_pages * SMALL.decoder.page_bytes(part_of([1, 1], rank.rank), "bf16")
-    assert deployment.ranks[0].kv_bytes == 2 * deployment.ranks[1].kv_bytes  # 3 KV heads are 2 + 1
+    assert deployment.ranks[0].kv_bytes == deployment.ranks[1].kv_bytes  # each rank has two of three KV heads
+    assert deployment.ranks[0].weight_bytes > deployment.ranks[1].weight_bytes  # 9 query heads are 5 + 4
 
 
 def test_a_ring_slot_holds_the_largest_message_in_whole_pages() -> None:

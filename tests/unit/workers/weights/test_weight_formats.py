@@ -122,8 +122,9 @@ def test_a_matrix_takes_the_largest_group_that_fits(stored: Stored, expected: Ma
 
 
 def test_a_rank_that_begins_inside_a_group_takes_a_smaller_one() -> None:
-    # After 6 and 3 of 9 heads of 64 columns: 384 and 192.
-    assert formats_of(INT4, rank=1, world=2).o == MatrixFormat("int4", 128)
+    # After none, 5 and 3 of 9 heads of 64 columns: 0, 320 and 192.
+    assert formats_of(INT4, rank=0, world=2).o == MatrixFormat("int4", 128)
+    assert formats_of(INT4, rank=1, world=2).o == MatrixFormat("int4", 64)
     assert formats_of(INT4, rank=1, world=3).o == MatrixFormat("int4", 64)
     assert formats_of(INT8, rank=1, world=3).o == MatrixFormat("int8")
     assert formats_of(NVFP4, rank=1, world=3).o == MatrixFormat("nvfp4", 128)

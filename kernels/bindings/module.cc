@@ -18,6 +18,7 @@
 
 #include "kernels/bindings/program.h"
 #include "kernels/cpu_features.h"
+#include "kernels/runtime/exchange/reduce_node.h"
 #include "kernels/runtime/machine/ceilings.h"
 #include "kernels/runtime/machine/team.h"
 #include "kernels/runtime/weights/packed_matrix.h"

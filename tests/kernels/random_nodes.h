@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/runtime/exchange/reduce_node.h"
+#include "kernels/runtime/program/program.h"
 #include "kernels/runtime/recurrent/delta_node.h"
 #include "tests/kernels/random_models.h"
 

@@ -7,6 +7,7 @@
 #include "kernels/runtime/attention/attention_nodes.h"
 #include "kernels/runtime/exchange/divided_norm.h"
 #include "kernels/runtime/exchange/gather_columns.h"
+#include "kernels/runtime/exchange/reduce_node.h"
 #include "kernels/runtime/program/stream_nodes.h"
 
 namespace numaserve {

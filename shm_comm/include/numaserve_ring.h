@@ -25,11 +25,17 @@
 // over. With one slot, acquire would be an exit barrier in disguise. With three, the condition already holds when it is
 // checked, because arriving at n + 1 and n + 2 took all ranks through the end of n.
 //
-// Why arrived may be compared with >=. It grows monotonically (2n + phase + 1). A rank that is ahead has, by the same
-// release, published all its data of n. Its part of n is intact because this rank's done(n) is still missing.
+// A collective may have several phases. A lane arrives at them in the order of their numbers, and waits for a phase
+// later (wait_for_all): in between it does other work. The lane must arrive and wait in the same order on all ranks,
+// and wait only for phases that it has arrived at. There is then no deadlock, because the rank that has come least far
+// finds all others at the phase that it waits for.
+//
+// Why arrived may be compared with >=. It grows monotonically (kPhases * n + phase + 1). A rank that is ahead has, by
+// the same release, published all its data of n. Its part of n is intact because this rank's done(n) is still missing.
 //
 // The death of a peer:
 //   before it arrives at n   all others wait in arrive_and_wait(n): aborted if the supervisor aborts, else deadline
+//   between two phases of n  the same as the first case, for the second phase
 //   between arrive and done  the others finish n (its part lives in the memfd, not in the process) and wait at n + 1
 //   between done(n) and n+1  the same as the first case, for n + 1
 //   while aborting           the word is set, the reason is missing: the others report an abort without reason
@@ -193,16 +199,20 @@ class Ring {
     return status == Status::ok ? status : fail(status, peer, lane, n);
   }
 
-  // arrive(), then waits for the same lane of all other ranks, with `idle` to do meanwhile. A collective has phases 0
-  // and 1.
-  [[nodiscard]] Status arrive_and_wait(int lane, std::uint64_t n, int phase, Idle idle = {}) {
-    arrive(lane, n, phase);
+  // Waits for the same lane of all other ranks, with `idle` to do meanwhile.
+  [[nodiscard]] Status wait_for_all(int lane, std::uint64_t n, int phase, Idle idle = {}) {
     for (int peer = 0; peer < world(); ++peer) {
       if (peer == rank_) continue;
       const Status status = wait_for(lane, n, phase, peer, idle);
       if (status != Status::ok) return status;
     }
     return Status::ok;
+  }
+
+  // arrive(), then wait_for_all().
+  [[nodiscard]] Status arrive_and_wait(int lane, std::uint64_t n, int phase) {
+    arrive(lane, n, phase);
+    return wait_for_all(lane, n, phase);
   }
 
   // Records that every lane of every rank has left the collectives before n. A lane knows this when it has met its
@@ -243,7 +253,9 @@ class Ring {
   }
 
  private:
-  static std::uint64_t arrival(std::uint64_t n, int phase) { return 2 * n + static_cast<std::uint64_t>(phase) + 1; }
+  static std::uint64_t arrival(std::uint64_t n, int phase) {
+    return kPhases * n + static_cast<std::uint64_t>(phase) + 1;
+  }
 
   RankLine& rank_line(int rank) const {
     return *reinterpret_cast<RankLine*>(base() + layout_.part_offset(static_cast<std::size_t>(rank)));

@@ -41,7 +41,7 @@ inline RankSnapshot inspect_rank(const std::byte* part, std::uint32_t lanes) {
   rank.arrived_min = rank.done_min = ~std::uint64_t{0};
   std::uint64_t waited = 0;
   for (std::uint32_t i = 0; i < lanes; ++i) {
-    const std::uint64_t arrived = (lane[i].arrived.value.load(std::memory_order_acquire) + 1) / 2;
+    const std::uint64_t arrived = (lane[i].arrived.value.load(std::memory_order_acquire) + kPhases - 1) / kPhases;
     const std::uint64_t done = lane[i].done.value.load(std::memory_order_acquire);
     rank.arrived_min = std::min(rank.arrived_min, arrived);
     rank.arrived_max = std::max(rank.arrived_max, arrived);

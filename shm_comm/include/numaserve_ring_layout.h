@@ -31,11 +31,13 @@ struct DeadlineExceeded : Error {
 };
 
 inline constexpr std::uint64_t kMagic = 0x474e4952414d554eULL;  // "NUMARING"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kPage = 4096;
 // Two cache lines: the adjacent-line prefetcher pulls lines in pairs, so 64 bytes apart is still false sharing.
 inline constexpr std::size_t kLine = 128;
 inline constexpr std::uint64_t kSlots = 3;
+// The maximum number of phases of a collective. An epoch of 64 bits counts the phases of 2^46 collectives.
+inline constexpr std::uint64_t kPhases = 1ULL << 18;
 inline constexpr std::uint32_t kMaxWorld = 64;
 inline constexpr std::uint32_t kMaxLanes = 1024;
 inline constexpr std::uint64_t kMaxSlotBytes = 1ULL << 30;
@@ -90,7 +92,7 @@ struct alignas(kLine) Epoch {
 
 // Written by one thread only: thread `lane` of the rank.
 struct LaneLines {
-  Epoch arrived;  // 2 * n + phase + 1 of the last arrival
+  Epoch arrived;  // kPhases * n + phase + 1 of the last arrival
   Epoch done;     // n + 1: this lane no longer reads slots of collectives up to n
   struct alignas(kLine) Waits {
     std::atomic<std::uint64_t> count;

@@ -16,6 +16,7 @@ from tests.chaos.cells import Point
 
 _PAGE = 4096
 _LINE = 128
+_PHASES = 1 << 18  # of a collective
 # Of a step the last collective brings the tokens to all ranks, the one before it the logits to rank 0.
 _LAST_TWO = 2
 
@@ -42,7 +43,7 @@ class NativeStates:
 
     def _arrived(self, rank: int) -> int:
         """Collectives at which a rank has arrived."""
-        return (self._words[self._lanes[rank]] + 1) // 2
+        return (self._words[self._lanes[rank]] + _PHASES - 1) // _PHASES
 
     def holds(self, point: Point, begin: int) -> bool:
         """Whether the call that began at the ring's position `begin` is at `point` now."""

@@ -118,6 +118,9 @@ class Rank {
         case 3:
           wrong += fused(lane, n, round);
           break;
+        case 4:
+          wrong += overlapped(lane, n, round);
+          break;
         default:
           wrong += reduce(lane, n, round);
       }
@@ -211,6 +214,44 @@ class Rank {
     }
     ring_.done(lane, n++);
     return wrong;
+  }
+
+  // As a product that is summed meanwhile: each lane writes pieces of its stretch, sums its rank's share of each in
+  // place, and fetches the sums of the piece before.
+  std::uint64_t overlapped(int lane, std::uint64_t& n, const Round& round) {
+    const std::uint64_t key = lane_key(round, lane);
+    const auto channel = ring::Channel::of_lane(ring_, lane);
+    const std::size_t count = std::min(round.count, channel.bytes() / sizeof(float));
+    const auto world = static_cast<std::size_t>(options_.world), pieces = 1 + (round.key >> 48) % 9;
+    const auto share = [&](std::size_t piece, int rank) {
+      const std::size_t begin = count * piece / pieces, length = count * (piece + 1) / pieces - begin;
+      const auto of = static_cast<std::size_t>(rank);
+      return ring::detail::Share{begin + length * of / world, begin + length * (of + 1) / world};
+    };
+    const auto fetch = [&](std::size_t piece, std::vector<float>& data) {
+      ring_.check(ring_.wait_for_all(lane, n, static_cast<int>(2 * piece + 1)));
+      for (int rank = 0; rank < options_.world; ++rank) {
+        const auto [begin, end] = share(piece, rank);
+        std::copy(channel.floats(n, rank) + begin, channel.floats(n, rank) + end, data.data() + begin);
+      }
+    };
+    ring_.check(channel.acquire(n));
+    std::vector<float> data(count), sum(count);
+    float* own = channel.floats(n, ring_.rank());
+    for (std::size_t piece = 0; piece < pieces; ++piece) {
+      const std::size_t first = share(piece, 0).begin, last = share(piece, options_.world - 1).end;
+      for (std::size_t i = first; i < last; ++i) own[i] = element(key, ring_.rank(), i);
+      channel.arrive(n, static_cast<int>(2 * piece));
+      if (piece > 0) fetch(piece - 1, data);
+      ring_.check(ring_.wait_for_all(lane, n, static_cast<int>(2 * piece)));
+      const auto [begin, end] = share(piece, ring_.rank());
+      ring::detail::sum_parts(channel, n, begin, end - begin, sum.data());
+      std::copy_n(sum.data(), end - begin, own + begin);
+      channel.arrive(n, static_cast<int>(2 * piece + 1));
+    }
+    fetch(pieces - 1, data);
+    channel.done(n++);
+    return differs(data, expected_sum(key, count));
   }
 
   Options options_;

@@ -109,7 +109,7 @@ def test_a_rank_can_be_taken_only_once(segment):
     ("offset", "value", "complaint"),
     [
         (MAGIC, struct.pack("=Q", 1), "not a numaserve ring"),
-        (VERSION, struct.pack("=I", 2), "segment version 2, but this build needs version 1"),
+        (VERSION, struct.pack("=I", 1), "segment version 1, but this build needs version 2"),
         (WORLD, struct.pack("=I", 3), "the segment has"),
         (WORLD, struct.pack("=I", 1 << 31), "the number of ranks is 2147483648"),
         (LANES, struct.pack("=I", 200), "the segment has"),

@@ -9,6 +9,7 @@ from numaserve.shm_comm import Board, Ring
 
 # Constants that Python and C++ share.
 PAD: int  # rows and columns of matrices are padded to a multiple of this
+ROW_BLOCK: int  # rows that a matrix product takes through the weights together
 TILE_ROWS: int  # of weights or of activations
 TILE_COLUMNS: int  # of bf16
 INT8_TILE_COLUMNS: int
@@ -30,6 +31,8 @@ MAX_MASKED_DRAFTS: int  # of a sequence in a step
 MAX_LOGPROBS: int  # most likely tokens that are reported
 SIGMOID_GAIN: float  # of swiglu_oai
 ONE_SHOT_BYTES: int  # beyond which each of more than two ranks sums a share
+OVERLAPPED_ROWS: int  # from which on more than two ranks sum results of a product while they compute it
+PIECE_COLUMNS: int  # of the results that a lane sums at once
 CHECKSUM_UNIT: int  # bytes
 
 # Bytes offset in the arena, elements from row to row, number of the collective in a step (-1: none).
@@ -199,9 +202,10 @@ class Counter:
         """`skew`: of the routing to experts. An expert's share of the tokens is proportional to (its number + 1)^-skew.
         Each node numbers its experts in another order."""
     @property
-    def phases(self) -> list[tuple[int, list[_Work], list[_Work]]]:
-        """What the threads did between barriers in the last step: the index of the node, the work of each thread, and
-        that of each item that threads take when they are free."""
+    def phases(self) -> list[tuple[int, list[_Work], list[_Work], bool]]:
+        """What the threads did between barriers in the last step: the index of the node, the work of each thread, that
+        of each item that threads take when they are free, and whether threads alternate between this phase and the next
+        one without a barrier."""
 
 class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""

@@ -109,6 +109,7 @@ std::vector<uint64_t> read_packed(Team& team, int fd, const std::vector<PackedMa
 
 void bind_constants(nb::module_& m) {
   m.attr("PAD") = kPad;
+  m.attr("ROW_BLOCK") = kRowBlock;
   m.attr("TILE_ROWS") = kTileN;
   m.attr("TILE_COLUMNS") = kTileDepth<bf16>;
   m.attr("INT8_TILE_COLUMNS") = kTileDepth<int8_t>;
@@ -130,6 +131,8 @@ void bind_constants(nb::module_& m) {
   m.attr("MAX_LOGPROBS") = kMaxLogprobs;
   m.attr("SIGMOID_GAIN") = kSigmoidGain;
   m.attr("ONE_SHOT_BYTES") = kOneShotBytes;
+  m.attr("OVERLAPPED_ROWS") = kOverlappedRows;
+  m.attr("PIECE_COLUMNS") = kPiecePairs * kPad;
   m.attr("CHECKSUM_UNIT") = kChecksumUnit;
 }
 

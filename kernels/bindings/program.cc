@@ -249,7 +249,8 @@ void use_masks(Program& program, const masks::Board& board, double grace_s) {
 
 }  // namespace
 
-// A phase as (node, work of each thread, work of each item); work is (memory, moved, remote, operations).
+// A phase as (node, work of each thread, work of each item, whether it joins the next phase); work is (memory, moved,
+// remote, operations).
 nb::list phases(const Counter& counter) {
   const auto tuples = [](const std::vector<Work>& all) {
     nb::list found;
@@ -258,7 +259,7 @@ nb::list phases(const Counter& counter) {
   };
   nb::list found;
   for (const CountedPhase& phase : counter.phases())
-    found.append(nb::make_tuple(phase.node, tuples(phase.threads), tuples(phase.items)));
+    found.append(nb::make_tuple(phase.node, tuples(phase.threads), tuples(phase.items), phase.joins_next));
   return found;
 }
 

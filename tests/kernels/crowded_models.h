@@ -21,7 +21,7 @@ inline std::vector<Model> crowded_models(const KernelTable& table) {
             .layers = 1,
             .extras = true,
             .experts = 5},
-           six, 96, 20);
+           six, 160, 20);
   list.add({.q_heads = 32,
             .kv_heads = 8,
             .head_dim = 24,

@@ -96,7 +96,8 @@ def fields() -> dict[str, dict[str, Any]]:
         | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}
         | {"widened": False, "accumulate": False, "logits": False, "joins_before": False},
         "reduce": places("partial", "residual", "sum")
-        | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5, "scale": None},
+        | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5, "scale": None}
+        | {"joins_before": False},
         "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "cache": (0, 0), "rope": rope()}
         | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm": "before"}
         | {"source": "projected", "norm_values": True},

@@ -239,6 +239,10 @@ class RandomNodes {
     node->bias = assign ? nullptr : extra(shape_.hidden, 0.0f);
     node->post_norm = assign ? nullptr : extra(shape_.hidden, 1.0f);
     node->eps = 1e-5f;
+    if (LinearNode* const product = program_.last<LinearNode>()) {
+      product->sum = node.get();
+      node->product = product;
+    }
     program_.add(std::move(node));
     return normed(residual);
   }

@@ -39,7 +39,8 @@ class Models {
 
 // Shapes at the edges: head sizes that are no multiple of a tile, contexts cut into blocks, sliding windows, ranks
 // and window tables, ranks without heads or vocabulary, rows of experts that fill whole tiles, ranks with threads
-// beyond the ring's lanes, sums so large that they are shared; programs that sample, that pool, that do both.
+// beyond the ring's lanes, sums so large that they are shared and overlap products, of one block of rows and of two;
+// programs that sample, that pool, that do both.
 inline std::vector<Model> edge_models(const KernelTable& table) {
   Models list(table);
   list.add({.q_heads = 6,
@@ -105,6 +106,15 @@ inline std::vector<Model> edge_models(const KernelTable& table) {
             .extras = true,
             .pools = true},
            {2, 2, 2}, 160, 10);
+  list.add({.q_heads = 4,
+            .kv_heads = 4,
+            .head_dim = 16,
+            .hidden = 321,
+            .intermediate = 160,
+            .vocabulary = 64,
+            .layers = 2,
+            .experts = 3},
+           {2, 1, 3, 1, 1}, 300, 12, WeightFormat::kInt8);
   // Latents: a rank without heads; sequences that ranks divide from 100 and from 1 token on, more of them than fit a
   // step.
   list.add({.q_heads = 2,

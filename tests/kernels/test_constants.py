@@ -33,6 +33,9 @@ SAME: dict[str, Sequence[object]] = {
     "MAX_MASKED_DRAFTS": [protocol.MAX_MASKED_DRAFTS],
     "MAX_LOGPROBS": [protocol.MAX_LOGPROBS],
     "ONE_SHOT_BYTES": [exchange._ONE_SHOT_BYTES],
+    "OVERLAPPED_ROWS": [exchange._OVERLAPPED_ROWS],
+    "PIECE_COLUMNS": [exchange._PIECE_COLUMNS],
+    "ROW_BLOCK": [exchange._ROW_BLOCK],
 }
 
 

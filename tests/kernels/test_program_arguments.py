@@ -1,5 +1,7 @@
 """Operations and settings come as dicts: what is missing, too much or of another type is refused by its name."""
 
+from typing import Any
+
 import numpy as np
 import operation_fields
 import pytest
@@ -190,10 +192,21 @@ def test_settings_of_a_slot_are_named(name: str) -> None:
         program.init_slot(0, operation_fields.GREEDY | {"other": 1})
 
 
-@pytest.mark.parametrize("kind", ["linear", "attention"])
+@pytest.mark.parametrize("kind", ["linear", "attention", "reduce"])
 def test_an_operation_joins_none_but_what_it_can(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"can be fused only with a norm|attention can be fused only with"):
+    with pytest.raises(
+        ValueError, match=r"can be fused only with (a norm|the matrix product)|attention can be fused only"
+    ):
         program_for(kind).add(kind, operation_fields.fields()[kind] | {"joins_before": True})
+
+
+@pytest.mark.parametrize("wrong", [{"out": (4096, operation_fields.HIDDEN, -1)}, {"out": operation_fields.PLACE}])
+def test_a_sum_joins_no_product_with_another_result(wrong: dict[str, Any]) -> None:
+    program, fields = operation_fields.program(), operation_fields.fields()
+    program.add("linear", fields["linear"] | wrong)
+    sums = fields["reduce"] | {"joins_before": True, "partial": operation_fields.EXACT}
+    with pytest.raises(ValueError, match="does not write the ranks' parts"):
+        program.add("reduce", sums)
 
 
 def test_a_product_joins_no_norm_of_another_input() -> None:

@@ -64,12 +64,14 @@ class StepWork:
 class Amount:
     """The amount of work of one operation, for one step on one rank. `nbytes` and `flops` are what the Program counts:
     weights and KV cache that are read, states that are read and written, and operations; with experts both are expected
-    values."""
+    values. An exchange and the operation before it may overlap: `overlapped` is the fraction of the shorter one that
+    does."""
 
     nbytes: float = 0.0
     flops: float = 0.0
     rows: float = 0.0  # that share a weight once it is read
     meetings: int = 0  # how often the ranks wait for each other
+    overlapped: float = 0.0
 
 
 class RowBytes(NamedTuple):

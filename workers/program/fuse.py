@@ -12,12 +12,13 @@ from numaserve.workers.program.ops.exchange import Reduce
 from numaserve.workers.program.ops.experts import CombineExperts
 from numaserve.workers.program.ops.products import Linear
 from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
+from numaserve.workers.program.setup import Ranks
 
 
-def fuse(operations: Sequence[Operation], world: int) -> list[Operation]:
-    """The operations after all passes; `world` is the number of ranks."""
-    fused = without_sums(operations) if world == 1 else list(operations)
-    return joined(with_norms_in_int8(fused))
+def fuse(operations: Sequence[Operation], ranks: Ranks) -> list[Operation]:
+    """The operations after all passes."""
+    fused = without_sums(operations) if ranks.world == 1 else list(operations)
+    return joined(with_norms_in_int8(fused), ranks)
 
 
 def without_sums(operations: Sequence[Operation]) -> list[Operation]:
@@ -73,7 +74,7 @@ def with_norms_in_int8(operations: Sequence[Operation]) -> list[Operation]:
     ]
 
 
-def joined(operations: Sequence[Operation]) -> list[Operation]:
+def joined(operations: Sequence[Operation], ranks: Ranks) -> list[Operation]:
     """Let operations do the work of the operation before them, if no other operation reads its result."""
     readers = Counter(buffer.whole for operation in operations for buffer in operation.reads)
     found = list(operations)
@@ -85,6 +86,8 @@ def joined(operations: Sequence[Operation]) -> list[Operation]:
                 mine = sum(readers[buffer.whole] for buffer in before.writes) == 1
             case RopeStore(), Attention() if operation.q is before.q and operation.cache == before.cache:
                 mine = readers[before.q] == 1
+            case Linear(logits=False), Reduce() if ranks.overlaps_sums and operation.partial in before.writes:
+                mine = readers[operation.partial] == 1
             case _:
                 continue
         if mine and not set(before.reads) & set(operation.writes):

@@ -183,7 +183,7 @@ def _head_linear(nodes: _Nodes, op: HeadLinear) -> dict[str, Any]:
 
 
 def _reduce(nodes: _Nodes, op: Reduce) -> dict[str, Any]:
-    return {"sum": nodes.native(op.sum or op.residual), "cols": op.residual.cols}
+    return {"sum": nodes.native(op.sum or op.residual), "cols": op.residual.cols} | _joining(nodes, op)
 
 
 def _route(nodes: _Nodes, op: RouteExperts) -> dict[str, Any]:

@@ -59,6 +59,13 @@ class Ranks:
         """Threads of each rank that take part in collectives."""
         return min(self.cores)
 
+    @property
+    def overlaps_sums(self) -> bool:
+        """Whether large sums overlap the products before them. Two ranks need no shares of sums. Only the lanes take
+        part, so a rank may have at most a sixteenth more threads than lanes, which are then idle."""
+        most = max(self.cores)
+        return self.world > 2 and 16 * (most - self.lanes) <= most
+
 
 @dataclass(frozen=True)
 class ProgramSetup:

@@ -1,7 +1,9 @@
 #include "kernels/runtime/counting/counter.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <utility>
 
 namespace numaserve {
 namespace {
@@ -35,20 +37,23 @@ bool Counter::is_remote(const void* from) const {
 }
 
 std::vector<CountedPhase> Counter::phases() const {
-  std::map<uint64_t, CountedPhase> phases;
-  std::map<uint64_t, std::map<int64_t, Work>> items;
+  using Key = std::pair<uint64_t, size_t>;  // barriers before it, and the node
+  std::map<Key, CountedPhase> phases;
+  std::map<Key, std::map<int64_t, Work>> items;
   for (const Lane& lane : lanes_)
     for (const Lane::Entry& entry : lane.entries_) {
-      CountedPhase& phase = phases[entry.barriers];
+      const Key key{entry.barriers, entry.node};
+      CountedPhase& phase = phases[key];
       phase.node = entry.node;
       phase.threads.resize(lanes_.size());
-      (entry.item < 0 ? phase.threads[static_cast<size_t>(lane.thread_)] : items[entry.barriers][entry.item])
-          .add(entry.work);
+      (entry.item < 0 ? phase.threads[static_cast<size_t>(lane.thread_)] : items[key][entry.item]).add(entry.work);
     }
   std::vector<CountedPhase> found;
-  for (auto& [barriers, phase] : phases) {
-    for (const auto& [number, work] : items[barriers]) phase.items.push_back(work);
-    found.push_back(std::move(phase));
+  for (auto at = phases.begin(); at != phases.end(); ++at) {
+    CountedPhase& phase = found.emplace_back(std::move(at->second));
+    for (const auto& [number, work] : items[at->first]) phase.items.push_back(work);
+    const auto next = std::next(at);
+    phase.joins_next = next != phases.end() && next->first.first == at->first.first;
   }
   return found;
 }
@@ -57,7 +62,8 @@ Lane& Lane::current() { return *current_lane; }
 
 void Lane::add(const Work& work, int64_t item) {
   const uint64_t barriers = team_->barriers(thread_);
-  if (!entries_.empty() && entries_.back().item == item && entries_.back().barriers == barriers)
+  if (!entries_.empty() && entries_.back().item == item && entries_.back().barriers == barriers &&
+      entries_.back().node == node_)
     return entries_.back().work.add(work);
   entries_.push_back({barriers, node_, item, work});
 }

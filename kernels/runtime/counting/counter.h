@@ -23,10 +23,11 @@ struct Work {
   }
 };
 
-// What threads do between two barriers. `items` are handed out while threads run: the first ones to a thread each, and
-// then the next one to whichever thread is free.
+// What threads do for a node between two barriers. `items` are handed out while threads run: the first ones to a thread
+// each, and then the next one to whichever thread is free.
 struct CountedPhase {
   size_t node = 0;
+  bool joins_next = false;  // whether threads alternate between this phase and the next one, without a barrier
   std::vector<Work> threads, items;
 };
 

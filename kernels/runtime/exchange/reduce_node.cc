@@ -2,11 +2,20 @@
 
 namespace numaserve {
 
+// Whether each rank sums a share, and the others fetch it.
+bool ReduceNode::is_shared(const Run& run) const {
+  return run.world() > 2 && rows(run) * partial.ld * static_cast<int64_t>(sizeof(float)) > kOneShotBytes;
+}
+
+bool ReduceNode::overlaps(const Run& run) const {
+  return product != nullptr && rows(run) >= kOverlappedRows && is_shared(run);
+}
+
 void ReduceNode::run(Run& run, int thread) const {
-  const int64_t rows = this->rows(run);
-  const bool large = rows * partial.ld * static_cast<int64_t>(sizeof(float)) > kOneShotBytes;
-  if (meet(run, partial, thread)) {
-    if (run.world() > 2 && large)
+  if (overlaps(run)) {
+    if (thread < run.lanes()) multiply_and_sum(run, thread);
+  } else if (meet(run, partial, thread)) {
+    if (is_shared(run))
       scatter_gather(run, thread);
     else
       one_shot(run, thread);
@@ -32,6 +41,20 @@ ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int 
           .scale = scale};
 }
 
+ReduceArgs ReduceNode::own_sums(const Run& run, const float* const* parts) const {
+  return {.parts = parts,
+          .num_parts = run.world(),
+          .residual = run.at<float>(partial),
+          .ld = partial.ld,
+          .rows = rows(run),
+          .cols = cols,
+          .bias = nullptr,
+          .post_norm = nullptr,
+          .sum = nullptr,
+          .eps = 0.0f,
+          .assign = true};
+}
+
 // The threads of the ring's lanes take equal parts of the values, cache line by cache line: with whole rows, a step of
 // few rows would leave some without any.
 void ReduceNode::one_shot(Run& run, int thread) const {
@@ -50,18 +73,7 @@ void ReduceNode::scatter_gather(Run& run, int thread) const {
   };
   const float* parts[ring::kMaxWorld];
   for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
-  run.table.reduce_add({.parts = parts,
-                        .num_parts = run.world(),
-                        .residual = run.at<float>(partial),
-                        .ld = partial.ld,
-                        .rows = rows(run),
-                        .cols = cols,
-                        .bias = nullptr,
-                        .post_norm = nullptr,
-                        .sum = nullptr,
-                        .eps = 0.0f,
-                        .assign = true},
-                       share(run.ring->rank()));
+  run.table.reduce_add(own_sums(run, parts), share(run.ring->rank()));
   if (!meet(run, partial, thread, 1)) return;
   for (int rank = 0; rank < run.world(); ++rank) run.table.reduce_add(arguments(run, &parts[rank], 1), share(rank));
 }

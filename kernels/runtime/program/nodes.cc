@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/runtime/counting/counter.h"
+#include "kernels/runtime/exchange/reduce_node.h"
+
 namespace numaserve {
 namespace {
 
@@ -24,19 +27,29 @@ QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, i
 
 }  // namespace
 
-bool meet(Run& run, const Place& place, int thread, int phase) {
-  if (thread >= run.lanes()) return false;
-  if (run.ring == nullptr) return true;
+void enter(Run& run, const Node& node, int thread) {
+  if (run.counter != nullptr) run.counter->enter(run.team, node.node_number, thread);
+}
+
+bool wait_for_ranks(Run& run, const Place& place, int lane, int phase) {
   if (run.failed()) return false;
-  const int64_t begin = thread == 0 ? now_ns() : 0;
+  const int64_t begin = lane == 0 ? now_ns() : 0;
   const uint64_t n = run.collective(place);
-  const ring::Status status = run.ring->arrive_and_wait(thread, n, phase, run.idle[static_cast<size_t>(thread)]);
-  if (thread == 0) {
+  const ring::Status status = run.ring->wait_for_all(lane, n, phase, run.idle[static_cast<size_t>(lane)]);
+  if (lane == 0) {
     run.all_reduce_ns += now_ns() - begin;
     if (status == ring::Status::ok) run.ring->note_all_left(n);
   }
   if (status != ring::Status::ok) run.fail(status);
   return status == ring::Status::ok;
+}
+
+bool meet(Run& run, const Place& place, int thread, int phase) {
+  if (thread >= run.lanes()) return false;
+  if (run.ring == nullptr) return true;
+  if (run.failed()) return false;
+  run.ring->arrive(thread, run.collective(place), phase);
+  return wait_for_ranks(run, place, thread, phase);
 }
 
 void leave(Run& run, const Place& place, int thread) {
@@ -131,6 +144,8 @@ std::span<const std::byte> LinearNode::reads_first(const Run& run, int thread, i
   const int64_t unit = weight.bytes() / std::max<int64_t>(pieces, 1);
   return {args.b.data + mine.begin * unit, static_cast<size_t>((mine.end - mine.begin) * unit)};
 }
+
+bool LinearNode::joins_next(const Run& run) const { return sum != nullptr && sum->overlaps(run); }
 
 void LinearNode::run(Run& run, int thread) const {
   GemmArgs args = arguments(run);

@@ -40,6 +40,9 @@ struct Masks {
   int64_t grace_ns = 0;  // the minimum limit of the wait for all rows of a step together
 };
 
+class Counter;
+class Node;
+
 struct Run {
   const KernelTable& table;
   Team& team;
@@ -64,7 +67,9 @@ struct Run {
   // is the last node: writing the next collective's slot could overwrite data that a peer still reads.
   std::atomic<ring::Status> status{ring::Status::ok};
   std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
+  Counter* counter = nullptr;                    // counts the work of threads, or null
   int64_t all_reduce_ns = 0;                     // waiting for other ranks, on thread 0
+  int64_t joined_ns = 0;                         // in nodes whose work the next node does, on thread 0
   std::vector<std::atomic<int64_t>> handed_out;  // by node that hands out items; see hand_out
   std::vector<ring::Idle> idle;                  // of each thread, while it waits for other ranks
 
@@ -90,6 +95,13 @@ struct Run {
   bool failed() const { return status.load(std::memory_order_relaxed) != ring::Status::ok; }
   void fail(ring::Status why) { status.store(why, std::memory_order_relaxed); }
 };
+
+// Counts what `thread` does from now on as work of `node`.
+void enter(Run& run, const Node& node, int thread);
+
+// Waits until the other ranks have arrived at a phase of a collective; returns true when what they wrote before it may
+// be read. After a failed wait of any thread it returns false at once.
+bool wait_for_ranks(Run& run, const Place& place, int lane, int phase);
 
 // Meets the other ranks at a collective; returns true when its parts may be read. Threads beyond the ring's lanes take
 // no part. There is a barrier between two collectives, so all threads of a rank that arrives have left the one before.
@@ -136,6 +148,7 @@ class Node {
   // The number of rows that the node works on.
   int64_t rows(const Run& run) const { return run.step.num_rows(narrow); }
   const std::string name;
+  size_t node_number = 0;  // in the Program, from 0
   const Node* next_node = nullptr;
   bool narrow = false;      // whether it works on the last rows, not on all tokens; see NarrowNode and PoolNode
   bool on_request = false;  // whether it runs only in steps that ask for vectors of tokens
@@ -233,24 +246,26 @@ struct QuantizeNode : RowsNode {
   QuantizeArgs arguments(const Run& run) const;
 };
 
+struct ReduceNode;
+
 // The product of rows of `x` and a packed matrix. `logits`: only rows whose logits are needed, which a GatherNode has
 // gathered to `x`.
 struct LinearNode : Node {
   LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);
   void run(Run& run, int thread) const override;
+  bool joins_next(const Run& run) const override;
   std::span<const std::byte> reads_first(const Run& run, int thread, int64_t index) const override;
   Cost cost(const Step& step) const override;
+  GemmArgs arguments(const Run& run) const;
   Place x;
   const PackedMatrix& weight;
   Place out;
   const RowsNode* before = nullptr;  // the node before, which may join this one
+  const ReduceNode* sum = nullptr;   // the node after, which this one may join
   const float* bias = nullptr;
   Activation activation = Activation::kNone;  // with one, `out` is bf16
   bool widened = false, accumulate = false;   // see GemmArgs
   bool logits = false;
-
- private:
-  GemmArgs arguments(const Run& run) const;
 };
 
 struct RopeStoreNode : Node {

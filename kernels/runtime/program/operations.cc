@@ -83,6 +83,17 @@ void join(LinearNode& product, RowsNode* before) {
   before->has_product = true;
   product.before = before;
 }
+// Joins a sum over ranks with the product before it.
+void join(ReduceNode& sum, LinearNode* product) {
+  require(product != nullptr && !product->logits && product->activation == Activation::kNone, sum.name,
+          "a sum over ranks can be fused only with the matrix product directly before it");
+  const Place &made = product->out, &added = sum.partial;
+  require(made.collective == added.collective && made.offset == added.offset && made.ld == added.ld &&
+              made.ld == product->weight.padded_n(),
+          sum.name, "the matrix product directly before the sum does not write the ranks' parts");
+  product->sum = &sum;
+  sum.product = product;
+}
 void join(AttentionNode& attention, RopeStoreNode* rope) {
   require(rope != nullptr && rope->kv.k == attention.kv.k && rope->q.offset == attention.q.offset, attention.name,
           "attention can be fused only with the operation that stores the keys and values of its layer");
@@ -175,6 +186,7 @@ void add(Program& p, const Reduce& f) {
   node->eps = f.eps;
   require(!f.scale || f.post_norm, f.kKind, "the residual stream can be scaled only after a sum that is normalised");
   node->scale = scale_or_one(f.scale, f.kKind);
+  if (f.joins_before) join(*node, p.last<LinearNode>());
   p.add(std::move(node));
 }
 

@@ -113,10 +113,11 @@ struct Reduce {
   std::optional<const PaddedVector*> bias, post_norm;
   float eps;
   std::optional<const PaddedVector*> scale;  // of the stream after the sum; only with a norm of the sum
+  bool joins_before;  // the previous operation is a product, the same on all ranks, whose result only this one reads
   void visit(auto&& field) {
     field("partial", partial), field("residual", residual), field("sum", sum), field("cols", cols);
     field("assign", assign), field("bias", bias), field("post_norm", post_norm), field("eps", eps);
-    field("scale", scale);
+    field("scale", scale), field("joins_before", joins_before);
   }
 };
 

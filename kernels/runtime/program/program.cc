@@ -73,6 +73,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const P
 
 void Program::add(std::unique_ptr<Node> node) {
   if (!nodes_.empty()) nodes_.back()->next_node = node.get();
+  node->node_number = nodes_.size();
   node->narrow = narrow_;
   node->on_request = on_request_;
   nodes_.push_back(std::move(node));
@@ -141,6 +142,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .step_id = step_id,
           .begin_ns = begin,
           .numbers = (step_.divided.rows.empty() ? numbers_undivided_ : numbers_).data(),
+          .counter = counter_,
           .handed_out = std::vector<std::atomic<int64_t>>(counters_),
           .idle = std::vector<ring::Idle>(static_cast<size_t>(team_.size()))};
   if (ring_ != nullptr) {
@@ -192,12 +194,12 @@ std::vector<int32_t> Program::sequences_with(bool SampledRow::* mark) const {
 }
 
 void Program::run_nodes(Run& run, int thread) {
-  int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
+  int64_t last = thread == 0 ? now_ns() : 0, waited = 0, joined = 0;
   Ahead ahead(run, nodes_, thread, most_ahead_);
   const ring::Idle idle = run.idle[static_cast<size_t>(thread)] = ahead.idle();
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i]->runs(step_) || nodes_[i]->joins_next(run)) continue;
-    if (counter_ != nullptr) counter_->enter(team_, i, thread);
+    enter(run, *nodes_[i], thread);
     ahead.until(i + 1);
     nodes_[i]->run(run, thread);
     // Set before the barrier, so that all threads stop after the same node. A faster thread may fail in the next node
@@ -207,11 +209,14 @@ void Program::run_nodes(Run& run, int thread) {
     if (thread == 0) {
       const int64_t now = now_ns();
       if (step_.counts()) {
-        node_ns_[i] += now - last;
+        const int64_t of_joined = run.joined_ns - joined;
+        node_ns_[i] += now - last - of_joined;
+        if (of_joined > 0) node_ns_[i - 1] += of_joined;
         node_wait_ns_[i] += run.all_reduce_ns - waited;
       }
       last = now;
       waited = run.all_reduce_ns;
+      joined = run.joined_ns;
     }
     if (run.last_node.load(std::memory_order_relaxed) == i) return;
   }

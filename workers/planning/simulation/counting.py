@@ -53,12 +53,13 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Phase:
     """The work of a rank between two barriers, in one operation: of each thread, and of each item that threads take
-    when they are free."""
+    when they are free. `joins_next`: threads alternate between this phase and the next one, without a barrier."""
 
     index: int  # of the operation, among those that have nodes
     operation: Operation
     threads: Sequence[Work]
     items: Sequence[Work]
+    joins_next: bool = False
 
 
 class CountedGroup:
@@ -147,8 +148,10 @@ class _CountedRank:
         self._program.step(np.array(sequences, np.int32), np.zeros(work.tokens, np.int32), none, self._steps)
         self._steps += 1
         return [
-            Phase(node, self._operations[node], [Work(*each) for each in threads], [Work(*each) for each in items])
-            for node, threads, items in self._counter.phases
+            Phase(
+                node, self._operations[node], [Work(*each) for each in threads], [Work(*each) for each in items], joins
+            )
+            for node, threads, items, joins in self._counter.phases
         ]
 
 

@@ -5,18 +5,24 @@ from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Buffer, Logits, Partial, Residual, Tensor
 from numaserve.workers.program.cost import FP32, Amount, OperationCost, RowBytes, StepWork
-from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
+from numaserve.workers.program.ops.base import Joining, Operation, Reads, Updates, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
-_ONE_SHOT_BYTES = 256 << 10  # as the native sum over ranks has it: beyond, each of more than two ranks sums a share
+# As the native sum over ranks has them. Above these bytes, each of more than two ranks sums a share. From these rows
+# on, the sum overlaps the product before it, in pieces of these columns. A matrix product has these rows in a block.
+_ONE_SHOT_BYTES = 256 << 10
+_OVERLAPPED_ROWS = 128
+_PIECE_COLUMNS = 128
+_ROW_BLOCK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduce(Operation):
+class Reduce(Joining):
     """residual += post_norm?(sum of the ranks' parts + bias), in rank order. `assign`: = instead of +=.
 
-    `sum` is where it lies where there is a `post_norm`, which needs all of it. The stream is then multiplied by
-    `scale`, one number.
+    With a product `before` it, each thread multiplies and sums its pieces of many rows one after the other. `sum` is
+    where it lies where there is a `post_norm`, which needs all of it. The stream is then multiplied by `scale`, one
+    number.
     """
 
     partial: Reads[Partial]
@@ -31,7 +37,7 @@ class Reduce(Operation):
     @property
     def reads(self) -> list[Buffer]:
         """The buffers that it reads: not the residual stream where that begins here."""
-        return [self.partial] if self.assign else super().reads
+        return [each for each in super().reads if not (self.assign and each is self.residual)]
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Every rank fetches what the others have of all rows, or sums a share of them and fetches the sums."""
@@ -40,12 +46,19 @@ class Reduce(Operation):
         moves = RowBytes(token=row_bytes * (2 * passes + 1))
 
         def amount(step: StepWork) -> Amount:
-            meetings = min(world - 1, 1)
-            if world > 2 and step.tokens * row_bytes > _ONE_SHOT_BYTES:
-                meetings = 2
-            return Amount(rows=step.tokens, meetings=meetings)
+            if world <= 2 or step.tokens * row_bytes <= _ONE_SHOT_BYTES:
+                return Amount(rows=step.tokens, meetings=min(world - 1, 1))
+            return Amount(rows=step.tokens, meetings=2, overlapped=self._overlapped(step.tokens, program.ranks.lanes))
 
         return [OperationCost("add_all_reduce", "exchange", amount, moves=moves)]
+
+    def _overlapped(self, rows: int, lanes: int) -> float:
+        """The fraction of the shorter of product and exchange that overlaps the other: all but the first pieces of the
+        product, for which no sum is ready, and the last sums."""
+        if self.before is None or rows < _OVERLAPPED_ROWS:
+            return 0.0
+        pieces = rows * self.partial.ld / (lanes * min(rows, _ROW_BLOCK) * _PIECE_COLUMNS)
+        return max(1.0 - 1.0 / pieces, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -302,7 +302,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder, PoolRecorder, RecurrentReco
 
     def fused(self) -> list[Operation]:
         """Return the recorded operations, fused as far as kernels exist."""
-        return fuse(self.operations, self.setup.ranks.world)
+        return fuse(self.operations, self.setup.ranks)
 
     def costs(self) -> list[OperationCost]:
         """The costs of a step for this rank, operation by operation in order, but for those that run on request."""

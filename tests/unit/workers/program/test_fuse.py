@@ -13,6 +13,7 @@ from numaserve.workers.program.ops.exchange import Reduce
 from numaserve.workers.program.ops.experts import CombineExperts
 from numaserve.workers.program.ops.products import Linear
 from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
+from numaserve.workers.program.setup import Ranks
 
 from tests.support.recorded_programs import (
     EPS,
@@ -64,7 +65,7 @@ def test_a_sum_with_a_norm_after_it_stays() -> None:
 
 def test_several_ranks_keep_their_sums() -> None:
     b = dense(Part(2))
-    assert fuse(b.operations, 2) == joined(b.operations)
+    assert fuse(b.operations, b.setup.ranks) == joined(b.operations, b.setup.ranks)
 
 
 def test_a_bias_that_nothing_can_add_keeps_its_sum() -> None:
@@ -104,7 +105,7 @@ def test_rows_of_logits_are_quantized_for_themselves() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_fused_list_is_fused(name: str) -> None:
     b = PROGRAMS[name]
-    assert fuse(b.fused(), b.setup.ranks.world) == b.fused()
+    assert fuse(b.fused(), b.setup.ranks) == b.fused()
 
 
 def test_a_dense_layer_is_these_operations() -> None:
@@ -129,6 +130,29 @@ def test_a_quantized_operand_that_several_read_is_joined_with_none() -> None:
     hidden = of(Quantize, b.operations)[-2]  # the last one is of the rows of logits
     b.linear(hidden.x, MatrixShape(32, hidden.out.cols, "int8"))
     assert joins(b.fused())[-1] == ("RmsNorm", "Linear")
+
+
+@pytest.mark.parametrize(("cores", "overlaps"), [((17, 16, 17), True), ((16, 15, 15), True), ((15, 14, 15), False)])
+def test_sums_join_their_products_where_three_ranks_have_about_as_many_threads(
+    cores: tuple[int, ...], overlaps: bool
+) -> None:
+    b = dense(Part(3))
+    sums = [each for each in fuse(b.operations, Ranks(cores)) if isinstance(each, Reduce)]
+    products = [each for each in b.operations if isinstance(each, Linear) and each.name == "linear_partial"]
+    assert [each.before for each in sums] == [None, *(products if overlaps else [None, None])]  # first the embedding's
+
+
+def test_two_ranks_and_sums_of_experts_join_no_products() -> None:
+    for b in (dense(Part(2)), mixture(Part(3))):
+        assert ("Linear", "Reduce") not in joins(b.fused())
+
+
+def test_a_product_that_a_sum_joins_keeps_its_input() -> None:
+    operations = dense(Part(3)).fused()
+    lives = lifetimes(operations)
+    inputs = [each.before.x for each in operations if isinstance(each, Reduce) and isinstance(each.before, Linear)]
+    sums = [index for index, each in enumerate(operations) if isinstance(each, Reduce)]
+    assert [lives[x].last for x in inputs] == sums[1:]
 
 
 def test_a_norm_that_several_read_is_joined_with_none() -> None:

@@ -162,6 +162,14 @@ def test_three_ranks_meet_twice_for_a_large_sum() -> None:
     assert [[cost.amount(step).meetings for cost in costs[:2]] for step in (few, many)] == [[1, 1], [2, 2]]
 
 
+def test_a_large_sum_overlaps_its_product_but_for_a_piece() -> None:
+    rows = 32 * 256  # of blocks of 256; each of two lanes has 64 columns of all of them, half a piece
+    costs = [cost for cost in dense(Part(3)).costs() if cost.name == "add_all_reduce"]
+    assert HIDDEN == 64
+    assert [cost.amount(StepWork([(0, rows)], 1)).overlapped for cost in costs] == [0.0, *[1 - 1 / 8] * 2]
+    assert [cost.amount(StepWork([(0, 127)], 1)).overlapped for cost in costs] == [0.0] * 3
+
+
 def test_ranks_that_divide_a_norm_meet_once() -> None:
     programs = [dense(part, divided_norm=True) for part in (ALONE, Part(3))]
     assert [[each.meetings for each in amounts(b, "divided_norm")] for b in programs] == [[0], [1]]

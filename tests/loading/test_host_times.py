@@ -93,3 +93,32 @@ def test_ranks_wait_for_the_last_one_and_fetch_over_the_link() -> None:
     assert totals.waiting_s == pytest.approx(2e-3)
     found = the_only(totals, 1)
     assert (found.bound, found.meetings, found.remote) == ("ranks", 2, 1_000_000)
+
+
+def overlapped(product_s: float, link_s: float, overlapped: float) -> StepTotals:
+    """The times of a product and of the sum of its results, on two ranks of four threads."""
+    link, product = int(link_s * ROUND.link_gb_s * 1e9 / 4), int(0.8 * 1e9 * product_s)
+    costs: list[OperationCost | None] = [
+        OperationCost("linear", "gemm", lambda _: Amount(rows=1)),
+        OperationCost("norm", "exchange", lambda _: Amount(rows=1, meetings=2, overlapped=overlapped)),
+    ]
+    phases = [
+        Phase(0, cast(Operation, None), [Work(0, 0, 0, product)] * 4, [], joins_next=True),
+        Phase(1, cast(Operation, None), [Work(0, 0, link, 0)] * 4, []),
+    ]
+    group = cast(CountedGroup, Counted([costs] * 2, [phases] * 2))
+    return HostTimes([RANK] * 2, EFFICIENCIES).of(group, STEP)
+
+
+@pytest.mark.parametrize(("product_s", "link_s"), [(0.5, 1.5), (1.5, 0.5)])
+def test_an_overlapped_sum_takes_the_longer_time_and_a_piece_of_the_shorter(product_s: float, link_s: float) -> None:
+    fixed = 1e-6 + BARRIER + 10e-6  # of the sum alone: there is no barrier in between
+    core_s = link_s * ROUND.link_gb_s * 1e9 / 4 / 10e9  # in which a core would fetch its part
+    for fraction in (0.5, 0.875):
+        totals = overlapped(product_s, link_s, fraction)
+        thread_s = product_s + 1e-6 + BARRIER + core_s
+        longer, shorter = max(thread_s, link_s), min(thread_s, link_s)
+        assert totals.seconds == pytest.approx(longer + (1 - fraction) * shorter + 10e-6)
+        assert totals.operation("linear", "bf16", 0).seconds == pytest.approx(product_s)
+        assert totals.operation("linear", "bf16", 0).barriers == 0
+    assert overlapped(product_s, link_s, 0.0).seconds == pytest.approx(product_s + link_s + fixed)

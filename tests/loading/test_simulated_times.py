@@ -92,6 +92,27 @@ def test_large_sums_read_two_shares_of_each_other_rank(group: CountedGroup, time
     assert of_many == pytest.approx(16 * of_few * (2 / 6), rel=1e-2)
 
 
+def test_sums_of_a_prompt_overlap_their_products(group: CountedGroup) -> None:
+    # The last layer's MLP has one row, of the prompt's last token.
+    for step, joined in ((TOKEN, 0), (PROMPT, 3)):
+        joining = [phase for phase in group.step(step)[0] if phase.joins_next]
+        costs = {index: cost for index, cost in enumerate(group.costs[0]) if cost is not None}
+        after = [costs[phase.index + 1].amount(step).overlapped for phase in joining]
+        assert [costs[phase.index].name for phase in joining] == ["linear_partial"] * joined
+        assert all(0.5 < fraction < 1.0 for fraction in after)
+        # Lanes alone multiply: a 43rd thread has nothing to do.
+        assert all(phase.threads[42].flops == 0 < phase.threads[41].flops for phase in joining)
+        assert sum(cost.amount(step).overlapped > 0 for cost in costs.values()) == len(joining)
+
+
+def test_an_overlapped_sum_takes_less_time(group: CountedGroup, times: HostTimes) -> None:
+    totals = times.of(group, PROMPT)
+    product, reduce = of_name(totals, "linear_partial"), of_name(totals, "add_all_reduce")
+    link = reduce.remote / (times.ranks[0].machine.link_gb_s * 1e9)
+    assert product.barriers == 1  # of the last layer's MLP
+    assert link < product.seconds + reduce.seconds < link + product.seconds
+
+
 @pytest.mark.parametrize("skew", [0.0, 1.0])
 def test_popular_experts_leave_no_thread_idle(skew: float, tmp_path: Path, times: HostTimes) -> None:
     with two_layers(QWEN3_235B, tmp_path, skew) as group:

@@ -2,6 +2,11 @@
 
 A phase ends when its last thread has finished, and the threads meet. Ranks wait for each other in collectives alone: at
 each of them all ranks go on from where the last one arrives.
+
+A sum that overlaps the product before it takes the longer of two times, and the time of one piece of the shorter one:
+the first pieces of the product, or the last sums, overlap nothing. One time is that of the link. The other is the time
+of a thread, which multiplies, fetches as fast as a core can, and adds. The assumption is that the lanes are spread over
+all points of their pieces, which is why first pieces differ.
 """
 
 from __future__ import annotations
@@ -60,6 +65,7 @@ class HostTimes:
         by_index = [_by_index(phases) for phases in counted]
         clocks, waited, machine = [0.0] * len(self.ranks), 0.0, self.ranks[0].machine
         found: dict[_Names, _Times] = {}
+        before: list[_RankTime] = []
         for index, cost in enumerate(costs[0]):
             if cost is None:
                 continue
@@ -72,13 +78,29 @@ class HostTimes:
             if meetings:
                 waited += max(clocks) - sum(clocks) / len(clocks)
                 exchanged = max(each.remote for each in ranks) / (machine.link_gb_s * 1e9)
+                if overlapped := cost.amount(work).overlapped:
+                    exchanged -= self._hidden(exchanged, overlapped, before, ranks)
                 exchanged += meetings * machine.meeting_us * 1e-6
                 ranks = [each.plus(_RankTime({"ranks": exchanged})) for each in ranks]
                 clocks = [max(clocks) + exchanged] * len(clocks)
             names = tuple((each.name, each.weights) for each in (of_rank[index] or cost for of_rank in costs))
-            own, before = _Times(meetings, ranks), found.get(names)
-            found[names] = own if before is None else before.plus(own)
+            own, of_names = _Times(meetings, ranks), found.get(names)
+            found[names] = own if of_names is None else of_names.plus(own)
+            before = ranks
         return StepTotals(max(clocks) + self.step_s, waited, found)
+
+    def _hidden(
+        self, exchanged: float, overlapped: float, products: Sequence[_RankTime], sums: Sequence[_RankTime]
+    ) -> float:
+        """Return the seconds of an exchange during which threads multiply and add; see the module's documentation."""
+        busy = max(product.seconds + each.seconds for product, each in zip(products, sums, strict=True))
+        fetching = max(
+            each.remote / rank.cores / rank.machine.core_read_bytes_s(rank.read_bytes_s)
+            for rank, each in zip(self.ranks, sums, strict=True)
+        )
+        thread = busy + fetching
+        together = max(thread, exchanged) + (1.0 - overlapped) * min(thread, exchanged)
+        return max(busy + exchanged - together, 0.0)
 
     def _rank_time(self, rank: RankMachine, cost: OperationCost, phases: Sequence[Phase], work: StepWork) -> _RankTime:
         rates, total = self._rates(rank, cost, work), _RankTime()
@@ -86,7 +108,7 @@ class HostTimes:
         if cost.is_row_wise:
             fixed += self.efficiencies.row_time(cost.name).fixed_s
         for phase in phases:
-            threads = list(phase.threads)
+            threads, barriers = list(phase.threads), int(not phase.joins_next)
             if phase.items:
                 taken = handed_out(phase.items, len(threads), rates)
                 threads = [own.plus(more) for own, more in zip(threads, taken, strict=True)]
@@ -96,7 +118,9 @@ class HostTimes:
             if rates.own_seconds(threads[last]) < ends[last]:
                 bound = "read"
             remote = sum(each.remote for each in threads)
-            total = total.plus(_RankTime({bound: ends[last] + fixed}, sum(ends) / len(ends), ends[last], remote, 1))
+            total = total.plus(
+                _RankTime({bound: ends[last] + barriers * fixed}, sum(ends) / len(ends), ends[last], remote, barriers)
+            )
         return total
 
     def _rates(self, rank: RankMachine, cost: OperationCost, work: StepWork) -> Rates:

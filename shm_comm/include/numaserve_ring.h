@@ -177,7 +177,7 @@ class Ring {
     for (int peer = 0; peer < world(); ++peer) {
       for (int other = 0; other < lanes(); ++other) {
         std::uint64_t seen = 0;
-        const Status status = await(lane, lane_lines(peer, other).done, needed, {}, seen);
+        const Status status = await(lane, lane_lines(peer, other).done, needed, seen);
         if (status != Status::ok) return fail(status, peer, other, n);
         least = std::min(least, seen);
       }
@@ -193,17 +193,17 @@ class Ring {
   }
 
   // Waits for the same lane of one other rank.
-  [[nodiscard]] Status wait_for(int lane, std::uint64_t n, int phase, int peer, Idle idle = {}) {
+  [[nodiscard]] Status wait_for(int lane, std::uint64_t n, int phase, int peer) {
     std::uint64_t seen = 0;
-    const Status status = await(lane, lane_lines(peer, lane).arrived, arrival(n, phase), idle, seen);
+    const Status status = await(lane, lane_lines(peer, lane).arrived, arrival(n, phase), seen);
     return status == Status::ok ? status : fail(status, peer, lane, n);
   }
 
-  // Waits for the same lane of all other ranks, with `idle` to do meanwhile.
-  [[nodiscard]] Status wait_for_all(int lane, std::uint64_t n, int phase, Idle idle = {}) {
+  // Waits for the same lane of all other ranks.
+  [[nodiscard]] Status wait_for_all(int lane, std::uint64_t n, int phase) {
     for (int peer = 0; peer < world(); ++peer) {
       if (peer == rank_) continue;
-      const Status status = wait_for(lane, n, phase, peer, idle);
+      const Status status = wait_for(lane, n, phase, peer);
       if (status != Status::ok) return status;
     }
     return Status::ok;
@@ -262,11 +262,11 @@ class Ring {
   }
 
   // await_epoch, with its time recorded. The clock is read only if the lane has to wait.
-  Status await(int lane, const Epoch& epoch, std::uint64_t target, Idle idle, std::uint64_t& seen) {
+  Status await(int lane, const Epoch& epoch, std::uint64_t target, std::uint64_t& seen) {
     seen = epoch.value.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
     const std::uint64_t begin = cycles();
-    const Status status = await_epoch(epoch.value, target, header_->abort.word, policy_, idle, seen);
+    const Status status = await_epoch(epoch.value, target, header_->abort.word, policy_, seen);
     auto& waits = lane_lines(rank_, lane).waits;
     waits.count.store(waits.count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     waits.cycles.store(waits.cycles.load(std::memory_order_relaxed) + cycles() - begin, std::memory_order_relaxed);

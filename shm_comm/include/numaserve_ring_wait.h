@@ -37,12 +37,6 @@ inline void umwait_word(const std::atomic<std::uint64_t>& word, std::uint64_t se
 
 enum class Status : std::uint8_t { ok = 0, aborted = 1, deadline = 2 };
 
-// Work for a waiting thread: each call does a little; false means that no work is left.
-struct Idle {
-  bool (*some)(void* context) noexcept = nullptr;
-  void* context = nullptr;
-};
-
 struct WaitPolicy {
   std::uint64_t deadline_ns = 60'000'000'000ULL;
   int pauses = 1000;
@@ -50,19 +44,15 @@ struct WaitPolicy {
 };
 
 // Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word. The
-// pauses, and `idle` before them, cover a peer that is some microseconds late, the case that latency depends on. The
-// yields cover a peer whose thread is not running (more threads than cores, as in tests). A futex is not used: the
-// waker would pay a system call for every collective, and idle workers do not wait here.
+// pauses cover a peer that is a few microseconds late, the case that latency depends on. The yields cover a peer whose
+// thread is not running (more threads than cores, as in tests). A futex is not used: the waker would pay a system call
+// for every collective, and idle workers do not wait here.
 inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t target,
-                          const std::atomic<std::uint32_t>& stop, const WaitPolicy& policy, Idle idle,
-                          std::uint64_t& seen) {
-  for (int i = 0; i < policy.pauses;) {
+                          const std::atomic<std::uint32_t>& stop, const WaitPolicy& policy, std::uint64_t& seen) {
+  for (int i = 0; i < policy.pauses; ++i) {
     seen = epoch.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
-    if (idle.some != nullptr && idle.some(idle.context)) continue;
-    idle.some = nullptr;
     _mm_pause();
-    ++i;
   }
   Patience patience(policy.deadline_ns);
   for (int umwaits = 0;;) {

@@ -6,11 +6,13 @@
 
 namespace numaserve {
 
-void Ahead::until(size_t next) {
-  if (node_ >= next) return;
-  node_ = next;
-  index_ = fetched_ = 0;
-  piece_ = {};
+Team::Idle Ahead::until(size_t next) {
+  if (node_ < next) {
+    node_ = next;
+    index_ = fetched_ = 0;
+    piece_ = {};
+  }
+  return {.some = [](void* self) noexcept { return static_cast<Ahead*>(self)->some(); }, .context = this};
 }
 
 bool Ahead::some() noexcept {

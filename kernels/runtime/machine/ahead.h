@@ -20,13 +20,9 @@ class Ahead {
   Ahead(const Run& run, const std::vector<std::unique_ptr<Node>>& nodes, int thread, int64_t most)
       : run_(run), nodes_(nodes), thread_(thread), most_(most) {}
 
-  // Returns the work for waits.
-  ring::Idle idle() {
-    return {.some = [](void* self) noexcept { return static_cast<Ahead*>(self)->some(); }, .context = this};
-  }
-  // Called before each wait, with the node after it. Prefetching continues where the last wait left off, unless that
-  // node has been run.
-  void until(size_t next);
+  // Returns the work for the barrier before node `next`. Prefetching continues where the last barrier left off, unless
+  // that node has been run.
+  Team::Idle until(size_t next);
 
  private:
   static constexpr size_t kBytesAtOnce = 256;  // between two checks whether the other threads have arrived

@@ -99,7 +99,7 @@ void Team::wait_for_generation(uint64_t seen) {
   }
 }
 
-void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, ring::Idle& idle) const {
+void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const {
   int spin = shares_cores_ ? kBarrierSpins : 0;
   while (word.load(std::memory_order_acquire) < value) {
     if (idle.some != nullptr && !idle.some(idle.context)) idle.some = nullptr;
@@ -111,7 +111,7 @@ void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, ring::I
   }
 }
 
-void Team::barrier(int thread, ring::Idle idle) {
+void Team::barrier(int thread, Idle idle) {
   const uint64_t count = ++lanes_[static_cast<size_t>(thread)].count;
   if (thread % kGroup == 0) {
     const int end = std::min(thread + kGroup, size_);

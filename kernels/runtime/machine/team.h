@@ -15,8 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "shm_comm/include/numaserve_ring_wait.h"
-
 namespace numaserve {
 
 class Team {
@@ -47,8 +45,14 @@ class Team {
         &body);
   }
 
-  // Every thread must call this the same number of times in a run. `idle`: what the thread does while it waits.
-  void barrier(int thread, ring::Idle idle);
+  // Work for a waiting thread: each call does a little; false means that no work is left.
+  struct Idle {
+    bool (*some)(void* context) noexcept = nullptr;
+    void* context = nullptr;
+  };
+
+  // Every thread must call this the same number of times in a run.
+  void barrier(int thread, Idle idle);
   void barrier(int thread) { barrier(thread, {}); }
 
  private:
@@ -65,7 +69,7 @@ class Team {
   void wait_for_generation(uint64_t seen);
   // No deadline is needed: the threads of a process end together. Only nodes wait for another process, with the ring's
   // deadline, and their threads reach the next barrier whatever the wait's result.
-  void wait_until(const std::atomic<uint64_t>& word, uint64_t value, ring::Idle& idle) const;
+  void wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const;
 
   int size_;
   bool shares_cores_;

@@ -35,7 +35,7 @@ bool wait_for_ranks(Run& run, const Place& place, int lane, int phase) {
   if (run.failed()) return false;
   const int64_t begin = lane == 0 ? now_ns() : 0;
   const uint64_t n = run.collective(place);
-  const ring::Status status = run.ring->wait_for_all(lane, n, phase, run.idle[static_cast<size_t>(lane)]);
+  const ring::Status status = run.ring->wait_for_all(lane, n, phase);
   if (lane == 0) {
     run.all_reduce_ns += now_ns() - begin;
     if (status == ring::Status::ok) run.ring->note_all_left(n);

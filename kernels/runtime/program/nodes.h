@@ -71,7 +71,6 @@ struct Run {
   int64_t all_reduce_ns = 0;                     // waiting for other ranks, on thread 0
   int64_t joined_ns = 0;                         // in nodes whose work the next node does, on thread 0
   std::vector<std::atomic<int64_t>> handed_out;  // by node that hands out items; see hand_out
-  std::vector<ring::Idle> idle;                  // of each thread, while it waits for other ranks
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
   int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }

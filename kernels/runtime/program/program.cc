@@ -143,8 +143,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .begin_ns = begin,
           .numbers = (step_.divided.rows.empty() ? numbers_undivided_ : numbers_).data(),
           .counter = counter_,
-          .handed_out = std::vector<std::atomic<int64_t>>(counters_),
-          .idle = std::vector<ring::Idle>(static_cast<size_t>(team_.size()))};
+          .handed_out = std::vector<std::atomic<int64_t>>(counters_)};
   if (ring_ != nullptr) {
     // After an abort, epochs are ahead of the position: a wait could be satisfied by a step that never ended.
     if (ring_->aborted()) ring_->check(ring::Status::aborted);
@@ -196,16 +195,14 @@ std::vector<int32_t> Program::sequences_with(bool SampledRow::* mark) const {
 void Program::run_nodes(Run& run, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0, waited = 0, joined = 0;
   Ahead ahead(run, nodes_, thread, most_ahead_);
-  const ring::Idle idle = run.idle[static_cast<size_t>(thread)] = ahead.idle();
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i]->runs(step_) || nodes_[i]->joins_next(run)) continue;
     enter(run, *nodes_[i], thread);
-    ahead.until(i + 1);
     nodes_[i]->run(run, thread);
     // Set before the barrier, so that all threads stop after the same node. A faster thread may fail in the next node
     // before the others have checked whether this was the last one.
     if (run.failed()) run.last_node.store(i, std::memory_order_relaxed);
-    team_.barrier(thread, idle);
+    team_.barrier(thread, ahead.until(i + 1));
     if (thread == 0) {
       const int64_t now = now_ns();
       if (step_.counts()) {

@@ -170,8 +170,8 @@ class Ring {
   [[nodiscard]] Status acquire(int lane, std::uint64_t n) {
     if (n < kSlots) return Status::ok;
     const std::uint64_t needed = n - kSlots + 1;
-    // Reading world x lanes lines is expensive: it is done only where no meeting has told the same (note_all_left).
-    // One lane's finding holds for its neighbours, and often for n + 1 too.
+    // Reading world x lanes lines is expensive. A meeting usually proves the same (note_all_left), and then no line is
+    // read. One lane's finding holds for its neighbours, and often for n + 1 too.
     if (free_.load(std::memory_order_acquire) >= needed) return Status::ok;
     std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
     for (int peer = 0; peer < world(); ++peer) {

@@ -67,8 +67,7 @@ class DividedNorm(Operation):
 
     The rank's columns of the vectors are the first columns of x, fp32 [tokens, columns], in the order of `weights`.
     `counted`: the number of these, the last ones, that no lower rank has too; `columns`: the number on all ranks.
-    `message`, fp32
-    [tokens, vectors], has this rank's sums of squares, which are added in rank order.
+    `message`, fp32 [tokens, vectors], has this rank's sums of squares, which are added in rank order.
     """
 
     x: Updates[Tensor]

@@ -68,8 +68,8 @@ struct FromPython<Division> {
 template <>
 struct FromPython<CacheKind> {
   static std::string wanted() {
-    return "a tuple (query heads, KV heads, query heads of these on lower ranks, on higher ranks, dimensions of keys, "
-           "of values, latent or not, window, aligned or not, bidirectional or not, layers, page table)";
+    return "a tuple (query heads, KV heads, lower, higher, dimensions of keys, of values, latent, window, aligned, "
+           "bidirectional, layers, page table)";
   }
   static bool read(nb::handle from, CacheKind& to, Kept& kept) {
     HeadGeometry& heads = to.heads;

@@ -75,7 +75,7 @@ def test_attention_is_counted_by_what_each_token_sees(phases: list[dict[str, Any
     )
     per_pair = 4 * 9 * 64 * 30 / 1e6  # two products of 9 heads of 64 in 30 layers
     assert flops == pytest.approx(per_pair * seen)
-    assert nbytes == pytest.approx(2 * 2 * 3 * 64 * 30 * PROMPT / 1e6)
+    assert nbytes == pytest.approx(2 * 2 * 4 * 64 * 30 * PROMPT / 1e6)  # both ranks have one of the three KV heads
     # The last steps of the output: each sees one token more.
     last = PROMPT + OUTPUT - 1
     assert decode_flops == pytest.approx(per_pair * (last - (steps - 1) / 2))

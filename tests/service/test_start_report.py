@@ -46,7 +46,7 @@ def test_a_terminal_shows_nodes_ranks_cores_formats_and_sizes(caplog: pytest.Log
     assert rows["machine"] == "2 of 3 nodes, 2 ranks on 8 of 10 cores, avx512"
     assert rows["node 0"].startswith("rank 0 on cores 0-3: weights 1")
     assert rows["node 1"].startswith("rank 1 on cores 4-7: weights ")
-    assert rows["weights"] == "256 MiB in bf16"
+    assert rows["weights"] == "261 MiB in bf16"  # both ranks have one of the three KV heads
     assert rows["context"] == "8192 tokens, at most 64 sequences at a time"
     assert rows["KV cache"].endswith(" tokens, 1024 MiB in bf16")
     assert rows["speculation"] == "suffix"
@@ -75,8 +75,8 @@ def test_a_json_log_has_one_record_with_a_field_for_each_figure(caplog: pytest.L
     assert fields["weight_formats"] == ["bf16"]
     assert fields["weight_bytes"] == sum(each["weight_bytes"] for each in fields["ranks"]) > 200 << 20
     assert GIB - (1 << 20) < fields["kv_cache_bytes"] <= GIB
-    # 30 layers, 3 heads, keys and values of 64 codes and a scale.
-    assert 0.9 * GIB < fields["kv_cache_tokens"] * 30 * 3 * 2 * 64 <= GIB
+    # 30 layers, 2 heads on each rank, keys and values of 64 codes and a scale.
+    assert 0.9 * GIB < fields["kv_cache_tokens"] * 30 * 4 * 2 * 64 <= GIB
     assert (fields["kv_cache_dtype"], fields["context_length"], fields["speculative"]) == ("int8", 8192, "off")
 
 

@@ -2,7 +2,6 @@
 
 from numaserve.workers.program.buffers import Operand, Residual, Tensor
 from numaserve.workers.program.ops.base import Vector
-from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.rows import Multiply, Pool, Pooled, Pooling, TokenRows
 from numaserve.workers.program.recording.recorder import Recorder
 
@@ -26,12 +25,9 @@ class PoolRecorder(Recorder):
         pooled = self.pool(x, pooling)
         if not self._in_ring:
             return pooled
-        part, out = Tensor(pooled.rows, pooled.cols, 4, True), Tensor(pooled.rows, bounds[-1], 4)
-        self.operations += [
-            Multiply(x=None, y=pooled, out=part, activation="none"),
-            GatherColumns(message=part, out=out, bounds=bounds),
-        ]
-        return out
+        part = Tensor(pooled.rows, pooled.cols, 4, True)
+        self.operations.append(Multiply(x=None, y=pooled, out=part, activation="none"))
+        return self._gather_columns(part, bounds)
 
     def token_rows(self, x: Residual) -> Operand:
         """`x`, which is fp32, in bf16: [tokens, columns]; see `TokenRows`."""

@@ -92,7 +92,11 @@ class Recorder:
         self._linear(name, x, weight, part, bias=bias)
         if not divided:
             return part
-        out = Tensor(x.rows, bounds[-1], 4)
+        return self._gather_columns(part, bounds)
+
+    def _gather_columns(self, part: Tensor, bounds: tuple[int, ...]) -> Tensor:
+        """The columns of all ranks, fp32, from each rank's part in the ring. `bounds` are world size + 1 boundaries."""
+        out = Tensor(part.rows, bounds[-1], 4)
         self.operations.append(GatherColumns(message=part, out=out, bounds=bounds))
         return out
 

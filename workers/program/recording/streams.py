@@ -2,7 +2,6 @@
 
 from numaserve.workers.program.buffers import Operand, Residual, Tensor
 from numaserve.workers.program.ops.base import Matrix, Vector
-from numaserve.workers.program.ops.latent import GatherColumns
 from numaserve.workers.program.ops.streams import AddNorm, LayerInputs, Narrow
 from numaserve.workers.program.recording.recorder import Recorder
 
@@ -32,9 +31,7 @@ class StreamRecorder(Recorder):
         self.operations.append(LayerInputs(x=projected, out=part, weight=norm, eps=eps, table=table, scale=scale))
         if not divided:
             return part
-        out = Tensor(x.rows, bounds[-1], 4)
-        self.operations.append(GatherColumns(message=part, out=out, bounds=bounds))
-        return out
+        return self._gather_columns(part, bounds)
 
     def narrow(self, residual: Residual, inputs: Tensor | None) -> tuple[Residual, Tensor | None]:
         """The rows of the residual stream, and of the layers' inputs, that want logits. All that is recorded after this

@@ -46,10 +46,9 @@ void DividedAttentionNode::run(Run& run, int thread) const {
 }
 
 void DividedAttentionNode::merge_groups(const Run& run, int thread) const {
-  const float* parts[ring::kMaxWorld];
-  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(message, rank);
+  const Parts parts = run.parts(message);
   const auto own = static_cast<size_t>(run.ring->rank());
-  run.table.latent_groups_merge({.parts = parts,
+  run.table.latent_groups_merge({.parts = parts.data(),
                                  .num_parts = run.world(),
                                  .all_heads = all_heads.q_heads,
                                  .first_head = head_bounds[own],

@@ -3,15 +3,14 @@
 namespace numaserve {
 
 void DividedNormNode::run(Run& run, int thread) const {
-  const float* sums[ring::kMaxWorld];
-  for (int rank = 0; rank < run.world(); ++rank) sums[rank] = run.part<float>(message, rank);
+  const Parts sums = run.parts(message);
   const DividedNormArgs args{.x = run.at<float>(x),
                              .ldx = x.ld,
                              .rows = rows(run),
                              .vectors = vectors.data(),
                              .num_vectors = static_cast<int64_t>(vectors.size()),
                              .own_sums = run.at<float>(message),
-                             .sums = sums,
+                             .sums = sums.data(),
                              .num_parts = run.world(),
                              .ld_sums = message.ld,
                              .eps = eps};

@@ -51,9 +51,8 @@ void for_pieces(const GemmArgs& g, int lane, int lanes, Use&& use) {
 
 void ReduceNode::multiply_and_sum(Run& run, int lane) const {
   const GemmArgs args = product->arguments(run);
-  const float* parts[ring::kMaxWorld];
-  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
-  const ReduceArgs own = own_sums(run, parts);
+  const Parts parts = run.parts(partial);
+  const ReduceArgs own = own_sums(run, parts.data());
   const int world = run.world(), rank = run.ring->rank();
   const auto fetch = [&](const GemmShare& piece) {
     for (int i = 0; i < world; ++i) {  // each rank begins with another one, so that they share the links

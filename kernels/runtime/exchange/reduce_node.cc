@@ -58,10 +58,9 @@ ReduceArgs ReduceNode::own_sums(const Run& run, const float* const* parts) const
 // The threads of the ring's lanes take equal parts of the values, cache line by cache line: with whole rows, a step of
 // few rows would leave some without any.
 void ReduceNode::one_shot(Run& run, int thread) const {
-  const float* parts[ring::kMaxWorld];
-  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
+  const Parts parts = run.parts(partial);
   const int64_t values = rows(run) * partial.ld;
-  run.table.reduce_add(arguments(run, parts, run.world()), split(values, run.lanes(), thread, kPad));
+  run.table.reduce_add(arguments(run, parts.data(), run.world()), split(values, run.lanes(), thread, kPad));
 }
 
 // A lane sums and fetches the same values of every rank's share, so it meets only the same lane of the other ranks.
@@ -71,9 +70,8 @@ void ReduceNode::scatter_gather(Run& run, int thread) const {
     const Range mine = split(values.end - values.begin, run.lanes(), thread, kPad);
     return Range{values.begin + mine.begin, values.begin + mine.end};
   };
-  const float* parts[ring::kMaxWorld];
-  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
-  run.table.reduce_add(own_sums(run, parts), share(run.ring->rank()));
+  const Parts parts = run.parts(partial);
+  run.table.reduce_add(own_sums(run, parts.data()), share(run.ring->rank()));
   if (!meet(run, partial, thread, 1)) return;
   for (int rank = 0; rank < run.world(); ++rank) run.table.reduce_add(arguments(run, &parts[rank], 1), share(rank));
 }

@@ -1,6 +1,7 @@
 // The operations a Program consists of. A node is run by every thread of the team; the Program puts a barrier after it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -43,6 +44,9 @@ struct Masks {
 class Counter;
 class Node;
 
+// The ranks' parts of a matrix in the ring, by rank.
+using Parts = std::array<const float*, ring::kMaxWorld>;
+
 struct Run {
   const KernelTable& table;
   Team& team;
@@ -83,6 +87,11 @@ struct Run {
   template <class T>
   T* at(const Place& place) const {
     return part<T>(place, ring == nullptr ? 0 : ring->rank());
+  }
+  Parts parts(const Place& place) const {
+    Parts found{};
+    for (int rank = 0; rank < world(); ++rank) found[static_cast<size_t>(rank)] = part<float>(place, rank);
+    return found;
   }
   uint64_t collective(const Place& place) const {
     return first_collective + static_cast<uint64_t>(numbers[place.collective]);

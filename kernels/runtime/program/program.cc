@@ -125,6 +125,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   step_.begin(plan, tokens, targets, slots_);
   slots_.commit();
   named_logprobs_.resize(static_cast<size_t>(step_.num_named));
+  const std::vector<int32_t>& numbers = step_.divided.rows.empty() ? numbers_undivided_ : numbers_;
   Run run{.table = table_,
           .team = team_,
           .ring = ring_,
@@ -141,7 +142,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .masks = masks_,
           .step_id = step_id,
           .begin_ns = begin,
-          .numbers = (step_.divided.rows.empty() ? numbers_undivided_ : numbers_).data(),
+          .numbers = numbers.data(),
           .counter = counter_,
           .handed_out = std::vector<std::atomic<int64_t>>(counters_)};
   if (ring_ != nullptr) {
@@ -155,7 +156,6 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   team_.parallel([&](int thread) { run_nodes(run, thread); });
   if (ring_ != nullptr) {
     ring_->check(run.status);
-    const std::vector<int32_t>& numbers = step_.divided.rows.empty() ? numbers_undivided_ : numbers_;
     ring_->set_position(run.first_collective + static_cast<uint64_t>(numbers.back()));
   }
   const int64_t native_ns = now_ns() - begin;

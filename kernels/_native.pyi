@@ -200,7 +200,7 @@ class Counter:
 
     def __init__(self, skew: float = 0.0, seed: int = 0) -> None:
         """`skew`: of the routing to experts. An expert's share of the tokens is proportional to (its number + 1)^-skew.
-        Each node numbers its experts in another order."""
+        All layers route alike."""
     @property
     def phases(self) -> list[tuple[int, list[_Work], list[_Work], bool]]:
         """What the threads did between barriers in the last step: the index of the node, the work of each thread, that

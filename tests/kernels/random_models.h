@@ -27,7 +27,7 @@ struct Shape {
   bool plain_inputs = false;   // products read the residual stream, not its norm
   bool narrows = false;        // two more layers work on the rows of logits alone
   int32_t experts = 0;         // of the odd layers, two for each token and a shared one; 0: none
-  // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
+  // The columns of a head's latents in a latent cache, before the rotated ones. kv_heads is then 1. 0: no latents.
   int32_t value_dim = 0;
   int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
   // The key and value heads of the even layers, which keep states by a rule; 0: there are none.

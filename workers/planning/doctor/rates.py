@@ -36,7 +36,7 @@ class HostRates:
         return [each.flops_s[format] / each.threads / 1e9 for each in self.ceilings]
 
     def link_gb_s(self, node: int) -> float | None:
-        """Return the mean rate at which the node with this index reads from others; None if no rate is known."""
+        """Return the mean rate at which a node, by its index, reads from other nodes. None means that none is known."""
         known = [rate for rate in self.remote_gb_s[node] if rate is not None]
         return mean(known) if known else None
 

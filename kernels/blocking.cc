@@ -10,6 +10,9 @@ namespace {
 // Limits: a slab holds whole groups of weights, and the totals of its groups fit the scratch.
 constexpr int64_t kLeastSlab = 8, kMostSlab = 256, kLeastBlock = 4, kMostBlock = 32, kLeastFew = 2;
 
+// What the first level holds besides weights while copied activations pass by: the sums of 64 rows, and results.
+constexpr int64_t kBesideCopied = 2 * 32 * 32 * 4 + 2048;
+
 constexpr int64_t kFewRows = 36;  // three passes of packed rows
 
 // Sizes that `bench kernels --sweep` found faster than the sizes computed from the caches.
@@ -41,7 +44,10 @@ Blocking blocking_for(const KernelTable& table, const CacheSizes& caches, const 
                   .slab_tiles = std::clamp<int64_t>(caches.l2 / 2 / kRowBytes, kLeastSlab, kMostSlab),
                   .block_tiles = block,
                   .few_tiles = block / 2,
-                  .few_rows = kFewRows};
+                  .few_rows = kFewRows,
+                  .copied_tiles = std::clamp<int64_t>(
+                      (caches.l1d * use.quarters / 4 - kBesideCopied) / (2 * kTileBytes), kLeastBlock, kMostBlock),
+                  .streamed_bytes = caches.l2 / 2};
   for (const Found& found : kFound)
     if (found.isa == table.name && found.vendor == processor.vendor && found.family == processor.family) {
       result.block_tiles = found.block_tiles;
@@ -61,6 +67,11 @@ const Blocking& checked(const Blocking& blocking) {
   if (!between(blocking.few_tiles, kLeastFew, kMostBlock) || !between(blocking.few_rows, 0, kRowBlock))
     throw std::invalid_argument(
         "matrix blocking: a small batch must have at most 256 rows, and its blocks 2 to 32 k tiles");
+  if (!between(blocking.copied_tiles, kLeastBlock, kMostBlock) || blocking.streamed_bytes < 0)
+    throw std::invalid_argument(
+        "matrix blocking: a block beside copied activations must have 4 to 32 k tiles, and the bytes from which "
+        "results "
+        "are streamed must not be negative");
   return blocking;
 }
 

@@ -317,15 +317,18 @@ void bind_program(nb::module_& m) {
           "blocking",
           [](const Program& self) {
             const Blocking& b = self.blocking();
-            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, b.few_tiles, b.few_rows);
+            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, b.few_tiles, b.few_rows, b.copied_tiles,
+                                   b.streamed_bytes);
           },
-          [](Program& self, const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& to) {
-            const auto& [group, slab, block, few, few_rows] = to;
+          [](Program& self, const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>& to) {
+            const auto& [group, slab, block, few, few_rows, copied, streamed] = to;
             self.set_blocking({.group_panels = group,
                                .slab_tiles = slab,
                                .block_tiles = block,
                                .few_tiles = few,
-                               .few_rows = few_rows});
+                               .few_rows = few_rows,
+                               .copied_tiles = copied,
+                               .streamed_bytes = streamed});
           })
       .def("profile",
            [](const Program& self) {

@@ -49,25 +49,44 @@ inline F32x16 finished(const GemmArgs& g, const int32_t* c, int64_t row, int64_t
   return sum * F32x16::set1(scale) * F32x16::load(g.b.scales + column);
 }
 
-// Writes the finished results of two panels for `rows` rows; c is [rows][32].
-template <class Sum>
-inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel) {
-  const auto bias_of = [&](int half) {
+// The distances, in elements, of the sums of two panels: from row to row, and from panel to panel.
+struct SumLayout {
+  int64_t row, half;
+};
+inline constexpr SumLayout kSumsInRows{32, kTileN};  // [rows][32]
+// [2][32 rows][16]: as many tiles, one after the other. The sums of more rows are several of these.
+inline constexpr SumLayout kSumsInTiles{kTileN, 32 * kTileN};
+
+// The values of two panels for some rows from `row` on, before the activation.
+template <SumLayout kLayout, class Sum>
+struct FinishedSums {
+  const GemmArgs& g;
+  const Sum* c;
+  int64_t row, panel;
+  F32x16 bias[2] = {bias_of(0), bias_of(1)};
+
+  F32x16 bias_of(int half) const {
     return g.bias != nullptr ? F32x16::load(g.bias + (panel + half) * kTileN) : F32x16::zero();
-  };
-  const F32x16 bias[2] = {bias_of(0), bias_of(1)};
-  const auto value_at = [&](int64_t r, int half) {
-    return finished(g, c + r * 32 + half * kTileN, row + r, (panel + half) * kTileN) + bias[half];
-  };
+  }
+  F32x16 at(int64_t r, int half) const {
+    return finished(g, c + r * kLayout.row + half * kLayout.half, row + r, (panel + half) * kTileN) + bias[half];
+  }
+  F32x16 gated_at(int64_t r) const { return gated(g, at(r, 0), at(r, 1)); }
+  F32x16 ungated_at(int64_t r, int half) const { return ungated(at(r, half), g.activation); }
+};
+
+// Writes the finished results of two panels for `rows` rows.
+template <SumLayout kLayout = kSumsInRows, class Sum>
+inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel) {
+  const FinishedSums<kLayout, Sum> sums{g, c, row, panel};
   if (is_gated(g.activation)) {
-    for (int64_t r = 0; r < rows; ++r)
-      gated(g, value_at(r, 0), value_at(r, 1)).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
+    for (int64_t r = 0; r < rows; ++r) sums.gated_at(r).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
     return;
   }
   for (int half = 0; half < 2; ++half) {
     const int64_t column = (panel + half) * kTileN;
     for (int64_t r = 0; r < rows; ++r) {
-      const F32x16 value = ungated(value_at(r, half), g.activation);
+      const F32x16 value = sums.ungated_at(r, half);
       const int64_t at = (row + r) * g.ldo + column;
       if (g.accumulate)
         (F32x16::load(g.out_f32 + at) + value).store(g.out_f32 + at);

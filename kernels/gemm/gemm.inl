@@ -18,6 +18,7 @@
 #include "kernels/gemm/grouped/grouped.inl"
 #include "kernels/gemm/plain.inl"
 #include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/sums_in_rows.inl"
 #include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/include/shares.h"
@@ -25,14 +26,6 @@
 
 namespace numaserve {
 namespace {
-
-// c += part, for `rows` rows of two panels.
-inline void add_part(const float* part, int64_t rows, float* c) {
-  for (int64_t i = 0; i < rows * 32; i += 16) (F32x16::load(c + i) + F32x16::load(part + i)).store(c + i);
-}
-inline void add_part(const int32_t* part, int64_t rows, int32_t* c) {
-  for (int64_t i = 0; i < rows * 32; ++i) c[i] += part[i];
-}
 
 // Multiplies one row block by one group of panels, over all of k.
 template <class Weights>
@@ -55,8 +48,8 @@ inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panel
       for (int64_t panel = panels.begin; panel < panels.end; panel += 2) {
         Weights::add(g, row, rows, panel, some, k == part.begin, streamed, finishes, scratch, of(results, panel));
         if (some.end < part.end) continue;
-        if (index > 0) add_part(of(scratch.part, panel), rows, of(scratch.c, panel));
-        if (last && !finishes) gemm_epilogue(g, of(scratch.c, panel), row, rows, panel);
+        if (index > 0) Weights::add_part(g, rows, of(scratch.part, panel), of(scratch.c, panel));
+        if (last && !finishes) Weights::finish(g, row, rows, panel, of(scratch.c, panel), scratch);
       }
       k = some.end;
     } while (k < part.end);
@@ -65,6 +58,7 @@ inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panel
 
 template <class Weights>
 inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
+  Weights::begin_share(g, share, scratch);
   const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b));
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
@@ -77,6 +71,7 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
       gemm_block<Weights>(g, row, rows, panels, streamed, scratch);
     }
   }
+  Weights::end_share(scratch);
 }
 
 // Computes the sums of parts of k and pairs of panels, one after the other; a thread's items lie in memory order.
@@ -105,7 +100,7 @@ inline void finish_parts(const GemmArgs& g, void* sums, int thread, int threads)
   const Range pairs = share_of_pairs(g, thread, threads);
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     Sum* c = static_cast<Sum*>(sums) + pair * g.b.k_parts * kStreamedRows * 32;
-    for (int64_t part = 1; part < g.b.k_parts; ++part) add_part(c + part * kStreamedRows * 32, g.m, c);
+    for (int64_t part = 1; part < g.b.k_parts; ++part) add_values(c + part * kStreamedRows * 32, g.m * 32, c);
     gemm_epilogue(g, c, 0, g.m, 2 * pair);
   }
 }

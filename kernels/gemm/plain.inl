@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/sums_in_rows.inl"
 #include "kernels/gemm/tiles/tile.h"
 #include "kernels/include/kernel_table.h"
 
@@ -11,15 +12,24 @@
 #include "kernels/gemm/packed_rows_avx2.inl"
 #endif
 #if defined(NUMASERVE_TILES_HEADER)
+#include "kernels/gemm/copied_blocks_amx.inl"
 #include "kernels/gemm/packed_tiles_amx.inl"
 #endif
 
 namespace numaserve {
 namespace {
 
+#if defined(NUMASERVE_TILES_HEADER)
+template <class T>
+using PlainSums = SumsOfCopied<typename SumOf<T>::type>;
+#else
+template <class T>
+using PlainSums = SumsInRows<typename SumOf<T>::type>;
+#endif
+
 // The loop nest's view of formats whose tiles in memory are in the order of the dot products; the unit of k is a tile.
 template <class T>
-struct Plain {
+struct Plain : PlainSums<T> {
   using Sum = typename SumOf<T>::type;
   static constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
   static constexpr bool kFinishes = kPacksTiles;  // `add` finishes the sums itself if `finish` is set
@@ -32,7 +42,10 @@ struct Plain {
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
     tile_begin(rows);
-    if constexpr (kPacksTiles) pack_tiles<T>(g, row, rows, k, scratch);
+#if defined(NUMASERVE_TILES_HEADER)
+    if (copies_blocks(g, rows)) return copy_blocks<T>(g, row, rows, k, scratch);
+    pack_tiles<T>(g, row, rows, k, scratch);
+#endif
     if constexpr (kPacksRows) {
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
       pack_rows<T>(a, g.lda * static_cast<int64_t>(sizeof(T)), rows, {k.begin * kLines, k.end * kLines}, kMostTogether,
@@ -40,11 +53,15 @@ struct Plain {
     }
   }
 
-  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or overwrites `c` with them if `fresh` is set.
+  // Adds k tiles [begin, end) of one pair of panels to `c`, or overwrites `c` with them if `fresh` is set. `c` is
+  // [rows][32], or tiles where blocks are copied.
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
                   bool finish, GemmScratch& scratch, Sum* c) {
     const int64_t k_tiles = g.b.depth / kTileDepth<T>;
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
+#if defined(NUMASERVE_TILES_HEADER)
+    if (copies_blocks(g, rows)) return add_copied<T>(g, row, rows, panel, k, fresh, finish, scratch, c);
+#endif
     const int64_t depth = block_tiles(g, rows, k, streamed);
     int64_t kt = k.begin;
     do {  // once even if k is empty, so that the results are zero

@@ -42,6 +42,13 @@ struct GroupBatches {
   alignas(64) float columns[kKeptColumns][2][2][kTileN];  // of groups and panels: scales and offsets
 };
 
+// Panels whose bf16 results are written past the caches (streamed_lines_amx.inl), and the first halves of the lines of
+// gated results, by rows of the block.
+struct StreamedLines {
+  Range panels;
+  alignas(64) bf16 halves[kRowBlock * kTileN];
+};
+
 struct GemmScratch {
   alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
   alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
@@ -51,12 +58,14 @@ struct GemmScratch {
   alignas(64) float totals[kMostTotals];
   int64_t first_group, total_rows;
   // Packed activations, in the order of the micro-tiles' reads: words [first_word, first_word + words) of k, or `words`
-  // k tiles from `first_group` on. See packed_rows.inl, packed_tiles_amx.inl and group_rows_amx.inl.
+  // k tiles from `first_group` on. See packed_rows.inl, packed_tiles_amx.inl, copied_blocks_amx.inl and
+  // group_rows_amx.inl.
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
   const ActivationWord* packed;
   int64_t first_word, words;
   int together;  // rows of a pass
   GroupBatches batches;
+  StreamedLines streamed;
 };
 
 }  // namespace

@@ -103,6 +103,9 @@ struct Blocking {
   int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
   int64_t few_tiles;     // the same for a small batch: the next block is fetched while half of this one is in use
   int64_t few_rows;      // the maximum rows of a small batch
+  // For sets with tile registers: k tiles of a block where activations are copied tile by tile, which do not pass
+  // through the first level; and the bytes of a bf16 result beyond which its lines are written past the caches.
+  int64_t copied_tiles, streamed_bytes;
 };
 
 // The first-level cache that a set's products use while rows pass by a block of weights.

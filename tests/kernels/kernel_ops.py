@@ -29,6 +29,17 @@ def pad_columns(x: NDArray, columns: int | None = None) -> NDArray:
     return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, (columns or padded(x.shape[-1])) - x.shape[-1])])
 
 
+def filled(shape: tuple[int, int], value: np.uint16 | float) -> NDArray:
+    """An array of `value`, on a cache line like the buffers of a Program: some results are written in whole lines."""
+    dtype = np.dtype(np.uint16 if isinstance(value, np.uint16) else np.float32)
+    count = shape[0] * shape[1]
+    memory = np.empty(count * dtype.itemsize + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    out = memory[first : first + count * dtype.itemsize].view(dtype).reshape(shape)
+    out[:] = value
+    return out
+
+
 def packed(*parts: U16, weights: str = "bf16", group: int = 0, activations: ActivationDtype = "bf16") -> PackedMatrix:
     """Parts [rows, k] in the format `weights`; of several, which have a multiple of 16 rows, the panels in turn."""
     n, k = sum(len(part) for part in parts), parts[0].shape[1]
@@ -59,7 +70,7 @@ def multiply(
     m, n = a.shape[0], weight.n
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
-    out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
+    out = filled((m, padded(n)), GARBAGE if bf16 else np.nan)
     if onto is not None:
         out = pad_columns(onto)
     wide_bias = None if bias is None else pad_columns(bias)
@@ -96,18 +107,19 @@ def gated(
     *,
     biases: tuple[F32, F32] | None = None,
     limit: float = 0.0,
+    caches: tuple[int, int] = CACHES,
 ) -> U16:
     """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows. `biases` [rows] of both are added
     before, `limit` is that of swiglu_oai."""
     m, n = a.shape[0], gate.shape[0]
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
-    out = np.full((m, padded(n)), GARBAGE)
+    out = filled((m, padded(n)), GARBAGE)
     weight = packed(gate, up, weights=weights, group=group)
     bias = None
     if biases is not None:
         bias = pad_columns(np.stack([each.reshape(-1, 16) for each in biases], axis=1).reshape(-1))
-    ops.gemm(isa, rows, m, weight, bias, activation, None, out, limit, False, False, False, threads, *CACHES)
+    ops.gemm(isa, rows, m, weight, bias, activation, None, out, limit, False, False, False, threads, *caches)
     return out[:, :n]
 
 

@@ -12,22 +12,25 @@ L2 = 2 << 20
 
 
 # k tiles of a block by KiB of the first level.
-OF_WEIGHTS_ALONE, OF_TILE_REGISTERS = {32: 8, 48: 12}, {32: 5, 48: 8}
+OF_WEIGHTS_ALONE, OF_TILE_REGISTERS, OF_COPIED_TILES = {32: 8, 48: 12}, {32: 5, 48: 8}, {32: 7, 48: 13}
 
 
 def test_a_block_leaves_room_for_what_the_set_keeps_beside_it(isa: str) -> None:
     expected = OF_TILE_REGISTERS if isa.startswith("amx") else OF_WEIGHTS_ALONE
     assert {kib: ops.blocking(isa, kib << 10, L2)[2] for kib in expected} == expected
+    if isa.startswith("amx"):
+        assert {kib: ops.blocking(isa, kib << 10, L2)[5] for kib in OF_COPIED_TILES} == OF_COPIED_TILES
 
 
 def test_what_a_sweep_has_found_stands_for_its_family_and_set_alone(isa: str) -> None:
     caches, by_caches = (32 << 10, 1 << 20), ops.blocking(isa, 32 << 10, 1 << 20)
-    assert by_caches[3:] == (by_caches[2] // 2, 36)
+    copied = (OF_COPIED_TILES[32] if isa.startswith("amx") else 4, 512 << 10)
+    assert by_caches[3:] == (by_caches[2] // 2, 36, *copied)
     assert ops.blocking(isa, *caches, "AuthenticAMD", 26) == ops.blocking(isa, *caches, "GenuineIntel", 25) == by_caches
     xeon = ops.blocking(isa, *caches, "GenuineIntel", 6)
-    assert xeon == (*by_caches[:2], *((8, 4, 64) if isa == "amx" else by_caches[2:]))
+    assert xeon == (*by_caches[:2], *((8, 4, 64, *copied) if isa == "amx" else by_caches[2:]))
     zen4 = ops.blocking(isa, *caches, "AuthenticAMD", 25)
-    assert zen4 == (*by_caches[:2], *((32, 4, 16) if isa == "avx512" else by_caches[2:]))
+    assert zen4 == (*by_caches[:2], *((32, 4, 16, *copied) if isa == "avx512" else by_caches[2:]))
 
 
 def test_groups_and_slabs_share_the_second_level(isa: str) -> None:
@@ -43,16 +46,19 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     b = make_builder(ONE_THREAD, hidden=64, step_tokens=1)
     begin(b, ONE_THREAD)
     program = built(b, ONE_THREAD)
-    few = (2, 16)
-    program.blocking = (2, 8, 4, *few)
-    assert program.blocking == (2, 8, 4, *few)
+    few, copied = (2, 16), (4, 0)
+    program.blocking = (2, 8, 4, *few, *copied)
+    assert program.blocking == (2, 8, 4, *few, *copied)
     for blocking in ((3, 8, 4), (0, 8, 4), (130, 8, 4), (2, 7, 4), (2, 257, 4), (2, 8, 3), (2, 8, 33)):
         with pytest.raises(ValueError, match=r"an even number of panels|8 to 256 k tiles"):
-            program.blocking = (*blocking, *few)
+            program.blocking = (*blocking, *few, *copied)
     for rows in ((1, 16), (33, 16), (2, -1), (2, 257)):
         with pytest.raises(ValueError, match=r"a small batch must have at most 256 rows"):
-            program.blocking = (2, 8, 4, *rows)
-    assert program.blocking == (2, 8, 4, *few)
+            program.blocking = (2, 8, 4, *rows, *copied)
+    for beside in ((3, 0), (33, 0), (4, -1)):
+        with pytest.raises(ValueError, match=r"beside copied activations must have 4 to 32 k tiles"):
+            program.blocking = (2, 8, 4, *few, *beside)
+    assert program.blocking == (2, 8, 4, *few, *copied)
 
 
 # A row of 1024 columns of bf16 is 2 KiB: the amx set copies tiles of such rows.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from numaserve.kernels import Program, Team
+from numaserve.kernels import Program, Team, isa
 from numaserve.workers.bench.programs import (
     Format,
     begin,
@@ -31,6 +31,8 @@ class Blocking(NamedTuple):
     block_tiles: int
     few_tiles: int
     few_rows: int
+    copied_tiles: int
+    streamed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ SIZES: Values = {
     "block_tiles": (4, 6, 8, 12, 16, 24, 32),
 }
 SIZES_OF_FEW: Values = {"few_tiles": (2, 4, 6, 8, 16), "few_rows": (0, 16, 36, 64)}
+SIZES_OF_TILE_REGISTERS: Values = {"copied_tiles": (4, 8, 11, 13, 16, 24), "streamed_bytes": (0, 1 << 40)}
 _MOST_FEW_ROWS = 64
 
 
@@ -61,7 +64,9 @@ def values_for(m: int) -> Values:
     """Return the choices for M rows. A single row passes by whole panels and has none."""
     if m == 1:
         return {}
-    return {**SIZES, **SIZES_OF_FEW} if m <= _MOST_FEW_ROWS else SIZES
+    if m <= _MOST_FEW_ROWS:
+        return {**SIZES, **SIZES_OF_FEW}
+    return {**SIZES, **SIZES_OF_TILE_REGISTERS} if isa().startswith("amx") else SIZES
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@
 
 #include "kernels/gemm/grouped/group_codes.inl"
 #include "kernels/gemm/grouped/grouped_passes.inl"
+#include "kernels/gemm/sums_in_rows.inl"
 #include "kernels/gemm/tiles/tile.h"
 
 #if defined(NUMASERVE_TILES_HEADER)
@@ -38,7 +39,7 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
 
 // The loop nest's view of a grouped format: its unit of k is a group.
 template <class Codes>
-struct Grouped {
+struct Grouped : SumsInRows<float> {
   using T = typename Codes::Element;
   using Sum = float;
   static constexpr bool kFinishes = false;

@@ -105,6 +105,7 @@ inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
 #define NUMASERVE_TILE_CONFIGURE(rows) emulated_configure(rows)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
+#define NUMASERVE_TILE_LOAD_PAST_FIRST(t, base, stride) emulated_load(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) emulated_store(t, base, stride)
 #define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) emulated_dpbssd(c, a, b)

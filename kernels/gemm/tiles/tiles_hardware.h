@@ -33,6 +33,7 @@ inline void load_tile_config(int rows) { __asm__ volatile("ldtilecfg %0" ::"m"(k
 #define NUMASERVE_TILE_CONFIGURE(rows) load_tile_config(rows)
 #define NUMASERVE_TILE_ZERO(t) _tile_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) _tile_loadd(t, base, stride)
+#define NUMASERVE_TILE_LOAD_PAST_FIRST(t, base, stride) _tile_stream_loadd(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) _tile_stored(t, base, stride)
 #define NUMASERVE_TILE_DPBF16(c, a, b) _tile_dpbf16ps(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) _tile_dpbssd(c, a, b)

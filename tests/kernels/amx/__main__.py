@@ -20,7 +20,7 @@ INSTRUCTIONS = FOLDER / "test_amx_instructions.py"
 # As `Op` of instruction.h has them.
 OPERATIONS = ["ldtilecfg", "sttilecfg", "tilerelease", "tilezero", "tileloadd", "tileloaddt1", "tilestored"]
 OPERATIONS += ["tdpbf16ps", "tdpbssd", "tdpbsud", "tdpbusd", "tdpbuud"]
-OF_KERNELS = ["ldtilecfg", "tilezero", "tileloadd", "tilestored", "tdpbf16ps", "tdpbssd", "tdpbsud"]
+OF_KERNELS = ["ldtilecfg", "tilezero", "tileloadd", "tileloaddt1", "tilestored", "tdpbf16ps", "tdpbssd", "tdpbsud"]
 FAULT_BYTES = 256
 
 

@@ -96,11 +96,13 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   play_threads(threads, [&](int thread) { table.gemm_finish(args, sums.data(), thread, threads); });
 }
 
-// (panels of a group, k tiles of a slab, of a block, and of one with few rows, how many rows are few)
+// (panels of a group, k tiles of a slab, of a block, and of one with few rows, how many rows are few, k tiles of a
+// block beside copied activations, bytes beyond which results are streamed)
 nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, const std::string& vendor,
                    unsigned family) {
   const Blocking found = blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes}, {vendor, family});
-  return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles, found.few_tiles, found.few_rows);
+  return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles, found.few_tiles, found.few_rows,
+                        found.copied_tiles, found.streamed_bytes);
 }
 
 // `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`. Without a `weight`, x is

@@ -1,5 +1,6 @@
 // Products of many rows with tile registers: activations are copied tile by tile, in the order in which the products
-// read them, and the sums are stored as tiles.
+// read them, and the sums are stored as tiles. Activations that were written in the order of tiles (`tiled_index`) are
+// read in place, however few rows of them a thread has.
 //
 // While rows pass by a block of weights, the first level holds the weights, the sums of the present rows and the next
 // ones, and results. Activations are read from the second level with TILELOADDT1, which leaves the first one alone: a
@@ -32,7 +33,7 @@ inline constexpr int64_t kFinishedLate = 2;  // k tiles until the sums that were
 
 // Whether activations are copied by blocks. Fewer rows pass by weights too quickly for the copies to pay.
 inline bool copies_blocks(const GemmArgs& g, int64_t rows) {
-  return rows > kStreamedRows && rows > g.blocking.few_rows;
+  return g.tiled_rows || (rows > kStreamedRows && rows > g.blocking.few_rows);
 }
 
 // The blocks of a range of k tiles, all nearly equal.
@@ -47,23 +48,28 @@ struct CopiedBlocks {
   }
 };
 
-// The place of the copied tiles of a block from row `r` of the row block on: [k tiles][row tiles][16][64 bytes], for 32
-// rows, or for 16 if there are no more.
-inline std::byte* copied_tiles(GemmScratch& scratch, int64_t rows, Range block, int64_t r) {
-  const int64_t before = block.begin - scratch.first_word / kLines, row_tiles = ceil_div(rows, kTileRows);
-  return scratch.rows + (before * row_tiles + (block.end - block.begin) * (r / kTileRows)) * kTileBytes;
-}
 inline int64_t row_tiles_at(int64_t rows, int64_t r) { return rows - r > kTileRows ? 2 : 1; }
+
+// The tiles of rows from row `r` of a row block on, for a block of k: [k tiles][2][16][64 bytes]. The groups of 32 rows
+// of a block follow each other where tiles are copied; otherwise each has all of k.
+inline std::byte* copied_tiles(GemmScratch& scratch, int64_t rows, Range block, int64_t r) {
+  const int64_t before = block.begin - scratch.first_word / kLines, groups = ceil_div(rows, kRowTileRows);
+  return scratch.rows + (before * groups + (block.end - block.begin) * (r / kRowTileRows)) * 2 * kTileBytes;
+}
+template <class T>
+inline const T* tiles_at(const GemmArgs& g, GemmScratch& scratch, int64_t row, int64_t rows, Range block, int64_t r) {
+  if (!g.tiled_rows) return reinterpret_cast<const T*>(copied_tiles(scratch, rows, block, r));
+  return static_cast<const T*>(g.a) + tiled_index(row + r, block.begin * kTileDepth<T>, g.lda);
+}
 
 // Copies the activations of a block. Rows that do not exist are zero.
 inline void copy_block(const std::byte* from, int64_t row_bytes, int64_t rows, Range block, GemmScratch& scratch) {
   for (int64_t r = 0; r < rows; r += kRowTileRows) {
-    const int64_t row_tiles = row_tiles_at(rows, r), stride = row_tiles * kTileBytes;
     std::byte* to = copied_tiles(scratch, rows, block, r);
-    for (int64_t i = 0; i < row_tiles * kTileRows; ++i) {
+    for (int64_t i = 0; i < row_tiles_at(rows, r) * kTileRows; ++i) {
       std::byte* line = to + i * kLineBytes;  // the second tile follows the first one
       const std::byte* row = from + (r + i) * row_bytes + block.begin * kLineBytes;
-      for (int64_t tile = 0; tile < block.end - block.begin; ++tile, line += stride) {
+      for (int64_t tile = 0; tile < block.end - block.begin; ++tile, line += 2 * kTileBytes) {
         if (r + i < rows)
           __builtin_memcpy(line, row + tile * kLineBytes, kLineBytes);
         else
@@ -76,6 +82,7 @@ inline void copy_block(const std::byte* from, int64_t row_bytes, int64_t rows, R
 // Copies k tiles of a row block to `scratch.rows`, part by part of k, since a block lies in one part.
 template <class T>
 inline void copy_blocks(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
+  if (g.tiled_rows) return;
   scratch.first_word = k.begin * kLines;
   const int64_t row_bytes = g.lda * static_cast<int64_t>(sizeof(T)), units = g.b.depth / kTileDepth<T>;
   const auto* from = static_cast<const std::byte*>(g.a) + row * row_bytes;
@@ -189,7 +196,7 @@ inline void multiply_copied_rows(const T* a, const T* b, int64_t k_tiles, Sum* b
     if constexpr (kRowTiles == 2) NUMASERVE_SUM_LOAD(3, 3, c, fresh);
   }
   for (; kt < k_tiles; ++kt) {
-    const T *weights = b + kt * 2 * kTile, *rows = a + kt * kRowTiles * kTile;
+    const T *weights = b + kt * 2 * kTile, *rows = a + kt * 2 * kTile;
     NUMASERVE_TILE_LOAD(6, weights, 64);
     NUMASERVE_TILE_LOAD(7, weights + kTile, 64);
     NUMASERVE_TILE_LOAD_PAST_FIRST(4, rows, 64);
@@ -244,7 +251,7 @@ template <class T, class Sum>
     beside.sums = r + kRowTileRows < rows ? sums + kSumsOfRows : block.next_sums;
     beside.sum_lines = {0, kSumLines};
     if (block.finishes && r > 0) beside.finishes(before, r - kRowTileRows, kRowTileRows);
-    const auto* a = reinterpret_cast<const T*>(copied_tiles(scratch, rows, block.k, r));
+    const T* a = tiles_at<T>(g, scratch, row, rows, block.k, r);
     if (row_tiles_at(rows, r) == 2)
       multiply_copied_rows<2>(a, block.weights, tiles, before, sums, block.fresh, beside);
     else

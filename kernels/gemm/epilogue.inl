@@ -75,12 +75,19 @@ struct FinishedSums {
   F32x16 ungated_at(int64_t r, int half) const { return ungated(at(r, half), g.activation); }
 };
 
+// Returns the place of a bf16 result.
+inline bf16* result_at(const GemmArgs& g, int64_t row, int64_t column) {
+  if constexpr (kPacksTiles)
+    if (g.tiled_results) return g.out_bf16 + tiled_index(row, column, g.ldo);
+  return g.out_bf16 + row * g.ldo + column;
+}
+
 // Writes the finished results of two panels for `rows` rows.
 template <SumLayout kLayout = kSumsInRows, class Sum>
 inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel) {
   const FinishedSums<kLayout, Sum> sums{g, c, row, panel};
   if (is_gated(g.activation)) {
-    for (int64_t r = 0; r < rows; ++r) sums.gated_at(r).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
+    for (int64_t r = 0; r < rows; ++r) sums.gated_at(r).store(result_at(g, row + r, panel / 2 * kTileN));
     return;
   }
   for (int half = 0; half < 2; ++half) {
@@ -93,7 +100,7 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
       else if (g.out_f32 != nullptr)
         value.store(g.out_f32 + at);
       else
-        value.store(g.out_bf16 + at);
+        value.store(result_at(g, row + r, column));
     }
   }
 }

@@ -41,9 +41,10 @@ struct Plain : PlainSums<T> {
     return room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
-    tile_begin(rows);
 #if defined(NUMASERVE_TILES_HEADER)
-    if (copies_blocks(g, rows)) return copy_blocks<T>(g, row, rows, k, scratch);
+    const bool copies = copies_blocks(g, rows);
+    tile_begin(copies ? kTileRows : rows);
+    if (copies) return copy_blocks<T>(g, row, rows, k, scratch);
     pack_tiles<T>(g, row, rows, k, scratch);
 #endif
     if constexpr (kPacksRows) {

@@ -12,7 +12,7 @@ inline constexpr int64_t kPackedRowBytes = 1 << 20;  // of a row block's activat
 // The bytes of packed activations for each row: a last pass may be one row higher than the remaining rows.
 inline constexpr int64_t packed_room(int64_t rows) { return kPackedRowBytes / (rows + 1); }
 // The number of packed k tiles that fit, in whole row tiles.
-inline constexpr int64_t packed_tiles_room(int64_t rows) { return kPackedRowBytes / (round_up(rows, 16) * kLineBytes); }
+inline constexpr int64_t packed_tiles_room(int64_t rows) { return kPackedRowBytes / (round_up(rows, 32) * kLineBytes); }
 
 // The type of the sums of a format's products.
 template <class T>

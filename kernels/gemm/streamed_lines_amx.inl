@@ -49,8 +49,9 @@ template <SumLayout kLayout, class Sum>
 inline void stream_results(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel, bf16* halves) {
   const FinishedSums<kLayout, Sum> sums{g, c, row, panel};
   const bool is_gate = is_gated(g.activation), first = panel % kJoinedPanels == 0;
-  bf16* line = g.out_bf16 + row * g.ldo + (is_gate ? panel / kJoinedPanels * 2 : panel) * kTileN;
-  for (int64_t r = 0; r < rows; ++r, line += g.ldo, halves += kTileN) {
+  const int64_t column = (is_gate ? panel / kJoinedPanels * 2 : panel) * kTileN;
+  for (int64_t r = 0; r < rows; ++r, halves += kTileN) {
+    bf16* line = result_at(g, row + r, column);
     if (!is_gate)
       F32x16::stream(line, sums.ungated_at(r, 0), sums.ungated_at(r, 1));
     else if (first)

@@ -46,6 +46,9 @@ struct GemmArgs {
   bf16* out_bf16;
   int64_t ldo;
   float limit = 0.0f;  // of kSwigluOai
+  // Whether rows of `a`, or of `out_bf16`, are in the order of tiles (`tiled_index`), in whole groups of 32 rows. Both
+  // are for bf16 alone, and for sets whose table says that they take them.
+  bool tiled_rows = false, tiled_results = false;
 };
 
 // A thread's share of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.
@@ -62,6 +65,7 @@ struct NormArgs {
   int64_t ldo, written;
   int64_t rows, cols;
   float eps;
+  bool tiled = false;  // whether `out` is in the order of tiles, as in GemmArgs
 };
 
 // Layer norm (Ba et al., 2016): (x - mean) / sqrt(variance + eps) * weight + bias. Exactly one output is set. `out_f32`

@@ -22,7 +22,8 @@ struct KernelTable {
   void (*gemm_parts)(const GemmArgs&, void* sums, void* scratch, int thread, int threads);
   void (*gemm_finish)(const GemmArgs&, void* sums, int thread, int threads);
   FirstLevelUse first_level;
-  int64_t gemm_scratch;  // bytes of scratch a thread needs, on a cache line boundary
+  bool takes_tiled_rows;  // whether products read and write many rows in the order of tiles; see GemmArgs
+  int64_t gemm_scratch;   // bytes of scratch a thread needs, on a cache line boundary
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);
   // Computes a norm and quantizes its result; `scratch` holds a row.

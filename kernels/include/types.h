@@ -89,6 +89,13 @@ struct GroupLayout {
   return (panel / 2 * k_tiles + k_tile) * 2 + panel % 2;
 }
 
+// Returns the index of an element of bf16 rows in the order in which the amx set reads tiles: [groups of 32 rows]
+// [k tiles][2][16 rows][32 columns]. `ld` is a multiple of 32.
+[[gnu::always_inline]] constexpr int64_t tiled_index(int64_t row, int64_t column, int64_t ld) {
+  const int64_t tile = (row / 32 * (ld / kTileK) + column / kTileK) * 2 + row % 32 / 16;
+  return (tile * 16 + row % 16) * kTileK + column % kTileK;
+}
+
 // Rows and columns of every matrix are padded to this, so that no kernel has a tail in N or K. Padded weights are zero,
 // and padded activation columns are written as zero. Padded activation rows are neither read nor written.
 inline constexpr int kPad = 32;

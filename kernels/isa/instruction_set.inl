@@ -90,6 +90,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .gemm_parts = gemm_parts,
     .gemm_finish = gemm_finish,
     .first_level = kFirstLevelUse,
+    .takes_tiled_rows = kPacksTiles,
     .gemm_scratch = sizeof(GemmScratch),
     .quantize = quantize,
     .rms_norm = rms_norm,

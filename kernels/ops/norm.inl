@@ -26,24 +26,35 @@ inline float rms_scale(const float* x, int64_t count, float eps) {
   return 1.0f / __builtin_sqrtf(sum_of_squares(x, count) / static_cast<float>(count) + eps);
 }
 
-// Normalises columns of a row, or only rounds them; `out` is the first of these columns.
-inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* out) {
+// Normalises columns of a row, or only rounds them; `at` gives the place of a column's result.
+template <class At>
+inline void rms_norm_row_at(const NormArgs& n, int64_t row, Range columns, At&& at) {
   const float* x = n.x + row * n.ldx;
   if (n.weight == nullptr) {
     for (int64_t i = columns.begin; i < columns.end; i += 16)
-      F32x16::load_head(x + i, static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i)).store(out + i);
+      F32x16::load_head(x + i, static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i)).store(at(i));
     return;
   }
   const F32x16 scale = F32x16::set1(rms_scale(x, n.cols, n.eps));
   for (int64_t i = columns.begin; i < columns.end; i += 16) {
     const int valid = static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i);
-    (F32x16::load_head(x + i, valid) * scale * F32x16::load_head(n.weight + i, valid)).store(out + i);
+    (F32x16::load_head(x + i, valid) * scale * F32x16::load_head(n.weight + i, valid)).store(at(i));
   }
+}
+
+// The same, where `out` is the row.
+inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* out) {
+  rms_norm_row_at(n, row, columns, [out](int64_t column) { return out + column; });
 }
 
 inline void rms_norm(const NormArgs& n, int thread, int threads) {
   const RowShare share = share_of(n, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
+    if (n.tiled)
+      rms_norm_row_at(n, r, share.columns, [&](int64_t column) { return n.out + tiled_index(r, column, n.ldo); });
+    else
+      rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
+  }
 }
 
 inline void reduce_add(const ReduceArgs& a, Range values) {

@@ -108,19 +108,21 @@ def gated(
     biases: tuple[F32, F32] | None = None,
     limit: float = 0.0,
     caches: tuple[int, int] = CACHES,
+    tiled: bool = False,
 ) -> U16:
     """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows. `biases` [rows] of both are added
-    before, `limit` is that of swiglu_oai."""
+    before, `limit` is that of swiglu_oai. `tiled`: all padded rows and columns, in the order of tiles."""
     m, n = a.shape[0], gate.shape[0]
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
-    out = filled((m, padded(n)), GARBAGE)
+    out = filled((padded(m) if tiled else m, padded(n)), GARBAGE)
     weight = packed(gate, up, weights=weights, group=group)
     bias = None
     if biases is not None:
         bias = pad_columns(np.stack([each.reshape(-1, 16) for each in biases], axis=1).reshape(-1))
-    ops.gemm(isa, rows, m, weight, bias, activation, None, out, limit, False, False, False, threads, *caches)
-    return out[:, :n]
+    order = {"tiled_results": tiled}
+    ops.gemm(isa, rows, m, weight, bias, activation, None, out, limit, False, False, False, threads, *caches, **order)
+    return out if tiled else out[:, :n]
 
 
 def ungated(isa: str, a: U16, b: U16, activation: str, bias: F32 | None = None, threads: int = 1) -> U16:

@@ -94,7 +94,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "quantize": places("x") | {"out": QUANTIZED, "rows_per_token": 1, "logits": False},
         "linear": places("x", "out")
         | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}
-        | {"widened": False, "accumulate": False, "logits": False, "joins_before": False},
+        | {"widened": False, "accumulate": False, "logits": False, "joins_before": False, "reads_alone": False},
         "reduce": places("partial", "residual", "sum")
         | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5, "scale": None}
         | {"joins_before": False},

@@ -2,12 +2,21 @@
 
 import kernel_ops
 import kernel_reference as reference
+import numaserve_kernel_tests as ops
 import numpy as np
+import operation_fields
 import pytest
 from kernel_reference import U16
+from numaserve.kernels import Program, Team, Vector
+from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.program.caches import CacheKind, Heads
 from numaserve.workers.program.given import GivenMatrix
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.recording.builder import ProgramBuilder
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 
 WEIGHTS = ("bf16", "int8")
+HIDDEN, INNER, VOCAB = 64, 160, 16
 # Rows that fill tiles, pass alone in a last tile, or leave one to a second row block.
 ROWS = (37, 48, 49, 64, 65, 80, 81, 256, 257, 293)
 SMALL = (8 << 10, 16 << 10)  # caches: blocks of 4 k tiles, slabs of 8, groups of a pair; results stream from 8 KiB on
@@ -65,3 +74,68 @@ def test_many_rows_without_depth_are_zero_and_biased(isa: str, rng: np.random.Ge
     bias = rng.standard_normal(64).astype(np.float32)
     found = kernel_ops.multiply(isa, values(rng, 100, 0), GivenMatrix(64, 0, "bf16", 0), bias)
     np.testing.assert_array_equal(found, np.broadcast_to(bias, (100, 64)))
+
+
+def in_rows(tiled: U16) -> U16:
+    """Rows whose memory is in the order of tiles: [groups of 32 rows][columns / 32][32 rows][32 columns]."""
+    rows, columns = tiled.shape
+    return tiled.reshape(rows // 32, columns // 32, 32, 32).transpose(0, 2, 1, 3).reshape(rows, columns)
+
+
+# Shares of threads have whole row blocks, some rows of one, and half lines.
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("m", [33, 65, 100, 257, 293])
+def test_products_exchange_rows_in_the_order_of_tiles(isa: str, rng: np.random.Generator, weights: str, m: int) -> None:
+    if not ops.takes_tiled_rows(isa):
+        pytest.skip("the instruction set has no tile registers")
+    group = 32 if weights == "int4" else 0
+    a, gate, up, down = (values(rng, rows, columns) for rows, columns in ((m, 96), (160, 96), (160, 96), (96, 160)))
+    weight, before = kernel_ops.packed(down), rng.standard_normal((m, 96)).astype(np.float32)
+    hidden = kernel_ops.gated(isa, a, gate, up, "silu", weights=weights, group=group)
+    expected = kernel_ops.multiply(isa, hidden, weight, onto=before)
+    for threads in (1, 3, 7):
+        for caches in (kernel_ops.CACHES, SMALL):
+            tiled = kernel_ops.gated(isa, a, gate, up, "silu", threads, weights, group, caches=caches, tiled=True)
+            np.testing.assert_array_equal(in_rows(tiled)[:m], hidden)
+            out = before.copy()
+            options = (0.0, False, True, False, threads, *caches)
+            ops.gemm(isa, tiled, m, weight, None, "none", out, None, *options, tiled_rows=True)
+            np.testing.assert_array_equal(out, expected)
+
+
+def make_mlp(rng: np.random.Generator, threads: int) -> Program:
+    """Embeddings, an MLP on their norms, and a head: the logits after a token depend on that token alone."""
+    pages = -(-max(ROWS) // PAGE_SIZE)
+    setup = ProgramSetup(
+        RankShape(HIDDEN, [0, VOCAB], (CacheKind(Heads(1, 1, 32)),)),
+        ProgramLimits(max(ROWS), 16, 1, pages, pages),
+        Ranks((threads,)),
+    )
+    b, norm = ProgramBuilder(setup), Vector(np.ones(HIDDEN, np.float32))
+    residual = b.embed(kernel_ops.packed(values(rng, VOCAB, HIDDEN)), first_row=0)
+    gate_up = kernel_ops.packed(values(rng, INNER, HIDDEN), values(rng, INNER, HIDDEN))
+    down = kernel_ops.packed(values(rng, HIDDEN, INNER))
+    b.add_all_reduce(residual, b.gated_mlp(b.rms_norm(residual, norm, 1e-5), gate_up, down, "silu"))
+    b.sample(b.lm_head(b.rms_norm(residual, norm, 1e-5), kernel_ops.packed(values(rng, VOCAB, HIDDEN))))
+    program = make_program(setup, b.fused(), Team([-1] * threads))
+    program.init_slot(0, operation_fields.GREEDY | {"num_logprobs": VOCAB})
+    program.append_pages(0, list(range(pages)))
+    return program
+
+
+def logprobs_after(program: Program, tokens: list[int]) -> list[tuple[int, float]]:
+    plan = np.array([(0, 0, len(tokens), 0, 1, 0)], np.int32)
+    results, *_ = program.step(plan, np.array(tokens, np.int32), np.empty(0, np.int32))
+    ((_, sampled, *_),) = results
+    assert sampled is not None
+    return list(zip(sampled[2], sampled[3], strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_mlp_gives_a_token_the_same_bits_among_many(rng: np.random.Generator, threads: int) -> None:
+    program = make_mlp(rng, threads)
+    alone = {token: logprobs_after(program, [token]) for token in (3, 11)}
+    assert alone[3] != alone[11]
+    for m in ROWS:
+        for token, expected in alone.items():
+            assert logprobs_after(program, [*(each % VOCAB for each in range(m - 1)), token]) == expected

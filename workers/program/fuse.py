@@ -18,7 +18,7 @@ from numaserve.workers.program.setup import Ranks
 def fuse(operations: Sequence[Operation], ranks: Ranks) -> list[Operation]:
     """The operations after all passes."""
     fused = without_sums(operations) if ranks.world == 1 else list(operations)
-    return joined(with_norms_in_int8(fused), ranks)
+    return joined(with_lone_readers(with_norms_in_int8(fused)), ranks)
 
 
 def without_sums(operations: Sequence[Operation]) -> list[Operation]:
@@ -72,6 +72,20 @@ def with_norms_in_int8(operations: Sequence[Operation]) -> list[Operation]:
         for each in operations
         if not (isinstance(each, Quantize) and each.out in made)
     ]
+
+
+def with_lone_readers(operations: Sequence[Operation]) -> list[Operation]:
+    """Mark products in bf16 that alone read the result of the norm or product before them. Some instruction sets then
+    write it in the order in which the product reads it."""
+    readers = Counter(buffer.whole for operation in operations for buffer in operation.reads)
+    found = list(operations)
+    for index, (before, operation) in enumerate(pairwise(operations), start=1):
+        match before, operation:
+            case RmsNorm(quantized=None) | Linear(logits=False), Linear(x=before.out, logits=False, widened=False):
+                makes_bf16 = isinstance(before, RmsNorm) or before.activation != "none"
+                if makes_bf16 and operation.weight.format == "bf16" and readers[before.out] == 1:
+                    found[index] = replace(operation, reads_alone=True)
+    return found
 
 
 def joined(operations: Sequence[Operation], ranks: Ranks) -> list[Operation]:

@@ -313,6 +313,7 @@ KernelTable counting_table(const KernelTable& like) {
           .gemm_parts = gemm_parts,
           .gemm_finish = gemm_finish,
           .first_level = like.first_level,
+          .takes_tiled_rows = like.takes_tiled_rows,
           .gemm_scratch = like.gemm_scratch,
           .quantize = quantize,
           .rms_norm = rms_norm,

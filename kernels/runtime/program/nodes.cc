@@ -102,12 +102,18 @@ void NormNode::norm(Run& run, int64_t first_row, int part, int parts, int thread
                       .written = beside ? cols : out.ld,
                       .rows = rows(run),
                       .cols = cols,
-                      .eps = eps};
+                      .eps = eps,
+                      .tiled = read_alone && are_tiled(run, narrow)};
   if (!quantized) return run.table.rms_norm(args, part, parts);
   QuantizeArgs codes = quantize_args(run, out, *quantized, args.rows);
   codes.x = args.out;
   codes.out += first_row * codes.ldo;
   run.table.rms_norm_quantize(args, codes, run.scratch<void>(thread), part, parts);
+}
+
+bool are_tiled(const Run& run, bool narrow) {
+  const int64_t few = std::max(kStreamedRows, run.blocking.few_rows);
+  return run.table.takes_tiled_rows && run.step.num_rows(narrow) > few;
 }
 
 LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in)
@@ -130,7 +136,9 @@ GemmArgs LinearNode::arguments(const Run& run) const {
           .accumulate = accumulate,
           .out_f32 = rounded ? nullptr : run.at<float>(out),
           .out_bf16 = rounded ? run.at<bf16>(out) : nullptr,
-          .ldo = out.ld};
+          .ldo = out.ld,
+          .tiled_rows = reads_alone && are_tiled(run, narrow),
+          .tiled_results = read_alone && are_tiled(run, narrow)};
 }
 
 // With few rows, a thread's share of the panels is contiguous. Where k is divided, the pieces are about as large.

@@ -217,6 +217,7 @@ struct NormNode : RowsNode {
   float eps;
   std::optional<Quantized> quantized;  // the result, in addition to `out`
   bool beside = false;                 // rows of `out` have other columns after the result
+  bool read_alone = false;             // by the next node, a product in bf16; see `are_tiled`
 
  private:
   int64_t columns() const override { return cols; }
@@ -254,6 +255,9 @@ struct QuantizeNode : RowsNode {
   QuantizeArgs arguments(const Run& run) const;
 };
 
+// Whether rows that one product in bf16 reads are in the order of tiles in this step. Few rows are faster as rows.
+bool are_tiled(const Run& run, bool narrow);
+
 struct ReduceNode;
 
 // The product of rows of `x` and a packed matrix. `logits`: only rows whose logits are needed, which a GatherNode has
@@ -274,6 +278,9 @@ struct LinearNode : Node {
   Activation activation = Activation::kNone;  // with one, `out` is bf16
   bool widened = false, accumulate = false;   // see GemmArgs
   bool logits = false;
+  // Whether only this node reads what the node before it makes, and whether only the next node reads what this one
+  // makes; see `are_tiled`.
+  bool reads_alone = false, read_alone = false;
 };
 
 struct RopeStoreNode : Node {

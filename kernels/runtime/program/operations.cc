@@ -83,6 +83,25 @@ void join(LinearNode& product, RowsNode* before) {
   before->has_product = true;
   product.before = before;
 }
+// Lets a product read what the node before it makes in the order of tiles.
+template <class Maker>
+void share_order(LinearNode& product, Maker& maker) {
+  require(maker.out.offset == product.x.offset && maker.out.ld == product.x.ld && product.x.ld % kTileK == 0,
+          product.name, "the operation directly before the matrix product does not write the input of the product");
+  maker.read_alone = product.reads_alone = true;
+}
+void read_alone(LinearNode& product, const Program& p) {
+  require(product.weight.format() == WeightFormat::kBf16 && !product.logits, product.name,
+          "only matrix products of all tokens with bf16 weights take rows in the order of tiles");
+  auto* linear = p.last<LinearNode>();
+  if (linear != nullptr && linear->activation != Activation::kNone && !linear->logits)
+    return share_order(product, *linear);
+  auto* norm = p.last<NormNode>();
+  require(norm != nullptr && !norm->quantized && !norm->beside, product.name,
+          "the operation directly before a matrix product that reads its result alone must be a norm or a product, and "
+          "write whole rows of bf16");
+  share_order(product, *norm);
+}
 // Joins a sum over ranks with the product before it.
 void join(ReduceNode& sum, LinearNode* product) {
   require(product != nullptr && !product->logits && product->activation == Activation::kNone, sum.name,
@@ -175,6 +194,7 @@ void add(Program& p, const Linear& f) {
   node->accumulate = f.accumulate;
   node->logits = f.logits;
   if (f.joins_before) join(*node, p.last<RowsNode>());
+  if (f.reads_alone) read_alone(*node, p);
   p.add(std::move(node));
 }
 

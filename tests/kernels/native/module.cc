@@ -57,7 +57,8 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
-          float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes) {
+          float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes,
+          bool tiled_rows, bool tiled_results) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
@@ -84,7 +85,9 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
                       .out_f32 = data_or_null(out_f32),
                       .out_bf16 = data_or_null(out_bf16),
                       .ldo = ldo,
-                      .limit = limit};
+                      .limit = limit,
+                      .tiled_rows = tiled_rows,
+                      .tiled_results = tiled_results};
   const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch));
   if (!in_parts) {
     play_threads(threads, [&](int thread) { table.gemm(args, scratch.data(), thread, threads); });
@@ -217,7 +220,8 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   nb::module_::import_("numaserve.kernels");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
-          "l2_bytes"_a);
+          "l2_bytes"_a, "tiled_rows"_a = false, "tiled_results"_a = false);
+  ops.def("takes_tiled_rows", [](const std::string& isa) { return table_by_name(isa)->takes_tiled_rows; }, "isa"_a);
   ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a, "vendor"_a = "", "family"_a = 0);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "cols"_a, "weight"_a.none(), "eps"_a, "out"_a, "quantized"_a.none(),
           "group"_a, "fused"_a, "threads"_a);

@@ -29,7 +29,8 @@ class Linear(Accumulating, Joining):
 
     With an activation out is bf16 [tokens, n / 2] = activation(gate) * up, of panels of 16 rows, gate and up in turn;
     with relu2 it is bf16 [tokens, n] = max(x, 0)², with gelu the GELU of each column.
-    `widened`: codes in groups become bf16 before they are multiplied.
+    `widened`: codes in groups become bf16 before they are multiplied. `reads_alone`: the operation before makes
+    x, in bf16, and no other operation reads it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Linear(Accumulating, Joining):
     activation: Activation = "none"
     widened: bool
     logits: bool = False
+    reads_alone: bool = False
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """All weights are read once, whatever the number of rows."""

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import pytest
 from numaserve.workers.program.buffers import Operand
-from numaserve.workers.program.fuse import fuse, joined, with_norms_in_int8, without_sums
+from numaserve.workers.program.fuse import fuse, joined, with_lone_readers, with_norms_in_int8, without_sums
 from numaserve.workers.program.layout import lifetimes
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Joining, Operation
@@ -65,7 +65,7 @@ def test_a_sum_with_a_norm_after_it_stays() -> None:
 
 def test_several_ranks_keep_their_sums() -> None:
     b = dense(Part(2))
-    assert fuse(b.operations, b.setup.ranks) == joined(b.operations, b.setup.ranks)
+    assert fuse(b.operations, b.setup.ranks) == joined(with_lone_readers(b.operations), b.setup.ranks)
 
 
 def test_a_bias_that_nothing_can_add_keeps_its_sum() -> None:
@@ -138,7 +138,8 @@ def test_sums_join_their_products_where_three_ranks_have_about_as_many_threads(
 ) -> None:
     b = dense(Part(3))
     sums = [each for each in fuse(b.operations, Ranks(cores)) if isinstance(each, Reduce)]
-    products = [each for each in b.operations if isinstance(each, Linear) and each.name == "linear_partial"]
+    made = with_lone_readers(b.operations)
+    products = [each for each in made if isinstance(each, Linear) and each.name == "linear_partial"]
     assert [each.before for each in sums] == [None, *(products if overlaps else [None, None])]  # first the embedding's
 
 
@@ -160,6 +161,23 @@ def test_a_norm_that_several_read_is_joined_with_none() -> None:
     b.linear(of(RmsNorm, b.operations)[0].out, MatrixShape(32, HIDDEN))
     assert joins(b.fused()) == [("RopeStore", "Attention"), ("RmsNorm", "Linear")]
     assert joins(mixture().fused()) == []
+
+
+def test_a_product_in_bf16_reads_alone_what_is_made_before_it() -> None:
+    def alone(operations: Sequence[Operation]) -> list[str]:
+        return [each.name for each in of(Linear, operations) if each.reads_alone]
+
+    assert alone(dense().fused()) == ["linear", "gate_up", "linear_partial"]  # not the product of attention's result
+    assert not any(alone(dense(format=format).fused()) for format in ("int8", "int4"))
+    b = dense()
+    norm, hidden = (
+        of(RmsNorm, b.operations)[0].out,
+        next(each.out for each in of(Linear, b.operations) if each.name == "gate_up"),
+    )
+    assert isinstance(hidden, Operand)
+    for x in (norm, hidden):
+        b.linear(x, MatrixShape(32, x.cols))
+    assert alone(b.fused()) == ["gate_up"]
 
 
 def test_a_product_that_changes_what_its_norm_reads_is_not_joined_with_it() -> None:

@@ -1,5 +1,7 @@
 """The time that a step will take, learnt from the steps before it."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from numaserve.server.costs.cost_table import NUM_TERMS, CostTable, StepWork, Terms
@@ -53,6 +55,16 @@ class CostModel:
         """Seconds that can be relied on; None as long as too few steps were seen for that."""
         return self.predict(terms) if self._observed >= _SETTLED else None
 
+    def branch(self) -> CostModel | None:
+        """Return a model that begins with these rates, doubts each of them, and learns from other steps; None as long
+        as these cannot be relied on."""
+        if self._observed < _SETTLED:
+            return None
+        model = CostModel()
+        model._table, model._rates, model._observed = self._table, list(self._rates), self._observed
+        model._doubt()
+        return model
+
     def request_seconds(self, prompt: int, output: int, *, chunk: int, batch: int) -> float:
         """Return the seconds that a request takes from the others: its prompt's steps of at most `chunk` tokens, and
         its part of the steps of `batch` such requests. 0 while that is unknown."""
@@ -77,11 +89,15 @@ class CostModel:
         self._observed = 0
         scale = seconds / sum(map(float.__mul__, _FIRST_ESTIMATE, terms))
         self._rates = [rate * scale for rate in _FIRST_ESTIMATE]
+        self._doubt()
+        self._update(terms, seconds)
+
+    def _doubt(self) -> None:
+        """Forget how sure the rates are."""
         self._covariance = [
             [(_DOUBT * rate) ** 2 if row == column else 0.0 for column in range(NUM_TERMS)]
             for row, rate in enumerate(self._rates)
         ]
-        self._update(terms, seconds)
 
     def _update(self, terms: Terms, seconds: float) -> bool:
         """Correct the rates; or return False, and do nothing, if the few steps before this one took far too long.

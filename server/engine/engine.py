@@ -164,6 +164,7 @@ class Engine:
             "speculative": list(self._config.drafters) or "off",
             "draft_model": None if self._launches[0].draft is None else self._launches[0].draft.model,
             **limits_info(self._scheduler.config),
+            "step_tokens": self._scheduler.step_size.tokens,
             "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings, self._config.multiplied_by),
             "workers": self._ranks.info(self._supervisor.pids),

@@ -1,6 +1,8 @@
 """The division of one step's tokens, logit rows and time among sequences."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from typing import NamedTuple
 
 from numaserve.server.costs.cost_model import CostModel
@@ -9,6 +11,7 @@ from numaserve.server.scheduler.sequence import (
     DEFAULT_SPLIT_COST,
     DEFAULT_TARGET_ITL_S,
     DEFAULT_TARGET_STEPS,
+    ECONOMICAL_STEP_S,
     SchedulerConfig,
     Sequence,
 )
@@ -35,15 +38,25 @@ class StepBudget:
     early in it. No other prefill follows one that is cut, or it would cost the decodes once more. A prefill whose
     output had begun when the workers died is not cut: its client waits between two tokens as well, and with smaller
     chunks the weights are read more often until all have caught up.
+
+    Newcomers wait for the step in flight. Where the operator leaves the size of steps out, a step with more than
+    `least_step_tokens` tokens therefore takes at most `ECONOMICAL_STEP_S`.
     """
 
     def __init__(
-        self, config: SchedulerConfig, costs: CostModel, work: StepWork, draft_costs: CostModel | None = None
+        self,
+        config: SchedulerConfig,
+        costs: CostModel,
+        work: StepWork,
+        draft_costs: CostModel | None = None,
+        tokens: int | None = None,
     ) -> None:
         """Begin a step. `work` is the work that was planned so far, and grows with the step. `draft_costs` are those of
-        the workers' drafter, if there is one, which reads prompts too."""
+        the workers' drafter, if there is one, which reads prompts too. `tokens`: the limit of this step; None for
+        `max_step_tokens`."""
         self._whole_prompts = config.whole_prompts
-        self._most_tokens = self._tokens = config.max_step_tokens
+        self._most_tokens = self._tokens = config.max_step_tokens if tokens is None else tokens
+        self._least_tokens = config.least_step_tokens
         self._rows = config.max_logit_rows
         self._page_size = config.page_size
         self._target_s = config.target_itl_s
@@ -83,7 +96,7 @@ class StepBudget:
             return Chunk(remaining, sample=False, logprob_rows=0)
         length = min(remaining, self._tokens)
         if remaining > 1:
-            length = self._in_time(seq, length)
+            length = self._in_time(seq, self._spare_newcomers(seq, length))
         else:
             self._has_decodes = True
         logprob_rows = 0
@@ -96,6 +109,17 @@ class StepBudget:
         self._rows -= logprob_rows + sample
         return Chunk(length, sample, logprob_rows)
 
+    def _spare_newcomers(self, seq: Sequence, length: int) -> int:
+        """Return the number of a prefill's next `length` positions that newcomers may wait for. The step ends with
+        them if there are more."""
+        if self._least_tokens is None:
+            return length
+        least = max(self._least_tokens - (self._most_tokens - self._tokens), 1)
+        if length <= least or self._seconds(seq, length) <= ECONOMICAL_STEP_S:
+            return length
+        self._tokens = max(self._fitting(seq, length, ECONOMICAL_STEP_S), least)
+        return self._tokens
+
     def _in_time(self, seq: Sequence, length: int) -> int:
         """Return the number of a prefill's next `length` positions that there is time for."""
         if self._out_of_time:
@@ -107,8 +131,13 @@ class StepBudget:
         if self._seconds(seq, length) <= self._limit_s:
             return length
         self._out_of_time = True
+        return self._fitting(seq, length, self._limit_s)
+
+    def _fitting(self, seq: Sequence, length: int, limit_s: float) -> int:
+        """Return the whole pages among a sequence's next `length` positions with which the step takes at most `limit_s`
+        seconds, or one page; all positions if they end no page."""
         start, page_ends = seq.position.computed, self._page_ends(seq, length)
-        fitting = bisect_right(page_ends, self._limit_s, key=lambda end: self._seconds(seq, end - start))
+        fitting = bisect_right(page_ends, limit_s, key=lambda end: self._seconds(seq, end - start))
         return page_ends[max(fitting, 1) - 1] - start if page_ends else length
 
     def _limit(self, seq: Sequence) -> float:
@@ -130,9 +159,8 @@ class StepBudget:
         def cost(end: int) -> float:
             return (self._seconds(seq, end - start) - alone) / (end - start)
 
-        most = DEFAULT_SPLIT_COST * cost(page_ends[-1])
-        first = bisect_left(page_ends, True, hi=len(page_ends) - 1, key=lambda end: cost(end) <= most)
-        return self._seconds(seq, page_ends[first] - start)
+        end = page_ends[shortest_economical(page_ends, cost, DEFAULT_SPLIT_COST)]
+        return self._seconds(seq, end - start)
 
     def _page_ends(self, seq: Sequence, length: int) -> range:
         """Return the ends of whole pages among a sequence's next `length` positions."""
@@ -146,6 +174,13 @@ class StepBudget:
         if self._draft_costs is None:
             return seconds
         return seconds + self._draft_costs.predict(self._draft_costs.begin().terms(seq.position.computed, length))
+
+
+def shortest_economical(lengths: ListOf[int], cost: Callable[[int], float], factor: float) -> int:
+    """Return the index of the first of ascending `lengths` whose tokens cost at most `factor` times as much as with the
+    last one."""
+    most = factor * cost(lengths[-1])
+    return bisect_left(lengths, True, hi=len(lengths) - 1, key=lambda length: cost(length) <= most)
 
 
 def _with_prompt_logprobs(seq: Sequence, length: int, rows: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from numaserve.server.scheduler.sequence import (
 )
 from numaserve.server.scheduler.step import InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.step_costs import StepCosts
+from numaserve.server.scheduler.step_size import StepSize
 from numaserve.server.scheduler.suspects import Finding, Suspects
 from numaserve.server.speculation.drafter import Drafters
 from numaserve.server.speculation.reports import (
@@ -80,6 +81,7 @@ class Scheduler:
         self.kv = KVCache(config, log)
         self.step_costs = StepCosts(draft_model=config.worker_drafter is not None)
         self.costs = self.step_costs.served
+        self.step_size = StepSize(config, self.step_costs)
         self.waiting = WaitingQueue()
         self.running_set = RunningSet(config, self.kv, self.waiting)
         self._speculation = None if drafters is None else _speculation(config, self.step_costs, drafters)
@@ -144,7 +146,7 @@ class Scheduler:
         if self.held:
             self.live.let_in(self._suspects.next_on_trial())
         self.kv.begin_step(self.running)
-        step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model)
+        step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model, self.step_size.tokens)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         self.unchecked += step.unchecked
@@ -175,6 +177,7 @@ class Scheduler:
         if record.entries:  # it is neither void nor a beat
             predicted = None if self._speculation is None else self.step_costs.predicted(record)
             self.step_costs.observe(record, result)
+            self.step_size.observe(record, result)
             for entry, answer in zip(record.entries, result.seqs, strict=True):
                 if entry.seq.state is not SequenceState.FINISHED:
                     updates += self._answers.apply(entry, answer)
@@ -269,7 +272,7 @@ class Scheduler:
         if self.in_flight:
             last = self.in_flight[-1]
             awaited = last.awaited(self.step_costs.expected(last) or 0.0 if last.drafts else 0.0)
-        rows = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
+        rows = min(self.step_size.tokens, self.config.max_logit_rows) - len(self.running)
         proposal = self._speculation.propose(self.running, DraftBudget(rows, opens=True, awaited=awaited))
         self.unchecked += proposal.unchecked
         return proposal.waits

@@ -18,6 +18,8 @@ from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, WindowT
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
 DEFAULT_SPLIT_COST = 1.5
+ECONOMICAL_STEP_COST = 1.03
+ECONOMICAL_STEP_S = 2.0
 _NO_TURN = 1 << 62  # after all turns
 
 
@@ -29,6 +31,9 @@ class SchedulerConfig:
     context_length: int  # prompt and output tokens of one sequence
     max_running_requests: int = 64  # slots
     max_step_tokens: int = 512
+    # The limit on a step's tokens is chosen between this one and `max_step_tokens`; see `StepSize`. None: the limit is
+    # `max_step_tokens`.
+    least_step_tokens: int | None = None
     max_logit_rows: int = 512  # positions of one step whose logits are computed: samples and prompt logprobs
     enable_prefix_cache: bool = True
     # Each prompt is in one step, whole, because tokens see later ones; several are packed into `max_step_tokens`, and a
@@ -59,6 +64,10 @@ class SchedulerConfig:
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.least_step_tokens is not None and not 1 <= self.least_step_tokens <= self.max_step_tokens:
+            raise ValueError(
+                f"least_step_tokens must be between 1 and {self.max_step_tokens}, not {self.least_step_tokens}"
+            )
         if self.whole_prompts and (
             self.enable_prefix_cache or self.num_snapshots or self.windows or self.worker_drafter is not None
         ):
@@ -76,7 +85,8 @@ class SchedulerConfig:
     @property
     def max_running(self) -> int:
         """The most sequences that run at once: each must find a token and a logit row in every step."""
-        return min(self.max_running_requests, self.max_step_tokens, self.max_logit_rows)
+        step_tokens = self.max_step_tokens if self.least_step_tokens is None else self.least_step_tokens
+        return min(self.max_running_requests, step_tokens, self.max_logit_rows)
 
     @property
     def max_sequence_tokens(self) -> int:

@@ -155,13 +155,19 @@ class StepBuilder:
     """A plan in the making, and the record of what its result must bring."""
 
     def __init__(
-        self, step_id: int, config: SchedulerConfig, costs: CostModel, draft_costs: CostModel | None = None
+        self,
+        step_id: int,
+        config: SchedulerConfig,
+        costs: CostModel,
+        draft_costs: CostModel | None = None,
+        tokens: int | None = None,
     ) -> None:
-        """Begin a plan. `draft_costs` are those of the workers' drafter, if there is one."""
+        """Begin a plan. `draft_costs` are those of the workers' drafter, if there is one. `tokens`: the most tokens of
+        this step; None for `max_step_tokens`."""
         self._slots = config.max_running_requests
         self._work = costs.begin()
         self.reading: WorkerReading | None = None  # the part of the workers' drafter
-        self.budget = StepBudget(config, costs, self._work, draft_costs)
+        self.budget = StepBudget(config, costs, self._work, draft_costs, tokens)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
         self.states: list[StateWork] = []

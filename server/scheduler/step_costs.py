@@ -7,6 +7,12 @@ from numaserve.server.scheduler.step import InFlight
 from numaserve.workers.interface.protocol import OperationTerms, StepResult
 
 
+def model_seconds(result: StepResult) -> float:
+    """Return the seconds of a step without drafting. The wait for masks is not part of the step's work, and says
+    nothing about the next step."""
+    return (result.worker_ns - result.draft_ns - result.mask_wait_ns) * 1e-9
+
+
 class StepCosts:
     """The two cost models, which learn from each step."""
 
@@ -41,7 +47,7 @@ class StepCosts:
         return self.served.predict(step.terms) if self.served.predicts else None
 
     def observe(self, step: InFlight, result: StepResult) -> None:
-        """Note the time of a step. The wait for masks is not part of its work, and says nothing about the next one."""
-        self.served.observe(step.terms, (result.worker_ns - result.draft_ns - result.mask_wait_ns) * 1e-9)
+        """Note the time of a step."""
+        self.served.observe(step.terms, model_seconds(result))
         if self.draft_model is not None and any(step.draft_terms):
             self.draft_model.observe(step.draft_terms, result.draft_ns * 1e-9)

@@ -35,7 +35,7 @@ class Backlog:
         output = round(min(self._output_tokens, sequence.max_new_tokens))
         tokens, limits = sequence.prompt_len + output, self._scheduler.config
         batch = max(1, min(limits.max_running, limits.num_pages * limits.page_size // tokens))
-        chunk = sequence.prompt_len if limits.whole_prompts else limits.max_step_tokens
+        chunk = sequence.prompt_len if limits.whole_prompts else self._scheduler.step_size.tokens
         seconds = self._scheduler.step_costs.request_seconds(sequence.prompt_len, output, chunk=chunk, batch=batch)
         work = self._waiting[sequence.request_id] = _Work(tokens, seconds)
         self.tokens += work.tokens

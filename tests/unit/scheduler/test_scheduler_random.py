@@ -24,9 +24,13 @@ prompts = st.builds(
 )
 
 
-def config_of(windows: list[Window], spare_pages: int, block_pages: int, **limits: int) -> SchedulerConfig:
-    """Limits with window tables that have a few more pages than running sequences may need."""
-    config = SchedulerConfig(**limits, block_pages=block_pages)  # type: ignore[arg-type]
+def config_of(
+    windows: list[Window], spare_pages: int, block_pages: int, *, shorter: int | None, **limits: int
+) -> SchedulerConfig:
+    """Limits with window tables that have a few more pages than running sequences may need. The least tokens of a step
+    are `shorter` than the most by as many, but at least one."""
+    least_step_tokens = None if shorter is None else max(1, limits["max_step_tokens"] - shorter)
+    config = SchedulerConfig(**limits, block_pages=block_pages, least_step_tokens=least_step_tokens)  # type: ignore[arg-type]
     least = [
         each.least_pages(config.max_running, config.max_step_tokens, config.max_drafts, config.page_layout)
         for each in windows
@@ -45,6 +49,7 @@ configs = st.builds(
     context_length=st.integers(8, 48),
     max_running_requests=st.integers(1, 5),
     max_step_tokens=st.integers(1, 40),
+    shorter=st.none() | st.integers(0, 39),
     max_logit_rows=st.integers(1, 16),
     enable_prefix_cache=st.sampled_from([True, True, True, False]),
     page_size=st.sampled_from([1, 2, 4]),

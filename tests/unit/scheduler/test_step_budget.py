@@ -7,6 +7,7 @@ from numaserve.server.scheduler.sequence import (
     DEFAULT_SPLIT_COST,
     DEFAULT_TARGET_ITL_S,
     DEFAULT_TARGET_STEPS,
+    ECONOMICAL_STEP_S,
     SchedulerConfig,
 )
 from numaserve.workers.interface.protocol import OperationTerms, StepPlan
@@ -135,6 +136,65 @@ def test_a_target_is_kept_for_a_mixture_too() -> None:
     chunk, costs = chunk_next_to_streams(MIXTURE, 2, target_itl_s=0.3)
     assert costs.predict(costs.begin().terms(0, 2 + chunk, 1)) <= 0.3
     assert chunk < chunk_next_to_streams(MIXTURE, 2)[0]
+
+
+def prompts_in_a_step(seconds: float, *lengths: int, least: int | None = 64) -> tuple[list[int], CostModel]:
+    """The chunks of prompts in a step of at most 1000 tokens, where the costs of 1000 tokens are `seconds`."""
+    costs = CostModel()
+    costs.describe([[OperationTerms("linear", row_flops=2e7), OperationTerms("attention", pair_flops=20_000)]])
+    costs.observe(costs.begin().terms(0, 1000, 1), seconds)
+    config = SchedulerConfig(1000, 4000, max_step_tokens=1000, least_step_tokens=least, page_size=PAGE)
+    work = costs.begin()
+    budget = StepBudget(config, costs, work, tokens=1000)
+    chunks = []
+    for seed, length in enumerate(lengths):
+        if budget.is_open:
+            chunks.append(budget.take(Request(seed, [1] * length, 5).sequence()).length)
+            work.add(0, chunks[-1], 1)
+    return chunks, costs
+
+
+@pytest.mark.parametrize("lengths", [(3000, 3000), (100, 200, 3000, 3000)])
+def test_a_step_is_lengthened_for_no_longer_than_newcomers_may_wait(lengths: tuple[int, ...]) -> None:
+    chunks, costs = prompts_in_a_step(4.0, *lengths)
+    assert len(chunks) == len(lengths) - 1 and chunks[:-1] == list(lengths[:-2])
+    times = []
+    for last in (chunks[-1], chunks[-1] + PAGE):
+        work = costs.begin()
+        for length in (*chunks[:-1], last):
+            work.add(0, length, 1)
+        times.append(costs.predict(work.terms()))
+    assert times[0] <= ECONOMICAL_STEP_S < times[1]
+
+
+def test_the_least_tokens_of_a_step_are_computed_however_long_they_take() -> None:
+    assert prompts_in_a_step(4000.0, 3000)[0] == [64]
+    assert prompts_in_a_step(4000.0, 10, 7, 3000)[0] == [10, 7, 47]
+
+
+def test_a_step_that_takes_little_time_or_has_the_size_of_the_operator_is_not_cut() -> None:
+    assert prompts_in_a_step(1.9, 3000)[0] == [1000]
+    assert prompts_in_a_step(4.0, 3000, least=None)[0] == [1000]
+    assert prompts_in_a_step(4.0, 400, 3000)[0][0] == 400
+
+
+def test_late_in_a_prompt_steps_are_shorter_and_next_to_streams_too() -> None:
+    costs = prompts_in_a_step(4.0)[1]
+    config = SchedulerConfig(1000, 4000, max_step_tokens=1000, least_step_tokens=64, page_size=PAGE, target_itl_s=60.0)
+    for streams in (0, 1):
+        prompt, chunks = Request(9, [1] * 3000, 5).sequence(), list[int]()
+        prompt.position.max_tokens = 3000
+        while len(prompt.tokens) > prompt.position.computed:
+            budget = StepBudget(config, costs, work := costs.begin(), tokens=1000)
+            for seed in range(streams):
+                budget.take(Request(seed, [seed], 5).sequence())
+                work.add(0, 1, 1)
+            chunks.append(budget.take(prompt).length)
+            work.add(prompt.position.computed, chunks[-1], 1)
+            assert costs.predict(work.terms()) <= ECONOMICAL_STEP_S
+            prompt.position.planned(chunks[-1], 0, 0, False, 0)
+        assert sum(chunks) == 3000 and chunks[:-1] == sorted(chunks[:-1], reverse=True)
+        assert chunks[0] > 2 * chunks[-2] > 2 * 64
 
 
 def test_nobody_is_admitted_behind_a_prompt_that_was_cut() -> None:

@@ -65,6 +65,7 @@ def topology(
     wanted = deployment_options(with_model_defaults(config, files), path)
     deployment = make_deployment(wanted, read_config(files, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
+    console.print(f"scratch for steps of at most {deployment.launches[0].max_step_tokens} tokens")
     if deployment.has_states:
         running, cached = deployment.max_running_requests, deployment.num_snapshots
         console.print(f"states of {running} running and {cached} cached sequences")

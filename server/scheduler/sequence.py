@@ -18,7 +18,6 @@ from numaserve.workers.interface.windows import BLOCK_PAGES, PageLayout, WindowT
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
 DEFAULT_SPLIT_COST = 1.5
-ECONOMICAL_STEP_COST = 1.03
 ECONOMICAL_STEP_S = 2.0
 _NO_TURN = 1 << 62  # after all turns
 

@@ -2,10 +2,11 @@
 
 from numaserve.server.costs.cost_model import CostModel
 from numaserve.server.scheduler.policy import shortest_economical
-from numaserve.server.scheduler.sequence import ECONOMICAL_STEP_COST, SchedulerConfig
+from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts, model_seconds
 from numaserve.workers.interface.protocol import StepResult
+from numaserve.workers.interface.step_lengths import ECONOMICAL_STEP_COST
 
 
 class StepSize:

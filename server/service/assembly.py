@@ -109,6 +109,7 @@ def make_engine(
             context_length=deployment.context_length,
             max_running_requests=deployment.max_running_requests,
             max_step_tokens=deployment.shared_step_tokens,
+            least_step_tokens=deployment.least_step_tokens,
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache and deployment.reuses_prefixes,
             whole_prompts=deployment.whole_prompts,

@@ -27,6 +27,18 @@ def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
 
 
+@pytest.mark.parametrize(("given", "most", "first"), [({}, 2048, 512), ({"chunked_prefill_size": 1024}, 1024, 1024)])
+def test_steps_may_become_longer_than_the_first_ones_unless_their_size_is_given(
+    given: dict[str, int], most: int, first: int
+) -> None:
+    config = load_config({"model": "demo", **given})
+    deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
+    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer(), "drafters": ()}
+    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
+    info = make_engine(checked, EngineCallbacks(), ["true"]).server_info()
+    assert (info["chunked_prefill_size"], info["step_tokens"]) == (most, first)
+
+
 @pytest.mark.parametrize(("given", "runs"), [({}, 16), ({"max_running_requests": 40}, 40)])
 def test_states_that_take_much_memory_lower_the_default_of_requests_that_run(given: dict[str, int], runs: int) -> None:
     config = load_config({"model": "demo", **given})

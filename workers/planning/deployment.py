@@ -52,6 +52,7 @@ class Deployment:
     max_running_requests: int
     context_length: int
     shared_step_tokens: int  # the most of a step with several sequences
+    least_step_tokens: int | None  # of the limits that the scheduler chooses from; None: `shared_step_tokens` alone
     whole_prompts: bool  # a bidirectional model: each prompt is in one step, which may exceed `shared_step_tokens`
     max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
     weight_formats: Sequence[str]  # the one with the most bytes first
@@ -83,6 +84,8 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     memory = fit(options, model, topology, ranks)
     partition, needs, num_pages, context = memory.partition, memory.needs, memory.num_pages, memory.context_length
     options = replace(options, max_running_requests=memory.max_running_requests, context_length=context)
+    shortest = shared_step_tokens(options)
+    options = replace(options, max_step_tokens=memory.max_step_tokens)
     drafts = max_drafts(options, model, partition)
     window_pages = [table.num_pages for table in memory.window_tables]
     launches = [
@@ -135,6 +138,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         max_running_requests=options.max_running_requests,
         context_length=context,
         shared_step_tokens=shared_step_tokens(options),
+        least_step_tokens=shortest if shortest < shared_step_tokens(options) else None,
         whole_prompts=model.bidirectional,
         max_logit_rows=max_logit_rows(options),
         weight_formats=partition.weight_formats(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.step_lengths import LONGER_STEPS
 from numaserve.workers.interface.windows import WindowTable
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
@@ -18,6 +19,7 @@ from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.pools import TooLittleMemory, memory_pools
 from numaserve.workers.planning.topology import Topology
 
+_CACHES_DIVISOR = 16  # longer steps may take one such part of the caches
 USEFUL_CONTEXT = 1024  # a default context is not reduced below this
 _NO_SNAPSHOTS = (
     "prompts are always computed whole, because too little memory is left for cached recurrent states: lower"
@@ -32,26 +34,45 @@ class Fitting:
     partition: Partition
     needs: RankNeeds
     max_running_requests: int
+    max_step_tokens: int
     num_pages: int  # of KV cache
     num_snapshots: int  # of recurrent states
     window_tables: tuple[WindowTable, ...]
     context_length: int
     notes: tuple[str, ...]  # sentences for the operator
 
+    @property
+    def cached(self) -> list[int]:
+        """The pages, the snapshots, and the pages of each window table that running sequences leave to anchors."""
+        anchored = [
+            pages - window.least_pages(self.max_running_requests, self.max_step_tokens)
+            for window, pages in self.window_tables
+        ]
+        return [self.num_pages, self.num_snapshots, *anchored]
+
 
 def fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]) -> Fitting:
-    """Return the memory of `ranks`.
+    """Return the memory of `ranks`, with the longest steps whose scratch takes little of the caches where the operator
+    leaves the size of steps out.
 
     Raises `OperatorError` if the model does not fit. The message states the missing bytes and, if there is one, a
     quantization that would fit.
     """
     try:
-        return _fit(options, model, topology, ranks)
+        fitting = _fit(options, model, topology, ranks)
     except TooLittleMemory as error:
         narrower, more = _quantization(options, model, topology, ranks, error.missing)
         names_context = any("--context-length" in each for each in error.remedies)
         shorter = [] if names_context else _shorter_steps(options, model, topology, ranks)
         raise TooLittleMemory(error.what, error.missing, [*narrower, *shorter, *error.remedies], more=more) from None
+    # The reference backend takes more memory for a longer step than is counted.
+    if options.may_lengthen_steps and options.backend == "native" and not model.bidirectional:
+        for tokens in reversed(LONGER_STEPS):
+            with suppress(OperatorError):
+                longer = _fit(replace(options, max_step_tokens=tokens), model, topology, ranks)
+                if _leaves_caches(longer, fitting):
+                    return longer
+    return fitting
 
 
 def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores]) -> Fitting:
@@ -67,7 +88,28 @@ def _fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, ran
     num_pages = min(caches.num_pages, full_pages(chosen, model, context))
     tables = zip(model.decoder.windows, caches.window_pages, strict=False)
     window_tables = tuple(WindowTable(window, min(pages, num_pages)) for window, pages in tables)
-    return Fitting(partition, needs, caches.slots, num_pages, caches.num_snapshots, window_tables, context, notes)
+    return Fitting(
+        partition,
+        needs,
+        caches.slots,
+        options.max_step_tokens,
+        num_pages,
+        caches.num_snapshots,
+        window_tables,
+        context,
+        notes,
+    )
+
+
+def _leaves_caches(longer: Fitting, shorter: Fitting) -> bool:
+    """Return whether longer steps leave as many running sequences as shorter ones, and all but a small part of the
+    caches."""
+    if longer.max_running_requests < shorter.max_running_requests:
+        return False
+    ours, theirs = longer.cached, shorter.cached
+    return len(ours) == len(theirs) and all(
+        own * _CACHES_DIVISOR >= other * (_CACHES_DIVISOR - 1) for own, other in zip(ours, theirs, strict=True)
+    )
 
 
 def _fewer_slots(options: DeploymentOptions, needs: RankNeeds, slots: int) -> str:

@@ -30,6 +30,7 @@ class DeploymentOptions:
     reserve_core: bool = False
     context_length: int | None = None
     may_run_fewer: bool = False  # whether `max_running_requests` is a default, lowered where states take much memory
+    may_lengthen_steps: bool = False  # whether `max_step_tokens` is a default, raised where that takes little memory
     kv_cache_gib: float | None = None  # of all ranks together
     state_cache_gib: float | None = None  # for snapshots of recurrent states, of all ranks together
     memory_bytes: int | None = None  # for weights, scratch, states and KV cache of all ranks together

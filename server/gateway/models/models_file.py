@@ -11,6 +11,7 @@ from numaserve.server.config.file import by_key, read_config_file
 from numaserve.server.config.option_types import NonBlank
 from numaserve.server.config.serve import KEYS, ServeConfig, load_config
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.step_lengths import SHORT_STEP
 from numaserve.workers.planning.topology import parse_cpu_list
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -166,7 +167,11 @@ def _spec(name: str, spelt: Mapping[str, Any], where: str) -> ModelSpec:
     place = _validated(Place, {key: values.pop(key) for key in Place.model_fields if key in values}, f"{where}: ")
     if place.nodes is not None and place.cores is not None:
         raise OperatorError(f"{where}: both nodes and cores are set: leave out one of the two")
-    options = values | ({} if place.memory is None else {"memory_gib": place.memory})
+    options: dict[str, Any] = {} if place.memory is None else {"memory_gib": place.memory}
+    if place.cores is not None and place.memory is None:
+        # Models on other cores of the node take the same memory: longer steps might leave a model too little.
+        options["chunked_prefill_size"] = SHORT_STEP
+    options |= values
     try:
         config = load_config(options)
     except OperatorError as error:

@@ -9,6 +9,7 @@ from numaserve.workers.interface.drafters import WORKER_DRAFTERS
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import WeightsCache
 from numaserve.workers.interface.settings import ModelSettings, WeightFormats
+from numaserve.workers.interface.step_lengths import SHORT_STEP
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.planning.needs import GIB
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
@@ -28,7 +29,8 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         model=str(model),
         max_running_requests=config.running_limit,
         may_run_fewer=config.max_running_requests is None,
-        max_step_tokens=config.chunked_prefill_size,
+        max_step_tokens=config.chunked_prefill_size or SHORT_STEP,
+        may_lengthen_steps=config.chunked_prefill_size is None,
         mem_fraction_static=config.mem_fraction_static,
         step_deadline_s=config.step_deadline_seconds,
         tp=config.tp,

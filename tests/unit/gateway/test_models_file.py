@@ -42,6 +42,23 @@ def test_the_first_model_is_the_default_and_a_core_may_be_a_number(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("keys", "tokens"),
+    [
+        ("cores: 0-3", 512),
+        ("cores: 0-3, chunked-prefill-size: 1024", 1024),
+        ("cores: 0-3, memory: 1GiB", None),
+        ("nodes: 0", None),
+        ("load: request", None),
+    ],
+)
+def test_a_model_that_shares_the_memory_of_a_node_has_short_steps(
+    keys: str, tokens: int | None, tmp_path: Path
+) -> None:
+    spec = read_models_file(written(tmp_path, f"models: {{a: {{model: demo, {keys}}}}}")).models["a"]
+    assert spec.config.chunked_prefill_size == spec.options.get("chunked_prefill_size") == tokens
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("model: demo", "unknown key 'model': did you mean 'models'?"),

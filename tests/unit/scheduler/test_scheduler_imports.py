@@ -10,7 +10,9 @@ import pytest
 IMPURE = {"asyncio", "time", "datetime", "random", "threading", "socket", "os", "subprocess"}
 SERVER = Path(numaserve.server.scheduler.__path__[0]).parent
 PURE = ("scheduler", "speculation", "costs")
-INTERFACE = tuple(f"numaserve.workers.interface.{each}." for each in ("protocol", "drafters", "windows"))
+INTERFACE = tuple(
+    f"numaserve.workers.interface.{each}." for each in ("protocol", "drafters", "windows", "step_lengths")
+)
 OWN = (*(f"numaserve.server.{each}." for each in PURE), *INTERFACE)
 FILES = sorted(file for each in PURE for file in (SERVER / each).rglob("*.py"))
 

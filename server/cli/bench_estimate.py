@@ -38,6 +38,6 @@ class RunEstimate:
         phases = Phases(config, partition, machines, self.efficiencies, launch.max_step_tokens)
         if first.name == "prefill":
             prompt = prefill_steps(self.input_len, launch.max_step_tokens)
-            return phases.estimate({first.name: prompt})[0].seconds * first.batch
+            return phases.estimate([(first.name, prompt)])[0].seconds * first.batch
         step = decode_step(first.batch, self.input_len + self.output_len // 2)
-        return phases.estimate({first.name: [step]})[0].seconds
+        return phases.estimate([(first.name, [step])])[0].seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +18,7 @@ from numaserve.workers.weights.hub import resolve_model
 
 if TYPE_CHECKING:
     from numaserve.server.loadtest.server_load import Say
+    from numaserve.workers.planning.options import DeploymentOptions
 
 _LEAST_CONTEXT, _LEAST_OUTPUT = 32, 16  # tokens of a sequence, and of answers that warm a server up
 _VOCABULARY = 30_000  # most token ids of prompts, as without --vocab-size
@@ -68,6 +71,7 @@ def bench_host(
     # Imported here, because other commands need neither the native kernels nor an HTTP client.
     from numaserve.configs import efficiencies as shipped_efficiencies  # noqa: PLC0415
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
+    from numaserve.server.cli.estimate_view import step_notes  # noqa: PLC0415
     from numaserve.server.cli.host_load import measure_server, plan_scenario  # noqa: PLC0415
     from numaserve.server.cli.host_rows import OwnFigures, rate_rows  # noqa: PLC0415
     from numaserve.server.cli.own_server import own_server  # noqa: PLC0415
@@ -87,13 +91,18 @@ def bench_host(
         known = load_efficiencies(efficiencies or shipped_efficiencies()[machine.isa])
         report.say("counting the work of each thread")
 
-        def estimate(batch: int) -> Estimate:
+        def estimate(batch: int, options: DeploymentOptions) -> Estimate:
             load = Load(input_len, output_len, batch)
-            return make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
+            return make_estimate(options, config, topology, machine=machine, efficiencies=known, load=load)
 
-        alone = estimate(1)
+        alone = estimate(1, wanted)
+        for note in step_notes(alone):
+            report.console.print(f"estimate: {note}", highlight=False)
+        planned = replace(wanted, max_step_tokens=alone.step_tokens, may_lengthen_steps=False)
         most = wanted.max_running_requests
-        scenario = plan_scenario(task, duration, alone, most, estimate) if server_scenario else None
+        scenario = None
+        if server_scenario:
+            scenario = plan_scenario(task, duration, alone, most, partial(estimate, options=planned))
         workload = Workload(random_input_len=input_len, random_output_len=output_len)
         traffic = Traffic(seed=seed, vocab_size=min(config.vocab_size, _VOCABULARY))
         report.say(f"loading {model}")

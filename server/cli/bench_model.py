@@ -14,7 +14,9 @@ from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.bench.shapes import MODEL_SHAPES, random_checkpoint
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import Deployment, make_deployment
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 
@@ -44,15 +46,27 @@ def checkpoint(model: str | None, shape: str | None, say: Callable[[str], None])
         yield served_name(model, path), path
 
 
-def deployments(name: str, path: Path, tp: Sequence[int] | None, options: dict[str, Any]) -> Iterator[Deployment]:
-    """Yield a deployment for each number of ranks."""
+def deployments(
+    name: str,
+    path: Path,
+    tp: Sequence[int] | None,
+    options: dict[str, Any],
+    step_tokens: Callable[[DeploymentOptions, ModelConfig], int] | None = None,
+) -> Iterator[Deployment]:
+    """Yield a deployment for each number of ranks. Where `options` leave the size of steps out, `step_tokens` chooses
+    it."""
     config = load_model_config(path)
     for ranks in tp or (None,):
         # Only servers store packed weights in the cache of servers.
         serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
         # The plans of a benchmark keep all pages of a sequence.
         planned = replace(deployment_options(serve_config, path), window_tables=False)
-        yield make_deployment(planned, config, read_topology())
+        deployment = make_deployment(planned, config, read_topology())
+        if planned.may_lengthen_steps and step_tokens is not None:
+            size = min(step_tokens(planned, config), deployment.shared_step_tokens)
+            planned = replace(planned, max_step_tokens=size, may_lengthen_steps=False)
+            deployment = make_deployment(planned, config, read_topology())
+        yield deployment
 
 
 def about(name: str, deployment: Deployment) -> dict[str, str | int]:

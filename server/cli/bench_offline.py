@@ -1,5 +1,8 @@
 """``numaserve bench offline``: whole steps of a model on its ranks, without a front end."""
 
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from typing import Annotated, Any
 
 import typer
@@ -15,9 +18,11 @@ from numaserve.workers.bench.group import launches_of, run_ranks
 from numaserve.workers.bench.rows import Row
 from numaserve.workers.bench.tasks import RunSteps, StepsRan
 from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
-from numaserve.workers.planning.roofline.machine import isa_of
-from numaserve.workers.planning.topology import read_topology
+from numaserve.workers.planning.roofline.machine import Machine, isa_of
+from numaserve.workers.planning.topology import Topology, read_topology
 
 
 @takes_settings("chunked_prefill_size", "threads_per_worker")
@@ -42,6 +47,8 @@ def bench_offline(
     """Run whole steps of a model without HTTP, compared with the minimum time to read its weights and KV cache."""
     # Imported here, because other commands do not need the native kernels.
     from numaserve.server.cli.bench_estimate import RunEstimate  # noqa: PLC0415
+    from numaserve.server.cli.estimate_view import step_notes  # noqa: PLC0415
+    from numaserve.workers.planning.estimate import Load, make_estimate  # noqa: PLC0415
 
     batches = batch_size or [1]
     limits = {"max_running_requests": max(batches), "context_length": max(32, input_len + output_len)}
@@ -51,7 +58,18 @@ def bench_offline(
         report.console.print(f"{isa}: {name}", highlight=False)
         rows: list[Row] = []
         known, topology = load_efficiencies(efficiencies or shipped_efficiencies()[isa_of(isa)]), read_topology()
-        for deployment in deployments(name, path, tp, options):
+
+        def step_tokens(wanted: DeploymentOptions, config: ModelConfig) -> int:
+            if input_len <= wanted.max_step_tokens:
+                return wanted.max_step_tokens
+            report.say("estimating the best size of steps")
+            load = Load(input_len, output_len, max(batches))
+            found = make_estimate(wanted, config, topology, machine=_measured(topology), efficiencies=known, load=load)
+            for note in step_notes(found):
+                report.console.print(note, highlight=False)
+            return found.step_tokens
+
+        for deployment in deployments(name, path, tp, options, step_tokens):
             with launches_of(deployment) as (launches, segment):
                 tasks = [RunSteps(launch, batches, input_len, output_len, prefills) for launch in launches]
                 answers = run_ranks(tasks, StepsRan, segment, report.say)
@@ -67,3 +85,12 @@ def bench_offline(
                 if operations:
                     report.console.print(phase_view(figures[0], figures), ceilings_view(figures[0].ceilings))
         report.add(rows)
+
+
+@cache
+def _measured(topology: Topology) -> Machine:
+    """Return this machine, measured in a process of its own, which moves to the cores of a node."""
+    from numaserve.workers.bench.machine import measure  # noqa: PLC0415
+
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, topology).result()

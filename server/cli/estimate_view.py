@@ -80,7 +80,7 @@ def estimate_view(
     phases = [_phase_table(phase, _steps(phase), _COLUMNS) for phase in made]
     if explain:
         phases += [_phase_table(phase, "what its threads and other ranks wait for", _WAITS) for phase in made]
-    notes = [f"note: {note}" for note in estimate.notes]
+    notes = [f"note: {note}" for note in (*estimate.notes, *step_notes(estimate))]
     notes.append(f"kernel efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
     return Group(
         heading,
@@ -107,6 +107,7 @@ def estimate_record(
         "fits": estimate.fits,
         "remedies": estimate.remedies,
         "memory": [asdict(node) for node in estimate.memory],
+        "step_tokens": estimate.step_tokens,
         "prefill": _phase_record(estimate.prefill),
         "decode": None if estimate.decode is None else _phase_record(estimate.decode),
         "ttft_s": estimate.ttft_s,
@@ -130,6 +131,17 @@ def _totals(estimate: Estimate) -> list[str]:
         f"time per output token (TPOT) {milliseconds(decode.seconds)}, lower bound {milliseconds(decode.bound_s)}: "
         f"a rank reads {decode.nbytes / 1000000000.0:.2f} GB per token",
         f"{estimate.output_tokens_s:.1f} tokens/s in decoding, {prefill} tokens/s in prefill",
+    ]
+
+
+def step_notes(estimate: Estimate) -> list[str]:
+    """Return a sentence about the size of steps that was chosen; none if there was no choice."""
+    if len(estimate.step_sizes) == 1:
+        return []
+    *others, last = map(str, estimate.step_sizes)
+    return [
+        f"prompts are computed in steps of at most {estimate.step_tokens} tokens, chosen from {', '.join(others)} and"
+        f" {last}: --chunked-prefill-size sets another size"
     ]
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numaserve.server.cli import bench_offline
 from numaserve.server.cli.main import main
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.bench import group
 from numaserve.workers.bench.group import RankFailed, run_ranks
 from numaserve.workers.bench.operations import ring
-from numaserve.workers.bench.tasks import Loaded, LoadModel, Reduced, Task, UseRing
+from numaserve.workers.bench.tasks import Loaded, LoadModel, Reduced, RunSteps, Task, UseRing
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch
+from numaserve.workers.planning.roofline.machine import Machine
 
 QUICK_RANK = Path(__file__).with_name("quick_rank.py")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -122,6 +124,31 @@ def test_without_torch_the_ring_is_measured_alone_and_the_report_says_so(
     assert line["ring_us"] > 0 and "gloo_us" not in line
     assert [task.store for task in measured] == [None, None]
     assert "run `pip install torch`" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_quick_ceilings")
+def test_steps_have_the_estimated_size_where_none_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that reads slowly: two steps of a prompt would read the weights twice."""
+    slow = Machine(
+        name="slow", node_cores=[2], node_memory_gib=8, node_read_gb_s=0.01,
+        core_gflop_s={"bf16": 1000, "int8": 1000}, link_gb_s=1, meeting_us=1, barrier_us=1,
+    )  # fmt: skip
+    monkeypatch.setattr(bench_offline, "_measured", lambda _: slow)
+    ran: list[Launch] = []
+
+    def launched(tasks: list[RunSteps], *rest: Any) -> Any:
+        ran.extend(task.launch for task in tasks)
+        return group.run_ranks(tasks, *rest)
+
+    monkeypatch.setattr(bench_offline, "run_ranks", launched)
+    lengths = ("--input-len", "600", "--output-len", "2", "--prefills", "1", "--threads-per-worker", "1")
+    bench(tmp_path / "out", "offline", "--shape", "tiny", *lengths)
+    assert "steps of at most 1024 tokens, chosen from 512 and 1024" in " ".join(capsys.readouterr().out.split())
+    bench(tmp_path / "out", "offline", "--shape", "tiny", *lengths, "--chunked-prefill-size", "300")
+    assert "chosen from" not in capsys.readouterr().out
+    assert [launch.max_step_tokens for launch in ran] == [1024, 300]
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,21 +1,21 @@
 """The whole estimate of a model on a host: the memory of its nodes, and the time of its steps."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import ActivationDtype
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import check_experts, draft_options, place
-from numaserve.workers.planning.needs import step_tokens
+from numaserve.workers.planning.needs import longer_steps, step_tokens
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
 from numaserve.workers.planning.roofline.phases import RankMachine, decode_step, prefill_steps
-from numaserve.workers.planning.simulation.phases import PhaseEstimate, Phases
+from numaserve.workers.planning.simulation.phases import PhaseEstimate, Phases, economical
 from numaserve.workers.planning.states import check_state_cache
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.cost import StepWork
@@ -39,13 +39,16 @@ class Load:
 @dataclass(frozen=True)
 class Estimate:
     """The estimate of a load: `prefill` of one prompt, `decode` of a step of the whole batch in the middle of the
-    answers. TTFT is that of the last prompt of the batch. Without an answer there is no decoding."""
+    answers. TTFT is that of the last prompt of the batch. Without an answer there is no decoding. Prompts are computed
+    in steps of at most `step_tokens` tokens, chosen from `step_sizes` where there are several."""
 
     machine: Machine
     load: Load
     ranks: list[RankMachine]
     memory: list[NodeMemory]
     remedies: list[str]  # empty where the model fits
+    step_sizes: Sequence[int]
+    step_tokens: int
     prefill: PhaseEstimate
     decode: PhaseEstimate | None
     notes: tuple[str, ...]
@@ -88,13 +91,22 @@ def _rank_machines(ranks: Sequence[RankCores], machine: Machine) -> list[RankMac
     ]
 
 
-def _phase_steps(options: DeploymentOptions, config: ModelConfig, load: Load) -> dict[str, list[StepWork]]:
-    """Return the steps of one prompt, and one step of decoding in the middle of the answers; none without answers."""
-    chunk = max(options.max_step_tokens, load.input_len if config.bidirectional else 0)
-    found = {"prefill": prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)}
-    if load.output_len:
-        found["decode"] = [decode_step(load.batch, load.input_len + load.output_len // 2)]
-    return found
+def _prompt_steps(options: DeploymentOptions, config: ModelConfig, load: Load, tokens: int) -> list[StepWork]:
+    """Return the steps of one prompt, of at most `tokens` tokens."""
+    chunk = max(tokens, load.input_len if config.bidirectional else 0)
+    return prefill_steps(load.input_len, chunk, pooled=options.settings.pooled)
+
+
+def _step_sizes(
+    options: DeploymentOptions, config: ModelConfig, load: Load, fits: Callable[[DeploymentOptions], bool]
+) -> list[int]:
+    """Return the numbers of tokens to choose a step's from: those that fit in memory, up to a step for the whole
+    prompt."""
+    sizes = [options.max_step_tokens]
+    for tokens in longer_steps(options, config):
+        if sizes[-1] < load.input_len and fits(replace(options, max_step_tokens=tokens)):
+            sizes.append(tokens)
+    return sizes
 
 
 def make_estimate(
@@ -124,19 +136,32 @@ def make_estimate(
     options = replace(options, draft=draft_options(options, config, shares))
     check_state_cache(options, config)
     partition = config.partition(shares, options.settings)
-    memory = node_memory(options, config, topology, ranks, partition=partition, context=context)
-    fits = all(node.fits for node in memory)
     machines = _rank_machines(ranks, machine)
-    phases = Phases(config, partition, machines, efficiencies, step_tokens(options, config), skew)
-    prefill, *decode = phases.estimate(_phase_steps(options, config, load))
+
+    def memory_of(other: DeploymentOptions) -> list[NodeMemory]:
+        return node_memory(other, config, topology, ranks, partition=partition, context=context)
+
+    sizes = _step_sizes(options, config, load, lambda other: all(node.fits for node in memory_of(other)))
+    longest = step_tokens(replace(options, max_step_tokens=sizes[-1]), config)
+    phases = Phases(config, partition, machines, efficiencies, longest, skew)
+    steps = [("prefill", _prompt_steps(options, config, load, tokens)) for tokens in sizes]
+    if load.output_len:
+        steps.append(("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]))
+    found = phases.estimate(steps)
+    size, prefill = economical(sizes, found[: len(sizes)])
+    options = replace(options, max_step_tokens=size)
+    memory = memory_of(options)
+    fits = all(node.fits for node in memory)
     return Estimate(
         machine,
         load,
         machines,
         memory,
         [] if fits else list(remedies(options, config, topology, ranks, partition=partition, context=context)),
+        sizes,
+        size,
         prefill,
-        decode[0] if decode else None,
+        found[-1] if load.output_len else None,
         (*config.notes, *placement.notes),
         partition.multiplied_by(),
     )

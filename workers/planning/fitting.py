@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.interface.step_lengths import LONGER_STEPS
 from numaserve.workers.interface.windows import WindowTable
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.cache_sizes import divide_memory
 from numaserve.workers.planning.narrower import narrower_settings
-from numaserve.workers.planning.needs import RankNeeds, format_bytes, full_pages, pages_of
+from numaserve.workers.planning.needs import RankNeeds, format_bytes, full_pages, longer_steps, pages_of
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.pools import TooLittleMemory, memory_pools
@@ -65,13 +64,11 @@ def fit(options: DeploymentOptions, model: ModelConfig, topology: Topology, rank
         names_context = any("--context-length" in each for each in error.remedies)
         shorter = [] if names_context else _shorter_steps(options, model, topology, ranks)
         raise TooLittleMemory(error.what, error.missing, [*narrower, *shorter, *error.remedies], more=more) from None
-    # The reference backend takes more memory for a longer step than is counted.
-    if options.may_lengthen_steps and options.backend == "native" and not model.bidirectional:
-        for tokens in reversed(LONGER_STEPS):
-            with suppress(OperatorError):
-                longer = _fit(replace(options, max_step_tokens=tokens), model, topology, ranks)
-                if _leaves_caches(longer, fitting):
-                    return longer
+    for tokens in reversed(longer_steps(options, model)):
+        with suppress(OperatorError):
+            longer = _fit(replace(options, max_step_tokens=tokens), model, topology, ranks)
+            if _leaves_caches(longer, fitting):
+                return longer
     return fitting
 
 

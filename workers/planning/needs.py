@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from numaserve.workers.interface.protocol import PAGE_SIZE
+from numaserve.workers.interface.step_lengths import LONGER_STEPS
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
@@ -87,6 +88,14 @@ def step_tokens(options: DeploymentOptions, model: ModelConfig) -> int:
     """Return the most tokens of a step. A bidirectional model computes its longest prompt in one step."""
     shared = shared_step_tokens(options)
     return max(shared, options.context_length or model.max_position) if model.bidirectional else shared
+
+
+def longer_steps(options: DeploymentOptions, model: ModelConfig) -> Sequence[int]:
+    """Return the numbers of tokens that a step may have instead of `max_step_tokens`, in ascending order. The reference
+    backend takes more memory for longer steps than is counted."""
+    return (
+        LONGER_STEPS if options.may_lengthen_steps and options.backend == "native" and not model.bidirectional else ()
+    )
 
 
 def full_pages(options: DeploymentOptions, model: ModelConfig, context: int) -> int:

@@ -99,6 +99,43 @@ def test_a_batch_shares_what_is_read_of_the_weights(
     assert many["memory"][0]["kv_cache"] > 15 * one["memory"][0]["kv_cache"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "grows"), [("qwen3.6-35b-a3b-8-layers", True), ("llama-8b", False)], ids=["reads", "multiplies"]
+)
+def test_steps_have_the_size_that_is_estimated_to_be_best(
+    shape: str, grows: bool, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--shape", shape, "--host", host, "--input-len", "1500", "--output-len", "2")
+    chosen = record(capsys, tmp_path, *common)
+    given = {size: record(capsys, tmp_path, *common, "--chunked-prefill-size", str(size)) for size in (512, 1024, 2048)}
+    best = min(each["ttft_s"] for each in given.values())
+    size = next(size for size, each in given.items() if each["ttft_s"] <= 1.03 * best)
+    assert (chosen["step_tokens"], size > 512) == (size, grows)
+    assert chosen["memory"] == given[size]["memory"]
+    assert [chosen[key] for key in ("ttft_s", "tpot_s")] == pytest.approx(
+        [given[size][key] for key in ("ttft_s", "tpot_s")]
+    )
+    out = [" ".join(run(capsys, *common, *more)[1].split()) for more in ([], ["--chunked-prefill-size", str(size)])]
+    note = f"prompts are computed in steps of at most {size} tokens, chosen from 512, 1024 and 2048"
+    assert note in out[0] and "chosen from" not in out[1]
+
+
+def test_steps_are_not_longer_than_memory_allows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("--shape", "qwen3.6-35b-a3b-8-layers", "--output-len", "2", "--host")
+    sizes = [
+        record(capsys, tmp_path, *common, write_host(tmp_path, 64), "--chunked-prefill-size", size)["memory"]
+        for size in ("512", "1024")
+    ]
+    needed = [
+        max(sum(node[key] for key in ("weights", "kv_cache", "states", "scratch")) for node in each) for each in sizes
+    ]
+    between = write_host(tmp_path, 64 * sum(needed) / 2 / sizes[0][0]["usable"])
+    tight = record(capsys, tmp_path, *common, between)
+    assert (tight["fits"], tight["step_tokens"]) == (True, 512)
+    assert record(capsys, tmp_path, *common, write_host(tmp_path, 64))["step_tokens"] == 1024
+    assert record(capsys, tmp_path, *common, write_host(tmp_path, 1))["step_tokens"] == 512
+
+
 def test_narrower_weights_take_less_memory_and_time(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from numaserve.workers.interface.step_lengths import ECONOMICAL_STEP_COST
 from numaserve.workers.planning.needs import message_bytes, pages_of
 from numaserve.workers.planning.roofline.phases import RankMachine, least_of
 from numaserve.workers.planning.roofline.ranks import rank_operations
@@ -14,7 +15,7 @@ from numaserve.workers.planning.simulation.times import HostTimes, OperationTime
 from numaserve.workers.program.setup import ProgramLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numaserve.workers.layers.partition import Partition
     from numaserve.workers.models.spec import ModelConfig
@@ -76,10 +77,10 @@ class Phases:
     max_step_tokens: int
     skew: float = 0.0  # of the routing to experts; see `CountedGroup`
 
-    def estimate(self, phases: Mapping[str, Sequence[StepWork]]) -> list[PhaseEstimate]:
-        """Return the estimates of phases, of steps of at most `max_step_tokens` tokens. Raises `OperatorError` for
-        formats that the checkpoint does not support."""
-        limits = _limits([step for steps in phases.values() for step in steps], self.max_step_tokens)
+    def estimate(self, phases: Sequence[tuple[str, Sequence[StepWork]]]) -> list[PhaseEstimate]:
+        """Return the estimates of phases, each with a name and steps of at most `max_step_tokens` tokens. Raises
+        `OperatorError` for formats that the checkpoint does not support."""
+        limits = _limits([step for _, steps in phases for step in steps], self.max_step_tokens)
         slot_bytes = message_bytes(
             self.config, self.partition, limits.max_step_tokens, limits.max_logit_rows, limits.max_slots
         )
@@ -87,7 +88,7 @@ class Phases:
         with CountedModel(self.config, self.partition, limits, slot_bytes, self.skew) as model:
             return [
                 self._phase(name, steps, reduce(StepTotals.plus, (model.step(step, times) for step in steps)))
-                for name, steps in phases.items()
+                for name, steps in phases
             ]
 
     def _phase(self, name: str, steps: Sequence[StepWork], totals: StepTotals) -> PhaseEstimate:
@@ -100,6 +101,13 @@ class Phases:
         ]
         found.sort(key=lambda each: -each.time.seconds)
         return PhaseEstimate(name, len(steps), rank, found, totals.seconds, totals.waiting_s)
+
+
+def economical(sizes: Sequence[int], prompts: Sequence[PhaseEstimate]) -> tuple[int, PhaseEstimate]:
+    """Return the first of ascending `sizes` of steps with which a prompt takes little longer than with the best size,
+    and its estimate. `prompts`: the estimates by size."""
+    least = ECONOMICAL_STEP_COST * min(each.seconds for each in prompts)
+    return next(each for each in zip(sizes, prompts, strict=True) if each[1].seconds <= least)
 
 
 def _limits(steps: Sequence[StepWork], max_step_tokens: int) -> ProgramLimits:

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 _KEYS = (
-    *("tp", "context_length", "max_running_requests", "kv_cache_gib", "state_cache_gib"),
+    *("tp", "context_length", "max_running_requests", "chunked_prefill_size", "kv_cache_gib", "state_cache_gib"),
     *("mem_fraction_static", "threads_per_worker", "reserve_core", "draft_model", "draft_quantization", "speculative"),
 )
 

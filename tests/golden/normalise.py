@@ -17,7 +17,7 @@ _TIMES = re.compile(
     rf"|uptime_seconds|weights_seconds|[a-z_]*_seconds|response_sent_to_client_ts|[a-z_]*_time)\"):\s?"
     rf'(?:{_NUMBER}|"[^"]*")'
 )
-_PROCESS = re.compile(rf'("(?:pid|port|steps|cpu_percent|rss_bytes|size_vram)"):\s?{_NUMBER}')
+_PROCESS = re.compile(rf'("(?:pid|port|steps|step_tokens|cpu_percent|rss_bytes|size_vram)"):\s?{_NUMBER}')
 _ADDRESS = re.compile(r"127\.0\.0\.1:[0-9]+")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]+)?")
 _VERSION = re.compile(r'("version":\s?|\bversion=)"[^"]*"')

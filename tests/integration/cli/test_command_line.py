@@ -171,6 +171,24 @@ def test_topology_shows_the_memory_of_recurrent_states(
 
 
 @pytest.mark.parametrize(
+    ("free_gib", "arguments", "tokens"),
+    [(16, [], 2048), (0.31, [], 512), (0.31, ["--chunked-prefill-size", "2048"], 2048)],
+)
+def test_topology_states_the_length_of_steps(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    free_gib: float,
+    arguments: list[str],
+    tokens: int,
+) -> None:
+    monkeypatch.setattr("numaserve.server.cli.topology.read_topology", lambda: machine(4, free_gib=free_gib))
+    status, out, _ = run(capsys, "topology", model, *arguments)
+    assert status == 0
+    assert f"\nscratch for steps of at most {tokens} tokens\n" in out
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--max-running-requests", "4096"], "recurrent states of 4096 sequences (2"),

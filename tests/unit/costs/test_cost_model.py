@@ -107,3 +107,18 @@ def test_workers_that_are_the_same_again_need_not_be_learnt_again() -> None:
     assert model.predicts
     model.describe([MODEL[:1]])
     assert not model.predicts
+
+
+def test_a_branch_goes_on_from_reliable_rates_by_itself() -> None:
+    rng, model = random.Random(6), learning()
+    assert model.branch() is None
+    for _ in range(60):
+        model.observe(terms := mixed(model, rng), truth(terms))
+    branch, step = model.branch(), mixed(model, rng)
+    assert branch is not None
+    before = model.predict(step)
+    assert branch.expected(step) == before == pytest.approx(truth(step), rel=0.1)
+    for _ in range(100):
+        branch.observe(terms := mixed(branch, rng), truth(terms, 3.0))
+    assert branch.predict(step) == pytest.approx(truth(step, 3.0), rel=0.1)
+    assert model.predict(step) == before

@@ -56,7 +56,9 @@ class StepBudget:
         `max_step_tokens`."""
         self._whole_prompts = config.whole_prompts
         self._most_tokens = self._tokens = config.max_step_tokens if tokens is None else tokens
-        self._least_tokens = config.least_step_tokens
+        self._lengthened = config.least_step_tokens is not None
+        # What is left of the shortest limit on a step.
+        self._short = self._tokens if config.least_step_tokens is None else config.least_step_tokens
         self._rows = config.max_logit_rows
         self._page_size = config.page_size
         self._target_s = config.target_itl_s
@@ -83,7 +85,7 @@ class StepBudget:
 
     def draft(self, chunk: Chunk, draft: Draft) -> Chunk:
         """Return a sequence's next token with draft tokens after it, for which there is room (`beyond`)."""
-        self._tokens -= len(draft.tokens)
+        self._spend(len(draft.tokens))
         self._rows -= len(draft.tokens)
         return chunk._replace(draft=draft)
 
@@ -92,7 +94,7 @@ class StepBudget:
         all of a whole prompt that `has_room`."""
         remaining = seq.num_remaining
         if self._whole_prompts:
-            self._tokens -= remaining
+            self._spend(remaining)
             return Chunk(remaining, sample=False, logprob_rows=0)
         length = min(remaining, self._tokens)
         if remaining > 1:
@@ -105,20 +107,24 @@ class StepBudget:
         sample = length == remaining and seq.position.wants_sample
         if sample and logprob_rows == self._rows:
             length, sample = length - 1, False
-        self._tokens -= length
+        self._spend(length)
         self._rows -= logprob_rows + sample
         return Chunk(length, sample, logprob_rows)
 
     def _spare_newcomers(self, seq: Sequence, length: int) -> int:
         """Return the number of a prefill's next `length` positions that newcomers may wait for. The step ends with
         them if there are more."""
-        if self._least_tokens is None:
+        if not self._lengthened:
             return length
-        least = max(self._least_tokens - (self._most_tokens - self._tokens), 1)
+        least = max(self._short, 1)
         if length <= least or self._seconds(seq, length) <= ECONOMICAL_STEP_S:
             return length
         self._tokens = max(self._fitting(seq, length, ECONOMICAL_STEP_S), least)
         return self._tokens
+
+    def _spend(self, tokens: int) -> None:
+        self._tokens -= tokens
+        self._short -= tokens
 
     def _in_time(self, seq: Sequence, length: int) -> int:
         """Return the number of a prefill's next `length` positions that there is time for."""
@@ -149,10 +155,11 @@ class StepBudget:
     def _economical(self, seq: Sequence, alone: float) -> float:
         """Return the time of the step with the shortest chunk whose tokens cost little more than in the longest one.
 
-        Most chunks read nearly all experts of a large mixture, however few tokens they have. Shorter chunks would halve
-        the throughput, and all streams would wait longer in total.
+        The longest one fills a step of `least_step_tokens` tokens: streams do not wait longer because the server has
+        memory for longer steps. Most chunks read nearly all experts of a large mixture, however few tokens they have.
+        Shorter chunks would halve the throughput, and all streams would wait longer in total.
         """
-        start, page_ends = seq.position.computed, self._page_ends(seq, self._tokens)
+        start, page_ends = seq.position.computed, self._page_ends(seq, min(self._short, self._tokens))
         if not page_ends:
             return 0.0
 

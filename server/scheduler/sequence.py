@@ -40,7 +40,7 @@ class SchedulerConfig:
     whole_prompts: bool = False
     # Seconds that a step with output tokens may take for the sake of prompts. None: the longest of
     # `DEFAULT_TARGET_ITL_S`, the time of `DEFAULT_TARGET_STEPS` steps of the output tokens alone, and that of a chunk
-    # whose tokens cost `DEFAULT_SPLIT_COST` times as much as in the longest chunk.
+    # whose tokens cost `DEFAULT_SPLIT_COST` times as much as in the longest chunk of the shortest limit on a step.
     target_itl_s: float | None = None
     vocab_size: int = 1 << 31  # token ids that workers know; draft tokens are below it
     worker_drafter: str | None = None  # the drafter in the workers, one of `WORKER_DRAFTERS`

@@ -132,6 +132,13 @@ def test_a_chunk_of_a_mixture_is_long_enough_for_the_experts_that_it_reads() -> 
     assert costs.predict(work.terms(0, chunk, 1)) > max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * alone)
 
 
+def test_streams_wait_no_longer_because_there_is_memory_for_longer_steps() -> None:
+    chunk, _ = chunk_next_to_streams(MIXTURE, 2)
+    longer, _ = chunk_next_to_streams(MIXTURE, 2, max_step_tokens=2048, least_step_tokens=512)
+    of_operator, _ = chunk_next_to_streams(MIXTURE, 2, max_step_tokens=2048)
+    assert longer == chunk < of_operator
+
+
 def test_a_target_is_kept_for_a_mixture_too() -> None:
     chunk, costs = chunk_next_to_streams(MIXTURE, 2, target_itl_s=0.3)
     assert costs.predict(costs.begin().terms(0, 2 + chunk, 1)) <= 0.3

@@ -62,6 +62,9 @@ def read_seconds(team: Team, ranges: Sequence[tuple[int, int]], fetch_ahead: boo
     The bytes of a range after the last multiple of 256 bytes per thread are not read.
     """
 
+def evict(team: Team, ranges: Sequence[tuple[int, int]]) -> None:
+    """Evict these memory ranges, each an address and a number of bytes, from the caches of all processors."""
+
 def peak_flops(team: Team, format: str = "bf16", passes: int = 7) -> float:
     """Measure the operations per second of the tiles of the instruction set in use, or with "fp32" of its registers, on
     all threads of the team.

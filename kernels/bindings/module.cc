@@ -33,6 +33,13 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 using Codes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using GroupValues = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Indices = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ranges = std::vector<std::pair<std::uintptr_t, int64_t>>;  // addresses and bytes
+
+std::vector<Memory> memory_of(const Ranges& ranges) {
+  std::vector<Memory> parts;
+  for (const auto& [address, bytes] : ranges) parts.push_back({reinterpret_cast<const std::byte*>(address), bytes});
+  return parts;
+}
 
 void pack(PackedMatrix& matrix, Team& team, const Bytes& data, const std::string& type, int64_t source_cols,
           const Indices& rows, int64_t dst_row, int64_t first_col, int64_t panel_stride, int64_t panel_offset) {
@@ -176,14 +183,14 @@ NB_MODULE(_native, m) {
       nb::arg("team"), nb::arg("nbytes"), released, "Bytes per second that the team reads from memory.");
   m.def(
       "read_seconds",
-      [](Team& team, const std::vector<std::pair<std::uintptr_t, int64_t>>& ranges, bool fetch_ahead) {
-        std::vector<Memory> parts;
-        for (const auto& [address, bytes] : ranges)
-          parts.push_back({reinterpret_cast<const std::byte*>(address), bytes});
-        return read_seconds(*default_table(), team, parts, fetch_ahead);
+      [](Team& team, const Ranges& ranges, bool fetch_ahead) {
+        return read_seconds(*default_table(), team, memory_of(ranges), fetch_ahead);
       },
       nb::arg("team"), nb::arg("ranges"), nb::arg("fetch_ahead"), released,
       "Seconds that the team takes to read these memory ranges, each an address and a number of bytes.");
+  m.def(
+      "evict", [](Team& team, const Ranges& ranges) { evict(team, memory_of(ranges)); }, nb::arg("team"),
+      nb::arg("ranges"), released, "Evicts these memory ranges from all caches.");
   m.def(
       "peak_flops",
       [](Team& team, const std::string& format, int passes) {

@@ -1,5 +1,8 @@
 #include "kernels/runtime/machine/ceilings.h"
 
+#include <cpuid.h>
+#include <immintrin.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -17,6 +20,23 @@ double seconds(F&& body) {
   const auto begin = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+constexpr int64_t kLine = 64;
+
+[[gnu::target("clflushopt")]] void flush_unordered(const std::byte* line, const std::byte* end) {
+  for (; line < end; line += kLine) _mm_clflushopt(const_cast<std::byte*>(line));
+  _mm_sfence();
+}
+
+// For processors before Skylake and Zen: flushes wait for each other.
+void flush_ordered(const std::byte* line, const std::byte* end) {
+  for (; line < end; line += kLine) _mm_clflush(line);
+}
+
+bool has_clflushopt() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ebx & bit_CLFLUSHOPT) != 0;
 }
 
 }  // namespace
@@ -46,6 +66,17 @@ double read_seconds(const KernelTable& table, Team& team, const std::vector<Memo
         table.read(part.data + thread * share, share, fetch_ahead);
       }
     });
+  });
+}
+
+void evict(Team& team, const std::vector<Memory>& parts) {
+  const auto flush = has_clflushopt() ? flush_unordered : flush_ordered;
+  team.parallel([&](int thread) {
+    for (const Memory& part : parts) {
+      const int64_t before = reinterpret_cast<std::uintptr_t>(part.data) % kLine;
+      const Range share = split(before + part.bytes, team.size(), thread, kLine);
+      flush(part.data - before + share.begin, part.data - before + share.end);
+    }
   });
 }
 

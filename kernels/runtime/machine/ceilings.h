@@ -23,6 +23,10 @@ struct Memory {
 // Seconds that the team takes to read all parts. Each thread reads a share of each part.
 double read_seconds(const KernelTable& table, Team& team, const std::vector<Memory>& parts, bool fetch_ahead);
 
+// Evicts all parts from the caches of all processors, so that they are next read from memory. Each thread evicts a
+// share of each part.
+void evict(Team& team, const std::vector<Memory>& parts);
+
 // Operations (multiplies and adds) per second of the instruction set's tiles of this format, or without a format of its
 // registers in fp32, on all threads together: the best of `passes` passes, each of some hundredths of a second at most.
 double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, int passes);

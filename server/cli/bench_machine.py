@@ -42,6 +42,7 @@ def bench_kernels(
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
     from numaserve.server.service.checks.instruction_set import instruction_set  # noqa: PLC0415
     from numaserve.workers.bench import kernels  # noqa: PLC0415
+    from numaserve.workers.bench.meter import Meter  # noqa: PLC0415
     from numaserve.workers.bench.rows import Rows  # noqa: PLC0415
 
     isa = instruction_set()
@@ -51,12 +52,13 @@ def bench_kernels(
     cases = kernels.sweep_cases(format or [], sizes) if sweep else kernels.make_cases(op or [], format or [], sizes)
     with MachineReport("kernels", json) as report:
         team, cores = kernels.enter_node(threads)
+        meter = Meter(team)
         report.console.print(f"{isa}, {team.size} threads; each time is the time of one operation", highlight=False)
 
         def rows() -> Rows:
             for index, case in enumerate(cases):
                 report.say(f"{index + 1}/{len(cases)} {case.name}")
-                yield from case.run(team, cores.cpus)
+                yield from case.run(meter, cores.cpus)
 
         report.add(rows())
 

@@ -19,6 +19,7 @@ from amx_goals import ELSEWHERE, FEW_ROWS, GOALS, LONG_CONTEXT, MODEL, OTHER_ROW
 from numaserve.kernels import isa
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.workers.bench.kernels import Sizes, enter_node, make_cases
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.rows import Row, Rows
 
 FORMATS = ("bf16", "int8", "int4", "fp8")
@@ -39,11 +40,12 @@ Say = Callable[[str], None]
 def kernel_records(sizes: Sizes, say: Say) -> Iterable[dict[str, Any]]:
     """The rows of `bench kernels` that goals are about."""
     team, cores = enter_node(None)
+    meter = Meter(team)
     cases = [*make_cases(["gemm"], FORMATS, sizes), *make_cases(["experts"], ["bf16"], sizes)]
     cases += make_cases(["attention"], [], sizes)
     for index, case in enumerate(cases):
         say(f"{index + 1}/{len(cases)} {case.name}")
-        for row in case.run(team, cores.cpus):
+        for row in case.run(meter, cores.cpus):
             yield {"table": row.table} | row.what | row.figures
 
 

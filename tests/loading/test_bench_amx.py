@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from numaserve.kernels import Team, available_isas
 from numaserve.workers.bench.kernels import Sizes
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.rows import Effort
 from numaserve.workers.bench.shapes import SHAPES, Shape
 from numaserve.workers.interface.protocol import Ceilings
@@ -28,9 +29,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(FOLDER)
     module = importlib.import_module("bench_amx")
     ceilings = Ceilings("any", 1, 1e9, dict.fromkeys(module.FORMATS, 1e9))
-    for part in ("gemm", "experts", "attention"):
-        monkeypatch.setattr(f"numaserve.workers.bench.operations.{part}.rank_ceilings", lambda *_, **__: ceilings)
-    monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
+    monkeypatch.setattr(Meter, "ceilings", lambda *_: ceilings)
+    monkeypatch.setattr("numaserve.workers.bench.programs._STEP_BYTES", 1)
     return module
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,20 @@ from numaserve.workers.bench.gemma4_shapes import Gemma4Shape
 from numaserve.workers.bench.hybrid_shapes import ExpertSizes, HybridShape
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
 from numaserve.workers.bench.lfm2_shapes import Lfm2Shape
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.latent import LatentCase
 from numaserve.workers.bench.operations.recurrent import DeltaCase
-from numaserve.workers.bench.programs import FORMATS, copies_beyond_caches
+from numaserve.workers.bench.programs import (
+    BF16,
+    FORMATS,
+    copies_beyond_caches,
+    copies_in_step,
+    random_matrix,
+    same_matrices,
+)
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
-from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
+from numaserve.workers.bench.rows import Effort, Row, Times, Work, timed_row
 from numaserve.workers.bench.shapes import MODEL_SHAPES, SHAPES, random_checkpoint, write_checkpoint
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Ceilings
@@ -46,13 +55,14 @@ TINY = Sizes(
 def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured that takes long, nor more memory read than a tiny model has."""
     ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS} | {"fp32": 1e9})
-    for part in ("gemm", "experts", "attention", "latent", "recurrent", "small_ops"):
-        monkeypatch.setattr(f"numaserve.workers.bench.operations.{part}.rank_ceilings", lambda *_, **__: ceilings)
+    monkeypatch.setattr(Meter, "ceilings", lambda *_: ceilings)
     monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
+    monkeypatch.setattr("numaserve.workers.bench.programs._STEP_BYTES", 1)
 
 
-def rows_of(*operations: str) -> list[Row]:
-    return [row for case in make_cases(operations, [], TINY) for row in case.run(Team([-1]), [0])]
+def rows_of(*operations: str, formats: Sequence[str] = ()) -> list[Row]:
+    meter = Meter(Team([-1]))
+    return [row for case in make_cases(operations, formats, TINY) for row in case.run(meter, [0])]
 
 
 def test_work_is_measured_by_what_bounds_it() -> None:
@@ -64,13 +74,6 @@ def test_work_is_measured_by_what_bounds_it() -> None:
     assert (row.figures["gb_s"], row.figures["ceiling"]) == (0.75, "read")
 
 
-def test_the_best_ceilings_around_a_measurement_count() -> None:
-    measured = iter([CEILINGS, Ceilings("amx", 4, 3e9, {"bf16": 5e8, "int8": 4e9})])
-    with Ceiling(lambda: next(measured)) as ceiling:
-        assert ceiling.best == CEILINGS
-    assert ceiling.best == Ceilings("amx", 4, 3e9, {"bf16": 1e9, "int8": 4e9})
-
-
 @pytest.mark.usefixtures("fixed_ceilings")
 def test_every_format_is_multiplied_with_every_number_of_rows() -> None:
     found = [(row.what["format"], row.what["product"], row.what["M"]) for row in rows_of("gemm")]
@@ -80,7 +83,7 @@ def test_every_format_is_multiplied_with_every_number_of_rows() -> None:
 
 @pytest.mark.usefixtures("fixed_ceilings")
 def test_products_of_encoders_have_a_table_of_their_own() -> None:
-    rows = [row for case in make_cases(["encoders"], ["bf16", "int8"], TINY) for row in case.run(Team([-1]), [0])]
+    rows = rows_of("encoders", formats=["bf16", "int8"])
     sizes = {"qkv": (1152, 384), "o": (384, 384), "up": (1536, 384), "down": (384, 1536)}
     found = [(row.table, row.what["product"], row.what["N"], row.what["K"], row.what["M"]) for row in rows]
     assert sorted(found) == sorted(
@@ -260,7 +263,7 @@ def test_a_thread_is_after_the_barriers_where_it_was_before(monkeypatch: pytest.
     monkeypatch.setenv("CC", "false")  # nothing is compiled
     before = os.sched_getaffinity(0)
     try:
-        (row,) = bench_barrier(Team([-1]), [min(before)])
+        (row,) = bench_barrier(Meter(Team([-1])), [min(before)])
         assert os.sched_getaffinity(0) == before
     finally:
         os.sched_setaffinity(0, before)
@@ -271,5 +274,17 @@ def test_copies_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1000)
     monkeypatch.setattr("numaserve.workers.bench.programs.spare_bytes", lambda: 4000)
     assert copies_beyond_caches(30) == 34
-    assert copies_beyond_caches(30, room=200) == 20
-    assert copies_beyond_caches(30, room=5000) == 1
+    assert copies_beyond_caches(5000) == 1
+    monkeypatch.setattr("numaserve.workers.bench.programs.spare_bytes", lambda: 400)
+    assert copies_beyond_caches(30) == 13
+
+
+def test_a_step_reads_enough_to_be_timed() -> None:
+    assert [copies_in_step(mib << 20) for mib in (1, 3, 8, 9)] == [8, 3, 1, 1]
+
+
+def test_copies_of_a_matrix_have_its_bytes_in_memory_of_their_own() -> None:
+    matrix = random_matrix(Team([-1]), 64, 96, BF16)
+    copies = same_matrices(matrix, 2)
+    assert all(bytes(each.buffer()) == bytes(matrix.buffer()) != bytes(matrix.nbytes) for each in copies)
+    assert len({each.address for each in (matrix, *copies)}) == 3

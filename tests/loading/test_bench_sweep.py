@@ -3,10 +3,11 @@
 import itertools
 
 import pytest
-from numaserve.kernels import Team
+from numaserve.kernels import Program, Team
 from numaserve.workers.bench import sweep
 from numaserve.workers.bench.kernels import QUICK, Sizes, sweep_cases
-from numaserve.workers.bench.programs import BF16
+from numaserve.workers.bench.meter import Meter
+from numaserve.workers.bench.programs import BF16, Spent
 from numaserve.workers.bench.rows import Effort, Row
 from numaserve.workers.bench.sweep import Blocking, Product, bench_sweep
 from numaserve.workers.interface.errors import OperatorError
@@ -19,11 +20,12 @@ VALUES = {"slab_tiles": (8, 16), "block_tiles": (4, 5)}
 @pytest.fixture(autouse=True)
 def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     ceilings = Ceilings("any", 1, 1e9, {"bf16": 1e9})
-    monkeypatch.setattr("numaserve.workers.bench.sweep.rank_ceilings", lambda *_, **__: ceilings)
+    monkeypatch.setattr(Meter, "ceilings", lambda *_: ceilings)
 
 
 def rows(effort: Effort) -> list[Row]:
-    return list(bench_sweep(Team([-1]), effort, product=TINY, format=BF16, m_values=(3, 40), values=lambda _: VALUES))
+    meter = Meter(Team([-1]))
+    return list(bench_sweep(meter, effort, product=TINY, format=BF16, m_values=(3, 40), values=lambda _: VALUES))
 
 
 def changed_options(row: Row) -> dict[str, str | int]:
@@ -47,7 +49,10 @@ def test_every_option_is_changed_alone_and_the_best_together() -> None:
 
 def test_the_fastest_value_of_each_option_is_in_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     # 5 tiles of a block are twice as fast as any other number of them, whatever else there is.
-    monkeypatch.setattr(sweep, "timed_step", lambda program, *_: 1.0 if program.blocking[2] == 5 else 2.0)
+    def spent(program: Program, *_: object) -> list[Spent]:
+        return [Spent(1.0 if program.blocking[2] == 5 else 2.0, 0, 0)]
+
+    monkeypatch.setattr(sweep, "spent_in_step", spent)
     *_, best = rows(Effort(seconds=0, least=2))
     assert best.what["block_tiles"] == 5
     assert best.figures["of_chosen_time"] == 0.5
@@ -78,7 +83,7 @@ def test_few_rows_have_more_to_choose() -> None:
 
 def test_rows_without_a_choice_are_left_out() -> None:
     found = bench_sweep(
-        Team([-1]),
+        Meter(Team([-1])),
         Effort(seconds=0, least=1),
         product=TINY,
         format=BF16,

@@ -7,6 +7,7 @@ from typing import get_args
 
 from numaserve.kernels import Team
 from numaserve.workers.bench.encoder_shapes import ENCODERS
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.operations.attention import bench_decode, bench_prefill
 from numaserve.workers.bench.operations.barrier import bench_barrier
 from numaserve.workers.bench.operations.experts import bench_experts
@@ -33,7 +34,7 @@ class Sizes:
 
     models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
     parts: Sequence[str] = ("qkv", "o", "mlp")
-    m_values: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 512, 1024)
+    m_values: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     encoders: Sequence[str] = tuple(ENCODERS)
     encoder_m: Sequence[int] = (8, 128, 512)  # few texts, and batches of texts
     expert_models: Sequence[str] = ("moe-2b", "moe-shared")  # of `EXPERT_SHAPES`
@@ -72,7 +73,7 @@ QUICK = Sizes(
     recurrent=(DeltaCase(32, new=512), DeltaCase(32)),
     tokens=(1, 512),
     sweep_m=(512,),
-    effort=Effort(seconds=0.3, most=50),
+    effort=Effort(seconds=0.2, most=50),
 )
 
 
@@ -81,7 +82,7 @@ class Case:
     """Rows that share a program."""
 
     name: str
-    run: Callable[[Team, Sequence[int]], Rows]  # a team, and its processors
+    run: Callable[[Meter, Sequence[int]], Rows]  # the meter of a team, and the team's processors
 
 
 def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) -> list[Case]:
@@ -173,8 +174,8 @@ def _small_cases(sizes: Sizes) -> Iterator[Case]:
     yield _case(f"sampler {model}", partial(bench_sampler, model=model), sizes)
 
 
-def _case(name: str, run: Callable[[Team, Effort], Rows], sizes: Sizes) -> Case:
-    return Case(name, lambda team, _: run(team, sizes.effort))
+def _case(name: str, run: Callable[[Meter, Effort], Rows], sizes: Sizes) -> Case:
+    return Case(name, lambda meter, _: run(meter, sizes.effort))
 
 
 def _check(option: str, given: Sequence[str], known: Sequence[str]) -> None:

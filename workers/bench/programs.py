@@ -6,13 +6,13 @@ Times are the Program's own, per node, without Python.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numaserve.kernels import Program, Team, Vector
+from numaserve.kernels import PackedMatrix, Program, Team, Vector
 from numaserve.workers.interface.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.interface.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
-from numaserve.workers.planning.ceilings import bytes_beyond_caches, spare_bytes
+from numaserve.workers.planning.ceilings import Range, bytes_beyond_caches, spare_bytes
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.caches import CacheKind, Heads, StateKind
 from numaserve.workers.program.given import GivenMatrix
@@ -25,11 +25,20 @@ from numaserve.workers.program.slots import slot_settings
 ONE_HEAD = Heads(1, 1, 32)  # of programs whose attention does not matter
 VOCAB = 64  # of programs whose vocabulary does not matter
 _RANDOM_VALUES = 1 << 20
+_STEP_BYTES = 8 << 20  # some tenths of a millisecond
 _NS: Literal[2] = 2  # index of the nanoseconds in a node's profile
 _BYTES: Literal[5] = 5
 _FLOPS: Literal[6] = 6
 
 SlotTokens = tuple[int, int, int, int]  # slot, start, number of tokens, and END_SAMPLE, END_POOL or 0
+
+
+class Spent(NamedTuple):
+    """The time that some nodes took, the bytes of weights and KV cache that they read, and their operations."""
+
+    seconds: float
+    nbytes: int
+    flops: int
 
 
 @dataclass(frozen=True)
@@ -64,14 +73,17 @@ _CODE_BITS = {
 }
 
 
-def copies_beyond_caches(nbytes: int, *, room: int | None = None) -> int:
-    """Return a number of copies that no cache holds together: each copy is read from memory, as in a model.
+def copies_beyond_caches(nbytes: int) -> int:
+    """Return a number of copies of `nbytes` that no cache holds together, so that what a step writes reaches memory.
 
-    A step reads `nbytes` of each copy, and a copy takes `room` bytes (default: `nbytes`). Without memory for all copies
-    there are fewer, and caches may hold some of the bytes.
+    Without memory for all copies there are fewer, and caches may hold some of the bytes.
     """
-    wanted = -(-bytes_beyond_caches() // nbytes)
-    return max(1, min(wanted, spare_bytes() // (room or nbytes)))
+    return max(1, min(-(-bytes_beyond_caches() // nbytes), spare_bytes() // nbytes))
+
+
+def copies_in_step(nbytes: int) -> int:
+    """Return a number of copies of `nbytes` that a step reads long enough to be measured."""
+    return -(-_STEP_BYTES // nbytes)
 
 
 def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMatrix:
@@ -163,24 +175,24 @@ def step(program: Program, sequences: Sequence[SlotTokens]) -> None:
     program.step(rows, tokens, np.empty(0, np.int32))
 
 
-def timed_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> float:
-    """Return the seconds that the nodes of that name take in one step."""
-    before = _node_total(program, name, _NS)
+def spent_in_step(program: Program, names: Sequence[str], sequences: Sequence[SlotTokens]) -> list[Spent]:
+    """Run one step, and return what the nodes of each name took and did in it."""
+    before = _totals(program, names)
     step(program, sequences)
-    return (_node_total(program, name, _NS) - before) * 1e-9
+    return [
+        Spent((now[_NS] - then[_NS]) * 1e-9, now[_BYTES] - then[_BYTES], now[_FLOPS] - then[_FLOPS])
+        for then, now in zip(before, _totals(program, names), strict=True)
+    ]
 
 
-def bytes_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> int:
-    """Return the bytes of weights and KV cache that the nodes of that name read in one step."""
-    return work_of_step(program, name, sequences)[0]
+def _totals(program: Program, names: Sequence[str]) -> list[dict[int, int]]:
+    profile = program.profile()
+    return [
+        {figure: sum(node[figure] for node in profile if node[0] == name) for figure in (_NS, _BYTES, _FLOPS)}
+        for name in names
+    ]
 
 
-def work_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> tuple[int, int]:
-    """Return the bytes of weights and KV cache, and the operations, of the nodes of that name in one step."""
-    before = [_node_total(program, name, figure) for figure in (_BYTES, _FLOPS)]
-    step(program, sequences)
-    return _node_total(program, name, _BYTES) - before[0], _node_total(program, name, _FLOPS) - before[1]
-
-
-def _node_total(program: Program, name: str, figure: Literal[2, 5, 6]) -> int:
-    return sum(node[figure] for node in program.profile() if node[0] == name)
+def place(matrix: PackedMatrix) -> Range:
+    """Return the memory of a matrix."""
+    return matrix.address, matrix.nbytes

@@ -1,20 +1,15 @@
-"""Results of measurements: a row of figures, with the fraction of the ceiling that it reaches.
-
-A figure says little on a machine that is not described, and less on one that is shared: its bandwidth can halve for
-minutes. So each row has ceilings of its own, measured just before and after. The best repetition is compared
-with them; the median shows how much the machine was disturbed.
-"""
-
-from __future__ import annotations
+"""Results of measurements: a row of figures, with the fraction of the ceiling that it reaches."""
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from numaserve.workers.interface.protocol import Ceilings
 
 Figure = str | int | float | None
+_CONFIRMED, _NEAR = 3, 1.02
+_LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,11 +33,11 @@ class Times:
     median: float
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Times:
+    def of(cls, seconds: Sequence[float]) -> "Times":
         """Return the summary of some repetitions."""
         return cls(min(seconds), statistics.median(seconds))
 
-    def per(self, count: float) -> Times:
+    def per(self, count: float) -> "Times":
         """Return the time of one of `count` equal parts."""
         return Times(self.best / count, self.median / count)
 
@@ -77,15 +72,26 @@ def of_ceiling(times: Times, work: Work, ceilings: Ceilings) -> dict[str, Figure
 
 @dataclass(frozen=True)
 class Effort:
-    """The time for which, and how many times, each row is repeated; in seconds."""
+    """The repetitions of rows: until the best time of each is confirmed, within `seconds` and `most` rounds.
 
-    seconds: float = 0.7
-    least: int = 3
+    A best time is confirmed when `_CONFIRMED` rounds lie within `_NEAR` of it. On a quiet machine the first rounds do
+    that; they last `_LEAST_SHARE` of `seconds` nevertheless, because other load comes and goes within milliseconds.
+    """
+
+    seconds: float = 0.5
+    least: int = 2
     most: int = 200
 
     def repeat(self, work: Callable[[], float]) -> Times:
         """Repeat `work`, which returns the seconds that count."""
-        return Times.of([work() for _ in self.rounds()])
+        return self.repeat_all(lambda: [work()])[0]
+
+    def repeat_all(self, work: Callable[[], Sequence[float]]) -> list[Times]:
+        """Repeat `work`, which returns the seconds that count for each of some rows."""
+        begin, rounds = time.perf_counter(), [work()]
+        while len(rounds) < self.least or not self._suffice(rounds, time.perf_counter() - begin):
+            rounds.append(work())
+        return [Times.of(seconds) for seconds in zip(*rounds, strict=True)]
 
     def rounds(self, rows: int = 1) -> Iterator[int]:
         """Yield the rounds, counted, in each of which each of some rows is measured once."""
@@ -95,17 +101,11 @@ class Effort:
             yield done
             done += 1
 
+    def _suffice(self, rounds: Sequence[Sequence[float]], spent_s: float) -> bool:
+        if spent_s >= self.seconds or len(rounds) >= self.most:
+            return True
+        return spent_s >= _LEAST_SHARE * self.seconds and all(map(_confirmed, zip(*rounds, strict=True)))
 
-@dataclass
-class Ceiling:
-    """The ceilings of a team around a measurement; `measure` takes about a third of a second."""
 
-    measure: Callable[[], Ceilings]
-    best: Ceilings = field(init=False)
-
-    def __enter__(self) -> Ceiling:
-        self.best = self.measure()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.best = self.best.better(self.measure())
+def _confirmed(seconds: Sequence[float]) -> bool:
+    return sum(each <= _NEAR * min(seconds) for each in seconds) >= _CONFIRMED

@@ -5,22 +5,21 @@ Only the time differs between choices, never a bit of the result.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from numaserve.kernels import Program, Team, isa
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.programs import (
     Format,
     begin,
     built,
     make_builder,
     random_matrix,
+    spent_in_step,
     start_slot,
-    timed_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Figure, Row, Rows, Times, Work, of_ceiling
+from numaserve.workers.bench.rows import Effort, Figure, Row, Rows, Times, Work, of_ceiling
 from numaserve.workers.interface.protocol import PAGE_SIZE, Ceilings
-from numaserve.workers.planning.ceilings import rank_ceilings
 
 
 class Blocking(NamedTuple):
@@ -80,7 +79,7 @@ class Choice:
 
 
 def bench_sweep(
-    team: Team,
+    meter: Meter,
     effort: Effort,
     *,
     product: Product,
@@ -90,12 +89,12 @@ def bench_sweep(
 ) -> Rows:
     """Measure rows for M of `m_values`: the blocking chosen without a sweep, each option's other values, and the best
     of all options together. `effort` is for each choice."""
-    program, nbytes = _program(team, product, format, max(m_values))
+    program, nbytes = _program(meter.team, product, format, max(m_values))
     for m in m_values:
         if not values(m):
             continue
         work = Work(nbytes, 2.0 * m * product.n * product.k, format.name)
-        with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
+        with meter.around(format.name) as ceiling:
             choices = _choices(program, m, effort, values(m))
         for choice in choices:
             what: dict[str, str | int] = {"product": product.name, "N": product.n, "K": product.k, "M": m}
@@ -148,6 +147,7 @@ def _by_turns(program: Program, m: int, blockings: Sequence[Blocking], effort: E
     for _ in effort.rounds(len(blockings)):
         for blocking, seconds in zip(blockings, samples, strict=True):
             program.blocking = blocking
-            seconds.append(timed_step(program, "linear", [(0, 0, m, 0)]))
+            (spent,) = spent_in_step(program, ["linear"], [(0, 0, m, 0)])
+            seconds.append(spent.seconds)
     program.blocking = before
     return map(Times.of, samples)

@@ -4,52 +4,54 @@ from functools import partial
 
 import numpy as np
 from numaserve.kernels import Program, RopeTable, Team
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.programs import (
     begin,
     built,
-    bytes_of_step,
     make_builder,
     random_matrix,
+    spent_in_step,
     start_slot,
     step,
-    timed_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.rows import Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.interface.protocol import PAGE_SIZE
 from numaserve.workers.interface.settings import KvCacheDtype, ModelSettings
-from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.caches import CacheIndex, Heads
 
 _HIDDEN = 32  # of the program; operations before attention do not matter
-_DECODE_LAYERS = 8  # each with a cache of its own: together more than processor caches hold
+_DECODE_LAYERS = 2  # each with a cache of its own
 _CHUNK = 1024
 
 
-def bench_prefill(team: Team, effort: Effort, *, model: str, tokens: int, kv_dtype: KvCacheDtype) -> Rows:
+def bench_prefill(meter: Meter, effort: Effort, *, model: str, tokens: int, kv_dtype: KvCacheDtype) -> Rows:
     """Measure a whole prompt in one step."""
     heads = _heads(model)
-    program = _program(team, heads, kv_dtype, layers=1, step_tokens=tokens, context=tokens)
+    program = _program(meter.team, heads, kv_dtype, layers=1, step_tokens=tokens, context=tokens)
     run = [(0, 0, tokens, 0)]
     step(program, run)
-    with Ceiling(partial(rank_ceilings, team)) as ceiling:
-        times = effort.repeat(partial(timed_step, program, "attention", run))
+    with meter.around("bf16") as ceiling:
+        # The step writes its keys and values just before it reads them.
+        (times,) = effort.repeat_all(partial(meter.seconds, program, ["attention"], run, []))
     work = Work(flops=4.0 * heads.query * heads.dim * tokens * (tokens + 1) / 2)
     yield timed_row("attention", _what(model, kv_dtype, "prefill", tokens, tokens), times, work, ceiling.best)
 
 
-def bench_decode(team: Team, effort: Effort, *, model: str, context: int, kv_dtype: KvCacheDtype) -> Rows:
-    """Measure attention of one token to itself and the `context` - 1 tokens before it."""
+def bench_decode(meter: Meter, effort: Effort, *, model: str, context: int, kv_dtype: KvCacheDtype) -> Rows:
+    """Measure attention of one token to itself and the `context` - 1 tokens before it, whose keys and values are read
+    from memory."""
     heads = _heads(model)
-    program = _program(team, heads, kv_dtype, layers=_DECODE_LAYERS, step_tokens=_CHUNK, context=context)
+    program = _program(meter.team, heads, kv_dtype, layers=_DECODE_LAYERS, step_tokens=_CHUNK, context=context)
     for start in range(0, context, _CHUNK):
         step(program, [(0, start, min(_CHUNK, context - start), 0)])
     run = [(0, context - 1, 1, 0)]
-    nbytes = bytes_of_step(program, "attention", run) / _DECODE_LAYERS
-    with Ceiling(partial(rank_ceilings, team)) as ceiling:
-        times = effort.repeat(partial(timed_step, program, "attention", run)).per(_DECODE_LAYERS)
-    work = Work(nbytes, 4.0 * heads.query * heads.dim * context)
-    yield timed_row("attention", _what(model, kv_dtype, "decode", 1, context), times, work, ceiling.best)
+    (spent,) = spent_in_step(program, ["attention"], run)
+    with meter.around("bf16") as ceiling:
+        (times,) = effort.repeat_all(partial(meter.seconds, program, ["attention"], run, program.kv_memory))
+    work = Work(spent.nbytes / _DECODE_LAYERS, 4.0 * heads.query * heads.dim * context)
+    what = _what(model, kv_dtype, "decode", 1, context)
+    yield timed_row("attention", what, times.per(_DECODE_LAYERS), work, ceiling.best)
 
 
 def _program(

@@ -7,7 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from numaserve.kernels import Team, barrier_ns
+from numaserve.kernels import barrier_ns
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.rows import Row, Rows
 
 _RUNS = 3
@@ -32,16 +33,16 @@ int main(void) {
 """
 
 
-def bench_barrier(team: Team, cpus: Sequence[int]) -> Rows:
+def bench_barrier(meter: Meter, cpus: Sequence[int]) -> Rows:
     """Measure the team's barrier and OpenMP's, on one thread per processor; the team spins only while it is
     measured."""
-    ours = barrier_ns(team)
+    ours = barrier_ns(meter.team)
     mine = os.sched_getaffinity(0)
     # The team pinned this thread, and children inherit that.
     os.sched_setaffinity(0, cpus)
     theirs = _openmp_barrier_ns(cpus)
     os.sched_setaffinity(0, mine)
-    ours = min(ours, barrier_ns(team))
+    ours = min(ours, barrier_ns(meter.team))
     figures: dict[str, str | float | None] = {"team_ns": ours, "openmp_ns": theirs}
     if isinstance(theirs, float):
         figures["openmp_over_team"] = theirs / ours

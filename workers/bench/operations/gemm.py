@@ -1,5 +1,5 @@
 """Packed matrix products, as a model's layers do them: x[M, K] · w[N, K]ᵀ, gate and up, or up alone, fused with the
-activation.
+activation. Products of o and down add to the residual stream.
 
 Quantizing x is an operation of its own and not counted.
 """
@@ -9,61 +9,54 @@ from functools import partial
 
 from numaserve.kernels import Program, Team
 from numaserve.workers.bench.encoder_shapes import ENCODERS, EncoderShape
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.programs import (
     Format,
     begin,
     built,
-    copies_beyond_caches,
+    copies_in_step,
     make_builder,
+    place,
     random_matrix,
+    same_matrices,
     start_slot,
     step,
-    timed_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.rows import Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, Shape
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.given import GivenMatrix
-
-# Up to this number of rows, reading the weights takes most of the time, so each product must find its own weights in
-# memory. Beyond, one product is as good as many, and done sooner.
-_FEW_ROWS = 64
 
 _Sizes = Mapping[str, Sequence[tuple[int, int]]]  # N and K of the products of each part
 Products = list[tuple[GivenMatrix, ...]]  # of the nodes in `_NODES`, one for each repetition in a program
 
 _NODES = {
     "qkv": {"linear": "qkv"},
-    "o": {"linear": "o"},
+    "o": {"linear_partial": "o"},
     "mlp": {"gate_up": "gate_up", "linear_partial": "down"},
 }
 _ENCODER_NODES = _NODES | {"mlp": {"up": "up", "linear_partial": "down"}}
 
 
-def bench_gemm(team: Team, effort: Effort, *, model: str, part: str, format: Format, m_values: Sequence[int]) -> Rows:
-    """Measure the products of `part` (qkv, o or mlp) of a layer of `model`, of `SHAPES` or `ENCODERS`."""
+def bench_gemm(meter: Meter, effort: Effort, *, model: str, part: str, format: Format, m_values: Sequence[int]) -> Rows:
+    """Measure the products of `part` (qkv, o or mlp) of a layer of `model`, of `SHAPES` or `ENCODERS`, whose weights
+    are read from memory."""
     table, nodes = ("encoders", _ENCODER_NODES) if model in ENCODERS else ("gemm", _NODES)
     sizes = _encoder_sizes(ENCODERS[model]) if model in ENCODERS else _sizes(SHAPES[model])
-    products: Products = [_matrices(team, sizes[part], format)]
-    few, many = [m for m in m_values if m <= _FEW_ROWS], [m for m in m_values if m > _FEW_ROWS]
-    if few:
-        copies = copies_beyond_caches(sum(matrix.nbytes for matrix in products[0]))
-        products += [_matrices(team, sizes[part], format) for _ in range(1, copies)]
-    for values, repeated in ((few, products), (many, products[:1])):
-        if not values:
-            continue
-        program = _program(team, repeated, max(values), gated="gate_up" in nodes[part])
-        for m in values:
-            run = [(0, 0, m, 0)]
-            step(program, run)
-            for (node, name), matrix in zip(nodes[part].items(), products[0], strict=True):
-                with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
-                    times = effort.repeat(partial(timed_step, program, node, run)).per(len(repeated))
-                work = Work(matrix.nbytes, 2.0 * m * matrix.n * matrix.k, format.name)
-                what: dict[str, str | int] = {"model": model, "format": str(format), "product": name}
-                what |= {"K": matrix.k, "N": matrix.n, "M": m}
-                yield timed_row(f"{table}, {format}", what, times, work, ceiling.best)
+    first = [random_matrix(meter.team, n, k, format) for n, k in sizes[part]]
+    copies = copies_in_step(sum(matrix.nbytes for matrix in first))
+    products: Products = list(zip(*((matrix, *same_matrices(matrix, copies - 1)) for matrix in first), strict=True))
+    weights = [place(matrix) for matrices in products for matrix in matrices]
+    program = _program(meter.team, products, max(m_values), part=part, gated="gate_up" in nodes[part])
+    step(program, [(0, 0, min(m_values), 0)])
+    for m in m_values:
+        with meter.around(format.name) as ceiling:
+            found = effort.repeat_all(partial(meter.seconds, program, list(nodes[part]), [(0, 0, m, 0)], weights))
+        for name, matrix, times in zip(nodes[part].values(), first, found, strict=True):
+            work = Work(matrix.nbytes, 2.0 * m * matrix.n * matrix.k, format.name)
+            what: dict[str, str | int] = {"model": model, "format": str(format), "product": name}
+            what |= {"K": matrix.k, "N": matrix.n, "M": m}
+            yield timed_row(f"{table}, {format}", what, times.per(copies), work, ceiling.best)
 
 
 def _sizes(shape: Shape) -> _Sizes:
@@ -83,20 +76,19 @@ def _encoder_sizes(shape: EncoderShape) -> _Sizes:
     }
 
 
-def _matrices(team: Team, sizes: Sequence[tuple[int, int]], format: Format) -> tuple[GivenMatrix, ...]:
-    return tuple(random_matrix(team, n, k, format) for n, k in sizes)
-
-
-def _program(team: Team, products: Products, rows: int, *, gated: bool) -> Program:
+def _program(team: Team, products: Products, rows: int, *, part: str, gated: bool) -> Program:
     b = make_builder(team, hidden=products[0][0].k, step_tokens=rows, context=rows)
-    _, x = begin(b, team)
+    residual, x = begin(b, team)
     for matrices in products:
-        if len(matrices) == 1:
-            b.linear(x, matrices[0])
-        elif gated:
-            b.gated_mlp(x, matrices[0], matrices[1], "silu")
-        else:
-            b.plain_mlp(x, matrices[0], matrices[1], "gelu")
+        match part, matrices:
+            case "qkv", (weight,):
+                b.linear(x, weight)
+            case "o", (weight,):
+                b.add_all_reduce(residual, b.linear_partial(x, weight))
+            case _, (first, down) if gated:
+                b.add_all_reduce(residual, b.gated_mlp(x, first, down, "silu"))
+            case _, (first, down):
+                b.add_all_reduce(residual, b.plain_mlp(x, first, down, "gelu"))
     program = built(b, team)
     start_slot(program, 0, range(-(-rows // PAGE_SIZE)))
     return program

@@ -9,21 +9,21 @@ from functools import partial
 
 import numpy as np
 from numaserve.kernels import Program, Team
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.operations.attention import rope_table
 from numaserve.workers.bench.programs import (
     begin,
     built,
-    copies_beyond_caches,
     make_builder,
     ones,
+    place,
     random_matrix,
+    spent_in_step,
     start_slot,
-    timed_step,
-    work_of_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.rows import Effort, Rows, Work, timed_row
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.planning.ceilings import Range
 from numaserve.workers.program.caches import CacheIndex, Heads
 
 _NOPE, _ROPE, _LATENT, _VALUES = 128, 64, 512, 128
@@ -41,21 +41,20 @@ class LatentCase:
     sequences: int = 1
 
 
-def bench_latent(team: Team, effort: Effort, *, case: LatentCase) -> Rows:
-    """Measure the operations of one layer."""
-    layers = copies_beyond_caches(case.sequences * case.context * (_LATENT + _ROPE) * 2) if case.new == 1 else 1
-    program = _program(team, case, layers)
+def bench_latent(meter: Meter, effort: Effort, *, case: LatentCase) -> Rows:
+    """Measure the operations of one layer; its cache and its weights are read from memory."""
+    program, weights = _program(meter.team, case)
     run = [(slot, case.context - case.new, case.new, 0) for slot in range(case.sequences)]
-    what: dict[str, str | int] = dict(vars(case))
-    for node in _NODES:
-        nbytes, flops = work_of_step(program, node, run)
-        with Ceiling(partial(rank_ceilings, team)) as ceiling:
-            times = effort.repeat(partial(timed_step, program, node, run)).per(layers)
-        work = Work(nbytes / layers, flops / layers)
-        yield timed_row("latent attention", what | {"operation": node}, times, work, ceiling.best)
+    done = spent_in_step(program, _NODES, run)
+    with meter.around("bf16") as ceiling:
+        found = effort.repeat_all(partial(meter.seconds, program, _NODES, run, [*weights, *program.kv_memory]))
+    for node, spent, times in zip(_NODES, done, found, strict=True):
+        work = Work(spent.nbytes, spent.flops)
+        yield timed_row("latent attention", {**vars(case), "operation": node}, times, work, ceiling.best)
 
 
-def _program(team: Team, case: LatentCase, layers: int) -> Program:
+def _program(team: Team, case: LatentCase) -> tuple[Program, list[Range]]:
+    """Return a program of one layer, and the memory of W_UK and W_UV."""
     heads, slots = case.heads, case.sequences
     b = make_builder(
         team,
@@ -64,22 +63,20 @@ def _program(team: Team, case: LatentCase, layers: int) -> Program:
         slots=slots,
         context=case.context,
         heads=Heads(heads, 1, _LATENT + _ROPE, _LATENT, is_latent=True),
-        layers=layers,
     )
     rope, scale = rope_table(case.context, _ROPE), (_NOPE + _ROPE) ** -0.5
     q = random_matrix(team, heads * (_NOPE + _ROPE), _HIDDEN)
     kv = random_matrix(team, _LATENT + _ROPE, _HIDDEN)
     _, x = begin(b, team)
-    for layer in range(layers):
-        w_uk, w_uv = random_matrix(team, heads * _LATENT, _NOPE), random_matrix(team, heads * _VALUES, _LATENT)
-        inputs, norm = (b.linear(x, q), b.linear(x, kv)), ones(_LATENT)
-        b.latent_attention(*inputs, w_uk, w_uv, cache=CacheIndex(0, layer), rope=rope, norm=norm, eps=1e-6, scale=scale)
+    w_uk, w_uv = random_matrix(team, heads * _LATENT, _NOPE), random_matrix(team, heads * _VALUES, _LATENT)
+    inputs, norm = (b.linear(x, q), b.linear(x, kv)), ones(_LATENT)
+    b.latent_attention(*inputs, w_uk, w_uv, cache=CacheIndex(0, 0), rope=rope, norm=norm, eps=1e-6, scale=scale)
     program = built(b, team)
     _fill(program)
     pages = -(-case.context // PAGE_SIZE)
     for slot in range(slots):
         start_slot(program, slot, range(slot * pages, (slot + 1) * pages))
-    return program
+    return program, [place(w_uk), place(w_uv)]
 
 
 def _fill(program: Program) -> None:

@@ -2,12 +2,12 @@
 the convolution, the rule, and the gate."""
 
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any, Literal
 
 import numpy as np
 from numaserve.kernels import Program, Team, Vector
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.programs import (
     SlotTokens,
     begin,
@@ -16,14 +16,12 @@ from numaserve.workers.bench.programs import (
     make_builder,
     ones,
     random_matrix,
+    spent_in_step,
     start_slot,
     step,
-    timed_step,
-    work_of_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.rows import Effort, Rows, Work, timed_row
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.caches import CacheIndex, DeltaHeads, StateKind
 from numaserve.workers.program.cost import BF16, FP32
 from numaserve.workers.program.handles import round_up
@@ -60,11 +58,15 @@ class DeltaCase:
         return "causal_conv", *decays, self.rule, "multiply" if self.rule == "state_space" else "gated_head_norm"
 
 
-def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
-    """Measure the operations of one layer; the convolution and the norm are small operations on each token."""
+def bench_recurrent(meter: Meter, effort: Effort, *, case: DeltaCase) -> Rows:
+    """Measure the operations of one layer; the convolution and the norm are small operations on each token.
+
+    A token reads and writes its state. Many layers, rather than evicted states, make it pay for the writes too. Many
+    tokens are bound by computing.
+    """
     heads, tokens = case.heads, case.new * case.sequences
-    layers = copies_beyond_caches(case.sequences * heads.kept * FP32)
-    program = _program(team, heads, case, layers)
+    layers = copies_beyond_caches(case.sequences * heads.kept * FP32) if case.new == 1 else 1
+    program = _program(meter.team, heads, case, layers)
     walk = _Walk(program, case)
     outputs = heads.values * heads.value_dim
     nbytes_of = {
@@ -73,15 +75,17 @@ def bench_recurrent(team: Team, effort: Effort, *, case: DeltaCase) -> Rows:
         "multiply": 3 * outputs * FP32 * tokens,
         "key_decays": 2 * heads.gates * heads.values * FP32 * tokens,
     }
-    for node in case.nodes:
-        with Ceiling(partial(rank_ceilings, team, ("bf16", "fp32"))) as ceiling:
-            times = effort.repeat(partial(_timed, program, node, walk)).per(layers)
+    done = spent_in_step(program, case.nodes, walk.next())
+    with meter.around("bf16", "fp32") as ceiling:
+        found = effort.repeat_all(lambda: meter.seconds(program, case.nodes, walk.next(), []))
+    for node, spent, repeated in zip(case.nodes, done, found, strict=True):
+        times = repeated.per(layers)
         if node in nbytes_of:
             what: dict[str, str | int] = {"model": f"{case.values} value heads", "operation": node, "rows": tokens}
             yield timed_row("small operations", what, times, Work(nbytes_of[node]), ceiling.best)
             continue
-        nbytes, flops = (each / layers for each in work_of_step(program, node, walk.next()))
-        yield timed_row("recurrent", dict(vars(case)), times, Work(nbytes, flops, "fp32"), ceiling.best)
+        work = Work(spent.nbytes / layers, spent.flops / layers, "fp32")
+        yield timed_row("recurrent", dict(vars(case)), times, work, ceiling.best)
 
 
 class _Walk:
@@ -106,10 +110,6 @@ class _Walk:
 
     def _tokens(self, start: int) -> list[SlotTokens]:
         return [(slot, start, self._case.new, 0) for slot in range(self._case.sequences)]
-
-
-def _timed(program: Program, node: str, walk: _Walk) -> float:
-    return timed_step(program, node, walk.next())
 
 
 def _context(case: DeltaCase) -> int:

@@ -4,7 +4,8 @@ pooling."""
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from numaserve.kernels import Program, Team
+from numaserve.kernels import Program
+from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.operations.attention import rope_table
 from numaserve.workers.bench.programs import (
     INT8,
@@ -15,12 +16,10 @@ from numaserve.workers.bench.programs import (
     ones,
     random_matrix,
     start_slot,
-    timed_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.rows import Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.interface.protocol import PAGE_SIZE
-from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.program.caches import CacheIndex, Heads
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE
 
@@ -30,12 +29,12 @@ _SAMPLED_SLOTS = 16
 _METHODS = {"greedy": (0.0, 1.0), "temperature": (1.0, 1.0), "top-p 0.95": (1.0, 0.95)}
 
 
-def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
+def bench_rows(meter: Meter, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
     """Measure the operations on each token, with the bytes that are read and written.
 
     Activations of few tokens come from caches: more than the memory's bandwidth is then possible.
     """
-    shape, most = SHAPES[model], max(tokens)
+    shape, most, team = SHAPES[model], max(tokens), meter.team
     heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
     b = make_builder(team, hidden=shape.hidden, step_tokens=most, context=most, heads=heads, layers=_LAYERS)
     residual, x = begin(b, team)
@@ -58,12 +57,12 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
         "rope_store": ((width + kv_width) * (_FP32 + _BF16), _LAYERS),
     }
     for count in tokens:
-        yield from _token_rows(program, team, effort, nodes, model=model, run=[(0, 0, count, 0)])
+        yield from _token_rows(program, meter, effort, nodes, model=model, run=[(0, 0, count, 0)])
 
 
-def bench_pool(team: Team, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
+def bench_pool(meter: Meter, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
     """Measure pooling of the last token of each of `tokens` sequences."""
-    hidden, most = SHAPES[model].hidden, max(tokens)
+    hidden, most, team = SHAPES[model].hidden, max(tokens), meter.team
     b = make_builder(team, hidden=hidden, step_tokens=most, slots=most)
     residual, _ = begin(b, team)
     b.answer(b.pool(residual, "last", ones(hidden), 1e-5))
@@ -73,12 +72,12 @@ def bench_pool(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
     nodes = {"pool": (2 * hidden * _FP32, 1)}
     for count in tokens:
         run = [(slot, 0, 1, END_POOL) for slot in range(count)]
-        yield from _token_rows(program, team, effort, nodes, model=model, run=run)
+        yield from _token_rows(program, meter, effort, nodes, model=model, run=run)
 
 
 def _token_rows(
     program: Program,
-    team: Team,
+    meter: Meter,
     effort: Effort,
     nodes: Mapping[str, tuple[int, int]],
     *,
@@ -87,16 +86,16 @@ def _token_rows(
 ) -> Rows:
     """Yield a row for each node, given its bytes per token and its copies in the program."""
     rows = sum(count for _, _, count, _ in run)
-    for node, (nbytes, copies) in nodes.items():
-        with Ceiling(partial(rank_ceilings, team)) as ceiling:
-            times = effort.repeat(partial(timed_step, program, node, run)).per(copies)
+    with meter.around("bf16") as ceiling:
+        found = effort.repeat_all(partial(meter.seconds, program, list(nodes), run, []))
+    for (node, (nbytes, copies)), times in zip(nodes.items(), found, strict=True):
         what: dict[str, str | int] = {"model": model, "operation": node, "rows": rows}
-        yield timed_row("small operations", what, times, Work(float(nbytes * rows)), ceiling.best)
+        yield timed_row("small operations", what, times.per(copies), Work(float(nbytes * rows)), ceiling.best)
 
 
-def bench_sampler(team: Team, effort: Effort, *, model: str) -> Rows:
+def bench_sampler(meter: Meter, effort: Effort, *, model: str) -> Rows:
     """Measure sampling from rows of logits: 1 row has one thread to itself, 16 rows have all threads."""
-    vocab, hidden = SHAPES[model].vocab, 32
+    vocab, hidden, team = SHAPES[model].vocab, 32, meter.team
     embedding = random_matrix(team, vocab, hidden)
     b = make_builder(team, hidden=hidden, step_tokens=32, slots=_SAMPLED_SLOTS, vocab=vocab)
     _, x = begin(b, team, embedding)
@@ -107,7 +106,7 @@ def bench_sampler(team: Team, effort: Effort, *, model: str) -> Rows:
             start_slot(program, slot, [slot], temperature=temperature, top_p=top_p)
         for rows in (1, _SAMPLED_SLOTS):
             run = [(slot, 0, 1, END_SAMPLE) for slot in range(rows)]
-            with Ceiling(partial(rank_ceilings, team)) as ceiling:
-                times = effort.repeat(partial(timed_step, program, "sample", run)).per(rows)
+            with meter.around("bf16") as ceiling:
+                (times,) = effort.repeat_all(partial(meter.seconds, program, ["sample"], run, []))
             what: dict[str, str | int] = {"model": model, "operation": f"sample, {method}", "rows": rows}
-            yield timed_row("small operations", what, times, Work(_FP32 * vocab), ceiling.best)
+            yield timed_row("small operations", what, times.per(rows), Work(_FP32 * vocab), ceiling.best)

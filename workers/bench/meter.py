@@ -1,0 +1,100 @@
+"""What rows are measured with: a team, its ceilings, and steps whose data lie in memory alone.
+
+A figure says little on a machine that is not described, and less on one that is shared: its bandwidth can halve for
+minutes. So each row has ceilings of its own time: the best of the last few seconds, the last of them measured within a
+second of the row. The best repetition is compared with them; the median shows how much the machine was disturbed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numaserve.kernels import PackedMatrix, Program, Team, evict, isa, peak_flops, read_seconds
+from numaserve.workers.bench.programs import SlotTokens, place, spent_in_step
+from numaserve.workers.interface.protocol import Ceilings
+from numaserve.workers.planning.ceilings import Range, spare_bytes
+
+# Evicted before they are read, so they need not exceed a cache. Short passes: one may escape other load.
+_THREAD_BYTES = 32 << 20
+_READ_PASSES = 6  # for each of the two ways of reading
+_CURRENT_S, _KEPT_S = 1.0, 5.0
+_COLUMNS = 4096
+
+
+class Meter:
+    """Measures the steps and the ceilings of a team."""
+
+    def __init__(self, team: Team, *, evicts: bool = True) -> None:
+        """Make the meter of a team. Without `evicts`, caches keep the data of a step for the next one."""
+        self.team = team
+        self._evicts = evicts
+        self._memory: PackedMatrix | None = None
+        self._read = _Rate(self._read_rate)
+        self._peaks: dict[str, _Rate] = {}
+
+    def seconds(
+        self, program: Program, names: Sequence[str], run: Sequence[SlotTokens], data: Sequence[Range]
+    ) -> list[float]:
+        """Return the seconds that the nodes of each name take in a step that finds `data` in no cache."""
+        if self._evicts:
+            evict(self.team, data)
+        return [spent.seconds for spent in spent_in_step(program, names, run)]
+
+    def around(self, *formats: str) -> Ceiling:
+        """Return the ceilings around a measurement of products in `formats`."""
+        return Ceiling(partial(self.ceilings, formats))
+
+    def ceilings(self, formats: Sequence[str]) -> Ceilings:
+        """Return the ceilings of this moment."""
+        for format in set(formats) - set(self._peaks):
+            self._peaks[format] = _Rate(partial(peak_flops, self.team, format))
+        peaks = {format: self._peaks[format].now() for format in sorted(set(formats))}
+        return Ceilings(isa(), self.team.size, self._read.now(), peaks)
+
+    def _read_rate(self) -> float:
+        if self._memory is None:
+            nbytes = min(self.team.size * _THREAD_BYTES, spare_bytes())
+            self._memory = PackedMatrix(max(nbytes // (2 * _COLUMNS), 1), _COLUMNS)
+            # All untouched memory is one shared page of zeros.
+            np.frombuffer(self._memory.buffer(), np.uint8).fill(1)
+        memory = place(self._memory)
+        best = float("inf")
+        # Which of the two ways reads more differs between processors.
+        for number in range(2 * _READ_PASSES):
+            evict(self.team, [memory])
+            best = min(best, read_seconds(self.team, [memory], fetch_ahead=number % 2 == 0))
+        return memory[1] / best
+
+
+@dataclass
+class Ceiling:
+    """The ceilings around a measurement: the best of those before and after it."""
+
+    measure: Callable[[], Ceilings]
+    best: Ceilings = field(init=False)
+
+    def __enter__(self) -> Ceiling:
+        self.best = self.measure()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.best = self.best.better(self.measure())
+
+
+class _Rate:
+    """A rate, measured again when the last measurement is older than a second; the best of the last seconds counts."""
+
+    def __init__(self, measure: Callable[[], float]) -> None:
+        self._measure = measure
+        self._found: list[tuple[float, float]] = []  # when each was measured, and the rate
+
+    def now(self) -> float:
+        if not self._found or time.monotonic() - self._found[-1][0] >= _CURRENT_S:
+            rate = self._measure()
+            now = time.monotonic()
+            self._found = [*((at, old) for at, old in self._found if now - at < _KEPT_S), (now, rate)]
+        return max(rate for _, rate in self._found)

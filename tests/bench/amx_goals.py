@@ -1,170 +1,173 @@
 """What is expected of a machine with AMX, as data: `bench_amx.py` measures it.
 
 A goal is a fraction of the machine's own ceilings in the same run, or of another figure of the run. It is met by the
-worst of the rows that it is about.
+worst of the rows that it is about. The peak is the one of tiles of zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Record = Mapping[str, Any]  # a row of a benchmark, as `--json` writes it
-Measure = Callable[[Sequence[Record]], list[float]]
+Select = Callable[[Sequence[Record]], Iterable[Record]]
+SMALL, LARGE, STREAMED = "llama-1b", "llama-8b", "smollm2-135m"  # shapes
+MIXTURE, SHARED = "moe-2b", "moe-shared"  # experts in Qwen3-MoE's proportions, and with a shared one in DeepSeek-V3's
+EVERY = ("qkv", "o", "gate_up", "down")  # products of a layer
+SERVED_PRODUCTS = ("linear", "linear_partial", "gate_up", "lm_head")  # as operations of a step
+PROMPT, STREAMS = "prompt", "streams"  # runs of `bench offline`
 
 
 @dataclass(frozen=True)
 class Goal:
-    """`measure` gives a figure for each row that the goal is about, none for other rows."""
+    """`select` returns the rows that the goal is about, of which `figure` is compared."""
 
     what: str
-    measure: Measure
+    select: Select
     least: float | None = None  # the figure is a fraction that should be reached
     most: float | None = None  # or one that should not be exceeded
+    figure: str = "of_ceiling"
 
-    def worst(self, records: Sequence[Record]) -> float | None:
-        """The figure that decides, None where nothing was measured."""
-        figures = self.measure(records)
-        if not figures:
+    def worst(self, records: Sequence[Record]) -> Record | None:
+        """Return the row that decides, None where nothing was measured."""
+        rows = sorted(self.select(records), key=lambda row: float(row[self.figure]))
+        if not rows:
             return None
-        return min(figures) if self.least is not None else max(figures)
+        return rows[0] if self.least is not None else rows[-1]
 
-    def met(self, figure: float) -> bool:
-        """Whether the figure is as good as it should be."""
+    def met(self, row: Record) -> bool:
+        """Return whether the figure is as good as it should be."""
+        figure = float(row[self.figure])
         return figure >= self.least if self.least is not None else figure <= (self.most or 0.0)
 
     def wanted(self) -> str:
-        """The limit, for people."""
-        return f"≥ {self.least:.0%}" if self.least is not None else f"≤ {self.most:.2f} x"
+        """Return the limit, for people."""
+        return f"≥ {self.least:.0%}" if self.least is not None else f"≤ {self.most:.0%}"
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A goal that needs more than this machine: another server, or a checkpoint."""
+    """A goal that needs more than this machine and this run: another server, or an earlier release."""
 
     what: str
     wanted: str
     measured_by: str
 
 
-def _rows(figure: str, **where: object) -> Measure:
-    """`figure` of the rows with these fields; a function says whether a field's value is meant."""
+def _where(**fields: object) -> Select:
+    """Return a selection of the rows with these fields; a set has the values that are meant."""
 
     def fits(record: Record) -> bool:
         return all(
-            name in record and (value(record[name]) if callable(value) else record[name] == value)
-            for name, value in where.items()
+            name in record and (record[name] in value if isinstance(value, frozenset) else record[name] == value)
+            for name, value in fields.items()
         )
 
-    return lambda records: [record[figure] for record in records if fits(record)]
+    return lambda records: [record for record in records if fits(record)]
 
 
-def _of_bf16_time(name: str) -> Measure:
-    """The time of products in a format over that of the same products in bf16."""
-
-    def ratios(records: Sequence[Record]) -> list[float]:
-        times = {
-            (each["format"], each["model"], each["product"], each["M"]): each["best_us"]
-            for each in records
-            if "product" in each and each["M"] in FEW_ROWS
-        }
-        return [
-            time / times["bf16", *case]
-            for (format, *case), time in times.items()
-            if _name(format) == name and ("bf16", *case) in times
-        ]
-
-    return ratios
+def _products(m: int, format: str, products: Collection[str], *, of: str = "memory", model: str = SMALL) -> Select:
+    return _where(model=model, M=m, format=format, product=frozenset(products), weights_of=of)
 
 
-def _name(format: str) -> str:
-    """A format without the size of its groups."""
-    return format.partition("/")[0]
+def _speed_over_bf16(*formats: str) -> Select:
+    """Return a selection of the products of 512 rows in some formats, with their speed over bf16's as `of_bf16`."""
+
+    def select(records: Sequence[Record]) -> list[Record]:
+        bf16 = {row["product"]: row["best_us"] for row in _products(512, "bf16", EVERY)(records)}
+        rows = [row for format in formats for row in _products(512, format, EVERY)(records)]
+        return [{**row, "of_bf16": bf16[row["product"]] / row["best_us"]} for row in rows if row["product"] in bf16]
+
+    return select
 
 
-def _products(format: str, m: Callable[[int], bool]) -> Measure:
-    return _rows("of_ceiling", format=lambda found: _name(found) == format, product=lambda _: True, M=m)
+def _operations(run: str, phase: str, *names: str) -> Select:
+    return _where(run=run, phase=phase, operation=frozenset(names))
 
 
-def _experts(format: str, m: int) -> Measure:
-    operations = ("moe_gate_up", "moe_down")
-    return _rows("of_ceiling", format=format, operation=lambda name: name in operations, M=m)
+def _other_operations(run: str, phase: str) -> Select:
+    """Return a selection of one row, whose `share` all that is neither product nor attention has of a phase."""
+
+    def select(records: Sequence[Record]) -> list[Record]:
+        rows = _where(run=run, phase=phase)(records)
+        known = [row["share"] for row in rows if row["operation"] in (*SERVED_PRODUCTS, "attention")]
+        return [{"share": 1.0 - sum(known)}] if known else []
+
+    return select
 
 
-def _steps(phase: str, model: str, weights: str, context: Callable[[int], bool] = lambda _: True) -> Measure:
-    return _rows("of_bound", phase=phase, model=model, weights=lambda found: found.startswith(weights), context=context)
+def _experts(model: str, operation: str) -> Select:
+    return _where(model=model, format="bf16", M=1024, operation=operation)
 
 
-FEW_ROWS, OTHER_ROWS = (2, 4, 8, 16, 32, 64), (1, 256, 512, 1024)
-LONG_CONTEXT = 8192
-MODEL, SMALL_MODEL = "llama-1b", "smollm2-135m"
+def _attention(head_dim: int, tokens: int) -> Select:
+    return _where(phase="prefill", kv="bf16", head_dim=head_dim, context=tokens)
+
 
 GOALS: dict[str, tuple[Goal, ...]] = {
-    "products of Llama-1B and Llama-8B, of the ceiling": (
-        Goal("bf16, M of 512 and more", _products("bf16", lambda m: m >= 512), least=0.60),
-        Goal("bf16, M = 256", _products("bf16", lambda m: m == 256), least=0.50),
-        Goal("int8, M of 256 and more", _products("int8", lambda m: m >= 256), least=0.50),
-        Goal("bf16, M of 1 to 16", _products("bf16", lambda m: m <= 16), least=0.95),
-        Goal("int8, M of 1 to 16", _products("int8", lambda m: m <= 16), least=0.92),
-        Goal("fp8, M of 1 to 16", _products("fp8", lambda m: m <= 16), least=0.80),
-        Goal("int4, M of 1 to 16", _products("int4", lambda m: m <= 16), least=0.80),
-        Goal("bf16, M of 2 to 64", _products("bf16", lambda m: m in FEW_ROWS), least=0.85),
-        Goal("int8, M of 2 to 64", _products("int8", lambda m: m in FEW_ROWS), least=0.85),
-        Goal("fp8, M of 2 to 64", _products("fp8", lambda m: m in FEW_ROWS), least=0.75),
-        Goal("int4, M of 2 to 64", _products("int4", lambda m: m in FEW_ROWS), least=0.75),
-        Goal("fp8, M of 2 to 64, of bf16's time", _of_bf16_time("fp8"), most=1.0),
-        Goal("int4, M of 2 to 64, of bf16's time", _of_bf16_time("int4"), most=1.0),
+    "products of Llama-1B, of the ceiling": (
+        Goal("bf16, gate_up, M = 512", _products(512, "bf16", ("gate_up",), of="caches"), least=0.50),
+        Goal("bf16, gate_up, M = 512, from memory", _products(512, "bf16", ("gate_up",)), least=0.44),
+        Goal("bf16, o and down, M = 512", _products(512, "bf16", ("o", "down"), of="caches"), least=0.45),
+        Goal("bf16, M = 128, from memory", _products(128, "bf16", EVERY), least=0.85),
+        Goal("bf16, M = 64, from memory", _products(64, "bf16", EVERY), least=0.75),
+        Goal("int8, M = 64, from memory", _products(64, "int8", EVERY), least=0.75),
+        Goal("int8, gate_up, M = 512", _products(512, "int8", ("gate_up",), of="caches"), least=0.50),
+        Goal("int8, down, M = 512", _products(512, "int8", ("down",), of="caches"), least=0.45),
     ),
-    "attention, of the ceiling": (
+    "products of Llama-1B, M = 512, activations in bf16: speed over bf16's": (
+        Goal("int4 in groups of 32", _speed_over_bf16("int4/32"), least=0.85, figure="of_bf16"),
+        Goal("int4 in groups of 128", _speed_over_bf16("int4/128"), least=0.85, figure="of_bf16"),
+        Goal("mxfp4", _speed_over_bf16("mxfp4/32"), least=0.85, figure="of_bf16"),
+        Goal("fp8", _speed_over_bf16("fp8/128"), least=0.55, figure="of_bf16"),
+    ),
+    "products of Llama-8B, from memory, of the ceiling": (
+        Goal("bf16, M = 1", _products(1, "bf16", EVERY, model=LARGE), least=0.95),
+        Goal("int8, gate_up, M = 1", _products(1, "int8", ("gate_up",), model=LARGE), least=0.95),
+        Goal("int4, gate_up, M = 1", _products(1, "int4/128", ("gate_up",), model=LARGE), least=0.88),
+        Goal("int4, o and down, M = 1", _products(1, "int4/128", ("o", "down"), model=LARGE), least=0.85),
+        Goal("int8, M = 512", _products(512, "int8", EVERY, model=LARGE), least=0.42),
+    ),
+    "attention of prompts, of the peak": (
+        Goal("1024 tokens, head_dim 64", _attention(64, 1024), least=0.21),
+        Goal("4096 tokens, head_dim 64", _attention(64, 4096), least=0.24),
+        Goal("1024 tokens, head_dim 128", _attention(128, 1024), least=0.27),
+        Goal("4096 tokens, head_dim 128", _attention(128, 4096), least=0.29),
+    ),
+    "a prompt of 1024 tokens, Llama-1B, bf16, of the ceiling": (
+        Goal("gate_up", _operations(PROMPT, "prefill", "gate_up"), least=0.45),
+        Goal("linear_partial", _operations(PROMPT, "prefill", "linear_partial"), least=0.42),
+        Goal("linear", _operations(PROMPT, "prefill", "linear"), least=0.42),
+        Goal("attention", _operations(PROMPT, "prefill", "attention"), least=0.20),
         Goal(
-            "prefill of 4096 tokens, head_dim 64",
-            _rows("of_ceiling", phase="prefill", kv="bf16", head_dim=64, context=lambda _: True),
-            least=0.60,
-        ),
-        Goal(
-            "prefill of 4096 tokens, head_dim 128",
-            _rows("of_ceiling", phase="prefill", kv="bf16", head_dim=128, context=lambda _: True),
-            least=0.30,
-        ),
-        Goal(
-            "decode over 8192 tokens",
-            _rows("of_ceiling", phase="decode", kv="bf16", head_dim=lambda _: True),
-            least=0.85,
+            "neither product nor attention, of the time",
+            _other_operations(PROMPT, "prefill"),
+            most=0.12,
+            figure="share",
         ),
     ),
-    "experts alone, of the ceiling": (
-        Goal("bf16, one token", _experts("bf16", 1), least=0.85),
-        Goal("bf16, 1024 tokens", _experts("bf16", 1024), least=0.40),
+    "64 sequences of SmolLM2-135M, bf16, contexts of 64 to 580 tokens, of the bandwidth": (
+        Goal("attention", _operations(STREAMS, "decode", "attention"), least=0.85, figure="of_read"),
+        Goal("gate_up", _operations(STREAMS, "decode", "gate_up"), least=0.75, figure="of_read"),
     ),
-    "whole steps, of the bound": (
-        Goal(
-            "Llama-1B, prefill of 1024 tokens, bf16",
-            _steps("prefill", MODEL, "bf16", lambda c: c < LONG_CONTEXT),
-            least=0.52,
-        ),
-        Goal("Llama-1B, decode, bf16", _steps("decode", MODEL, "bf16", lambda c: c < LONG_CONTEXT), least=0.92),
-        Goal("Llama-1B, decode, int8", _steps("decode", MODEL, "int8"), least=0.92),
-        Goal("Llama-1B, decode, int4", _steps("decode", MODEL, "int4"), least=0.88),
-        Goal("SmolLM2-135M, decode, bf16", _steps("decode", SMALL_MODEL, "bf16"), least=0.88),
-        Goal(
-            "Llama-1B, decode behind 8192 tokens, bf16",
-            _steps("decode", MODEL, "bf16", lambda c: c >= LONG_CONTEXT),
-            least=0.80,
-        ),
+    "experts, 1024 tokens, bf16, of the ceiling": (
+        Goal("Qwen3-MoE's proportions, moe_gate_up", _experts(MIXTURE, "moe_gate_up"), least=0.50),
+        Goal("Qwen3-MoE's proportions, moe_down", _experts(MIXTURE, "moe_down"), least=0.45),
+        Goal("DeepSeek-V3's proportions, moe_gate_up", _experts(SHARED, "moe_gate_up"), least=0.65),
+        Goal("DeepSeek-V3's proportions, moe_down", _experts(SHARED, "moe_down"), least=0.60),
     ),
 }
 
-_COMPARE, _OFFLINE = "bench compare, beside another server", "bench offline, of a checkpoint"
-# TTFT and TPOT are of Llama-1B's shape, 1024 tokens in, 128 out.
+_COMPARE = "bench compare, with another server"
+# Llama-1B's shape where no other model is named.
 ELSEWHERE = (
-    Elsewhere("TTFT, bf16, beside vLLM", "≤ 0.45 x", _COMPARE),
-    Elsewhere("TTFT, int8, beside vLLM's W8A8", "≤ 0.55 x", _COMPARE),
-    Elsewhere("tokens/s of 16 clients, bf16, beside the best", "≥ 1.8 x", _COMPARE),
-    Elsewhere("TPOT, int8, beside llama.cpp's Q8_0", "≤ 0.80 x", _COMPARE),
-    Elsewhere("TPOT, int4, beside llama.cpp's Q4_0", "≤ 0.85 x", _COMPARE),
-    Elsewhere("96 experts of 384, 8 a token: decode, bf16", "≥ 80%", _OFFLINE),
-    Elsewhere("96 experts of 384, 8 a token: decode, int8", "≥ 75%", _OFFLINE),
-    Elsewhere("96 experts of 384, 8 a token: decode, fp8 and int4", "≥ 70%", _OFFLINE),
-    Elsewhere("DeepSeek-V3's heads, 64 experts: decode, bf16", "≥ 80%", _OFFLINE),
+    Elsewhere("bf16, TTFT of 1024 tokens, of vLLM's", "≤ 0.66 x", _COMPARE),
+    Elsewhere("bf16, 16 clients, 256 tokens in, 64 out: tokens/s, of vLLM's", "≥ 1.45 x", _COMPARE),
+    Elsewhere("int8, TTFT of 1024 tokens, of the earlier release's", "≤ 0.85 x", "bench compare, with that release"),
+    Elsewhere("Q4_0, 4 prompts of 32 tokens at once: median TTFT, of llama-server's", "≤ 1.00 x", _COMPARE),
+    Elsewhere("Qwen3-MoE's proportions, bf16, TTFT of 1024 tokens, of vLLM's", "≤ 0.72 x", _COMPARE),
+    Elsewhere("Qwen3-MoE's proportions, bf16, 16 clients: tokens/s, of vLLM's", "≥ 1.3 x", _COMPARE),
+    Elsewhere("DeepSeek-V3's heads, bf16, TTFT of 1024 tokens, of vLLM's", "≤ 0.72 x", _COMPARE),
+    Elsewhere("DeepSeek-V3's heads, bf16, 16 clients: tokens/s, of vLLM's", "≥ 1.3 x", _COMPARE),
 )

@@ -1,14 +1,15 @@
-"""What is expected of machines with AMX: every expectation is measured, elsewhere over tiles in software."""
+"""The goals of machines with AMX: each is measured, elsewhere over tiles in software, and decided by the right rows."""
 
 import importlib
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from numaserve.kernels import Team, available_isas
-from numaserve.workers.bench.kernels import Sizes
 from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.rows import Effort
 from numaserve.workers.bench.shapes import SHAPES, Shape
@@ -17,77 +18,139 @@ from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
 
 FOLDER = Path(__file__).parents[1] / "bench"
 AMX = [name for name in available_isas() if name.startswith("amx")]
-# As wide in a head as the models that the expectations are about, and else as small as can be.
+# Heads as wide as in the models that the goals are about, and everything else as small as possible.
 TINY = {
     "llama-1b": Shape(64, 1, 1, 1, 64, 32, 64, tied=True),
     "llama-8b": Shape(64, 1, 1, 1, 128, 32, 64, tied=True),
 }
+TOKENS = {1024: 40, 4096: 41}  # of prompts
+SMALL_STEPS = ("--shape", "tiny", "--input-len", "33", "--output-len", "3", "--prefills", "1")
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(FOLDER)
-    module = importlib.import_module("bench_amx")
-    ceilings = Ceilings("any", 1, 1e9, dict.fromkeys(module.FORMATS, 1e9))
+    return importlib.import_module("bench_amx")
+
+
+@pytest.fixture
+def goals(bench: ModuleType) -> dict[str, Any]:
+    """Every goal by its title and name."""
+    return {f"{about}: {goal.what}": goal for about, goals in bench.GOALS.items() for goal in goals}
+
+
+@pytest.fixture
+def small(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The benchmark with tiny models, fixed ceilings and AMX in software."""
+    ceilings = Ceilings("any", 1, 1e9, dict.fromkeys(("bf16", "int8", "int4", "mxfp4", "fp8"), 1e12))
     monkeypatch.setattr(Meter, "ceilings", lambda *_: ceilings)
     monkeypatch.setattr("numaserve.workers.bench.programs._STEP_BYTES", 1)
-    return module
-
-
-def steps_of(options: list[str], text: str) -> list[dict[str, Any]]:
-    """The rows of whole steps, whose model and weights are those that were asked for."""
-    asked = dict(zip(options[::2], options[1::2], strict=False))
-    rows = [json.loads(line) for line in text.splitlines()]
-    longer = int(asked.get("--input-len", 0))
-    for row in rows:
-        if row["table"] == "steps":
-            row |= {"model": asked["--shape"], "weights": asked["--quantization"], "context": longer + row["context"]}
-    return rows
-
-
-@pytest.mark.skipif(not AMX, reason="needs AVX-512")
-def test_every_expectation_is_measured(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMASERVE_ISA", AMX[0])
     monkeypatch.setattr(bench, "enter_node", lambda _: (Team([-1]), _Cores()))
     for name, shape in TINY.items():
         monkeypatch.setitem(SHAPES, name, shape)
-    for name in Sizes().expert_models:
+    for name in (bench.MIXTURE, bench.SHARED):
         monkeypatch.setitem(EXPERT_SHAPES, name, EXPERT_SHAPES["tiny"])
-    sizes = bench.SIZES
-    tiny = Sizes(m_values=sizes.m_values, expert_tokens=sizes.expert_tokens, prefill=40, decode=70, effort=Effort(0, 1))
-    records = list(bench.kernel_records(tiny, lambda _: None))
+    return bench
+
+
+def tiny(kernels: Any) -> Any:
+    sizes = kernels.sizes
+    return replace(kernels, sizes=replace(sizes, prefill=TOKENS.get(sizes.prefill), effort=Effort(0, 1)))
+
+
+def as_asked(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a prompt of the length that a goal is about."""
+    lengths = {short: tokens for tokens, short in TOKENS.items()}
+    return {**record, "context": lengths.get(record.get("context", 0))}
+
+
+@pytest.mark.skipif(not AMX, reason="needs AVX-512")
+def test_every_goal_is_measured(small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [tiny(each) for each in small.KERNELS]
+    records = [as_asked(each) for each in small.kernel_records(kernels, lambda _: None)]
     # One run of whole steps stands for all: emulation would take minutes to find the ceilings.
     monkeypatch.delenv("NUMASERVE_ISA")
-    small = ["--shape", "tiny", "--input-len", "33", "--output-len", "3", "--prefills", "1"]
-    text = "\n".join(json.dumps(row) for row in bench.step_records(small, lambda _: None))
-    for options in bench.STEPS:
-        records += steps_of(list(options), text)
-    rows = list(bench.goal_rows(records))
-    expected = [goal.what for goals in bench.GOALS.values() for goal in goals]
-    assert [row.what["goal"] for row in rows if row.figures["met"] is not None] == expected
+    steps = small.step_records("any", SMALL_STEPS, lambda _: None)
+    records += [{**step, "run": run} for run in small.STEPS for step in steps]
+    rows = list(small.goal_rows(records))
+    expected = [goal.what for goals in small.GOALS.values() for goal in goals]
+    assert [row.what["goal"] for row in rows if row.figures.get("met")] == expected
+    assert [row.what["goal"] for row in rows if not row.figures] == [each.what for each in small.ELSEWHERE]
 
 
-def test_the_worst_row_decides(bench: ModuleType) -> None:
-    goal = bench.GOALS["products of Llama-1B and Llama-8B, of the ceiling"][0]
-    rows = [{"format": "bf16", "product": "o", "M": m, "of_ceiling": of} for m, of in ((512, 0.7), (1024, 0.6))]
-    assert (goal.worst(rows), goal.met(0.6)) == (0.6, True)
-    rows += [rows[0] | {"format": "int8", "of_ceiling": 0.1}, rows[0] | {"M": 256, "of_ceiling": 0.2}]
-    assert goal.worst(rows) == 0.6
-    rows.append(rows[0] | {"product": "qkv", "of_ceiling": 0.59})
-    assert (goal.worst(rows), goal.met(0.59)) == (0.59, False)
+def product(**fields: object) -> dict[str, Any]:
+    row = {"model": "llama-1b", "format": "bf16", "product": "gate_up", "M": 512, "weights_of": "memory"}
+    return row | {"best_us": 10.0, "of_ceiling": 0.5} | fields
 
 
-def test_formats_are_set_beside_bf16_product_by_product(bench: ModuleType) -> None:
-    goals = {goal.what: goal for goals in bench.GOALS.values() for goal in goals}
-    goal = goals["int4, M of 2 to 64, of bf16's time"]
-    case = {"model": "llama-1b", "product": "o", "M": 16}
-    rows = [case | {"format": "bf16", "best_us": 10.0}, case | {"format": "int4/32", "best_us": 8.0}]
-    assert (goal.worst(rows), goal.met(0.8), goal.met(1.01)) == (0.8, True, False)
-    rows += [case | {"format": "int4/128", "best_us": 12.0}, case | {"M": 512, "format": "int4/128", "best_us": 99.0}]
-    assert goal.worst(rows) == 1.2
+def test_the_worst_row_decides(goals: dict[str, Any]) -> None:
+    goal = goals["products of Llama-1B, of the ceiling: bf16, o and down, M = 512"]
+    rows = [product(product=name, of_ceiling=of, weights_of="caches") for name, of in (("o", 0.46), ("down", 0.45))]
+    assert (goal.worst(rows)["of_ceiling"], goal.met(goal.worst(rows)), goal.wanted()) == (0.45, True, "≥ 45%")
+    others = {"format": "int8"}, {"M": 64}, {"weights_of": "memory"}, {"model": "llama-8b"}, {"product": "qkv"}
+    rows += [rows[1] | other | {"of_ceiling": 0.1} for other in others]
+    assert goal.worst(rows)["of_ceiling"] == 0.45
+    rows.append(rows[0] | {"of_ceiling": 0.449})
+    assert not goal.met(goal.worst(rows))
+    assert goal.worst(rows[2:-1]) is None
 
 
-def test_without_amx_the_expectations_are_told_alone(
+def test_formats_are_compared_with_bf16_product_by_product(goals: dict[str, Any]) -> None:
+    title = "products of Llama-1B, M = 512, activations in bf16: speed over bf16's"
+    goal = goals[f"{title}: int4 in groups of 32"]
+    down = {"product": "down", "best_us": 40.0}
+    rows = [product(), product(**down), product(format="int4/32", best_us=11.0)]
+    assert goal.worst(rows)["of_bf16"] == pytest.approx(10 / 11)
+    rows += [product(format="int4/32", product="down", best_us=50.0)]
+    assert (goal.worst(rows)["of_bf16"], goal.met(goal.worst(rows))) == (0.8, False)
+    # Neither other groups, nor activations in int8, nor products that bf16 has no row of.
+    rows += [product(format=name, best_us=999.0) for name in ("int4/128", "int4/32 x int8")]
+    rows += [product(format="int4/32", product="o", best_us=999.0)]
+    assert goal.worst(rows)["of_bf16"] == 0.8
+
+
+def step_line(bench: ModuleType, *costs: tuple[str, str, float, float | None]) -> list[dict[str, Any]]:
+    """The rows of a phase with these operations: name, format, share and GB/s."""
+    shown = [
+        {"name": name, "format": format, "calls": float(bool(format)), "share": share, "gb_s": gb_s}
+        | {"ms": 1.0, "ceiling": "read", "of_ceiling": 0.5}
+        for name, format, share, gb_s in costs
+    ]
+    line = {"name": "prefill", "ceilings": {"read_bytes_s": 20e9}, "costs": shown}
+    return list(bench.operation_records(bench.PROMPT, line))
+
+
+def test_the_rest_of_a_prompt_is_neither_product_nor_attention(bench: ModuleType, goals: dict[str, Any]) -> None:
+    goal = next(goal for name, goal in goals.items() if name.endswith("neither product nor attention, of the time"))
+    costs = [("gate_up", "bf16", 0.5, 1.0), ("linear", "bf16", 0.1, 1.0), ("attention", "bf16", 0.27, 1.0)]
+    rows = step_line(bench, *costs, ("rms_norm", "bf16", 0.08, None), ("(between operations)", "", 0.05, None))
+    assert [row["operation"] for row in rows] == ["gate_up", "linear", "attention", "rms_norm"]
+    assert goal.worst(rows)["share"] == pytest.approx(0.13)
+    assert (goal.met(goal.worst(rows)), goal.met({"share": 0.12}), goal.wanted()) == (False, True, "≤ 12%")
+    assert goal.worst([{**row, "run": bench.STREAMS} for row in rows]) is None
+
+
+def test_operations_have_their_fraction_of_the_bandwidth(bench: ModuleType) -> None:
+    rows = step_line(bench, ("gate_up", "bf16", 0.5, 15.0), ("rms_norm", "bf16", 0.1, None))
+    assert [row["of_read"] for row in rows] == [0.75, None]
+
+
+def test_a_line_of_bench_offline_becomes_rows(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {"table": "operations", "name": "decode", "ceilings": {"read_bytes_s": 10e9}}
+    cost = {"name": "attention", "format": "bf16", "calls": 2.0, "ms": 1.0, "share": 1.0, "gb_s": 9.0}
+    line |= {"costs": [cost | {"ceiling": "read", "of_ceiling": 0.9}]}
+
+    def run(command: list[str], **_: object) -> None:
+        Path(command[-1]).write_text(f"{json.dumps(line)}\n{json.dumps({'table': 'steps'})}\n")
+        assert command[-4:-1] == ["--shape", "tiny", "--json"]
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    (row,) = bench.step_records(bench.STREAMS, ("--shape", "tiny"), lambda _: None)
+    assert (row["run"], row["phase"], row["operation"], row["of_read"]) == ("streams", "decode", "attention", 0.9)
+
+
+def test_without_amx_the_goals_are_printed_alone(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "isa", lambda: "avx512")

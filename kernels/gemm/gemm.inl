@@ -150,8 +150,11 @@ inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
   for_share(g, thread, threads, [&](const GemmShare& share) { gemm_share(g, share, scratch); });
 }
 
-inline int64_t gemm_peak(WeightFormat format, int64_t rounds) {
-  return takes_int8(format) ? tile_peak<int8_t>(rounds) : tile_peak<bf16>(rounds);
+inline int64_t gemm_peak(WeightFormat format, PeakOperands operands, int64_t rounds) {
+  const auto peak = [&]<class T>(T) {
+    return operands == PeakOperands::kRandom ? tile_peak_of_random<T>(rounds) : tile_peak<T>(rounds);
+  };
+  return takes_int8(format) ? peak(int8_t{}) : peak(bf16{});
 }
 
 }  // namespace

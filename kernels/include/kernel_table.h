@@ -13,6 +13,9 @@
 
 namespace numaserve {
 
+// The operands of a measured peak: equal ones in registers, or random ones that are loaded from the first level.
+enum class PeakOperands : int32_t { kEqual, kRandom };
+
 struct KernelTable {
   const char* name;
   void (*gemm)(const GemmArgs&, void* scratch, int thread, int threads);
@@ -71,7 +74,7 @@ struct KernelTable {
   void (*sample)(const SampleArgs&, SampledRow*);
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
   // For benchmarks: runs only multiply-adds of a format; returns the number of operations.
-  int64_t (*peak)(WeightFormat, int64_t rounds);
+  int64_t (*peak)(WeightFormat, PeakOperands, int64_t rounds);
   int64_t (*peak_fp32)(int64_t rounds);  // of registers, without tiles
   // For benchmarks: reads memory, a multiple of 256 bytes; may prefetch a short distance ahead.
   void (*read)(const std::byte* data, int64_t bytes, bool fetch_ahead);

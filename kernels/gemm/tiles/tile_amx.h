@@ -13,6 +13,7 @@
 
 #include <immintrin.h>
 
+#include "kernels/gemm/tiles/random_operands.h"
 #include "kernels/gemm/tiles/sums_avx512.h"
 #include "kernels/include/types.h"
 
@@ -163,6 +164,31 @@ inline int64_t tile_peak(int64_t rounds) {
     NUMASERVE_TILE_DOT(T, 0, 4, 6);
     NUMASERVE_TILE_DOT(T, 1, 4, 7);
     NUMASERVE_TILE_DOT(T, 2, 5, 6);
+    NUMASERVE_TILE_DOT(T, 3, 5, 7);
+  }
+  return rounds * 4 * 2 * kTileRows * kTileN * kTileDepth<T>;
+}
+
+// The same with random operands, whose tiles are loaded from the first level as in a product.
+template <class T>
+inline int64_t tile_peak_of_random(int64_t rounds) {
+  constexpr int64_t kDepth = 8, kLoaded = 4 * kTileBytes;  // k tiles of two panels and of two row tiles
+  const RandomOperands<T, kDepth * kLoaded> operands;
+  const auto* tiles = reinterpret_cast<const std::byte*>(operands.words);
+  tile_begin(kTileRows);
+  NUMASERVE_TILE_ZERO(0);
+  NUMASERVE_TILE_ZERO(1);
+  NUMASERVE_TILE_ZERO(2);
+  NUMASERVE_TILE_ZERO(3);
+  for (int64_t i = 0; i < rounds; ++i) {
+    const std::byte* of_step = tiles + i % kDepth * kLoaded;
+    NUMASERVE_TILE_LOAD(6, of_step, 64);
+    NUMASERVE_TILE_LOAD(7, of_step + kTileBytes, 64);
+    NUMASERVE_TILE_LOAD(4, of_step + 2 * kTileBytes, 64);
+    NUMASERVE_TILE_LOAD(5, of_step + 3 * kTileBytes, 64);
+    NUMASERVE_TILE_DOT(T, 0, 4, 6);
+    NUMASERVE_TILE_DOT(T, 2, 5, 6);
+    NUMASERVE_TILE_DOT(T, 1, 4, 7);
     NUMASERVE_TILE_DOT(T, 3, 5, 7);
   }
   return rounds * 4 * 2 * kTileRows * kTileN * kTileDepth<T>;

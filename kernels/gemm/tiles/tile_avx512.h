@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/tiles/random_operands.h"
 #include "kernels/gemm/tiles/sums_avx512.h"
 #include "kernels/include/types.h"
 #include "kernels/simd/prefetch.h"
@@ -92,6 +93,23 @@ inline int64_t tile_peak(int64_t rounds) {
   }
   for (const auto& sums : acc) __asm__ volatile("" ::"v"(sums.v));
   return rounds * 16 * 2 * kTileN * kLineDepth<T>;
+}
+
+// The same with random operands from the first level: at each step a line of two panels, and a word of eight rows.
+template <class T>
+inline int64_t tile_peak_of_random(int64_t rounds) {
+  constexpr int kSteps = 128, kRows = 8, kLineWords = kLineBytes / 4;
+  const RandomOperands<T, kSteps * 2 * kLineBytes> operands;
+  typename SumsOf<T>::type acc[kRows][2];
+  for (int64_t i = 0; i < rounds; ++i) {
+    const ActivationWord* words = operands.words + i % kSteps * 2 * kLineWords;
+    const __m512i columns[2] = {_mm512_load_si512(words), _mm512_load_si512(words + kLineWords)};
+    for (int r = 0; r < kRows; ++r)
+      for (int p = 0; p < 2; ++p) acc[r][p].add(words[2 * r], columns[p]);
+  }
+  for (const auto& row : acc)
+    for (const auto& sums : row) __asm__ volatile("" ::"v"(sums.v));
+  return rounds * kRows * 2 * 2 * kTileN * kLineDepth<T>;
 }
 
 }  // namespace

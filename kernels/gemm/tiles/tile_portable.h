@@ -5,6 +5,7 @@
 
 #include "kernels/gemm/pack_avx2.h"
 #include "kernels/gemm/tiles/heights.h"
+#include "kernels/gemm/tiles/random_operands.h"
 #include "kernels/gemm/tiles/sums_avx2.h"
 #include "kernels/include/types.h"
 #include "kernels/simd/unrolled.h"
@@ -108,6 +109,32 @@ NUMASERVE_FLAT inline int64_t tile_peak(int64_t rounds) {
   }
   unrolled<kSums>([&]<int s>() NUMASERVE_INLINE { need(sums[s]); });
   return rounds * kTimes * kSums * 2 * kTileN * kLineDepth<T> / DotOf<T>::Operands::kPerWord;
+}
+
+// The same with random operands from the first level, as wide as packed ones: at each step a line, and a word of each
+// row.
+template <class T>
+NUMASERVE_FLAT inline int64_t tile_peak_of_random(int64_t rounds) {
+  constexpr int kSums = kMostTogether, kTimes = 4, kSteps = 64, kLineWords = kLineBytes / 4, kHalf = kLineWords / 2;
+  using Operands = typename DotOf<T>::Operands;
+  using Sums = typename DotOf<T>::Sums;
+  RandomOperands<T, kSteps * kTimes * kLineBytes> operands;
+  for (int i = 0; i < operands.kWords; i += kHalf) {
+    auto* half = reinterpret_cast<__m256i*>(operands.words + i);
+    _mm256_store_si256(half, Operands::template widen<0>(_mm256_load_si256(half)));
+  }
+  Sums sums[kSums];
+  unrolled<kSums>([&]<int s>() NUMASERVE_INLINE { sums[s] = Sums::zero(); });
+  for (int64_t i = 0; i < rounds; ++i) {
+    const ActivationWord* words = operands.words + i % kSteps * kTimes * kLineWords;
+    unrolled<kTimes>([&]<int step>() NUMASERVE_INLINE {
+      const Columns columns = load_line(words + step * kLineWords);
+      unrolled<kSums>(
+          [&]<int s>() NUMASERVE_INLINE { sums[s].add(_mm256_set1_epi32(words[step * kLineWords + 2 * s]), columns); });
+    });
+  }
+  unrolled<kSums>([&]<int s>() NUMASERVE_INLINE { need(sums[s]); });
+  return rounds * kTimes * kSums * 2 * kTileN * kLineDepth<T> / Operands::kPerWord;
 }
 
 }  // namespace

@@ -28,8 +28,10 @@ double read_seconds(const KernelTable& table, Team& team, const std::vector<Memo
 void evict(Team& team, const std::vector<Memory>& parts);
 
 // Operations (multiplies and adds) per second of the instruction set's tiles of this format, or without a format of its
-// registers in fp32, on all threads together: the best of `passes` passes, each of some hundredths of a second at most.
-double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, int passes);
+// registers in fp32, whose operands are always equal. All threads together, the best of `passes` passes, each of some
+// hundredths of a second at most.
+double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, PeakOperands operands,
+                  int passes);
 
 // Nanoseconds of one barrier of the team, the mean over many.
 double barrier_ns(Team& team);

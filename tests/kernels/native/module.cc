@@ -209,6 +209,10 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
   if (post_norm) play_threads(threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
 }
 
+int64_t peak(const std::string& isa, const std::string& format, bool random, int64_t rounds) {
+  return table_by_name(isa)->peak(weight_format(format), random ? PeakOperands::kRandom : PeakOperands::kEqual, rounds);
+}
+
 void softcap(const std::string& isa, Array<float, 1> x, float cap) {
   table_by_name(isa)->softcap(x.data(), size(x, 0), cap);
 }
@@ -229,6 +233,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
           "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "scale"_a, "threads"_a);
+  ops.def("peak", &peak, "isa"_a, "format"_a, "random"_a, "rounds"_a);
   ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
   bind_amx(ops);
   bind_attention(ops);

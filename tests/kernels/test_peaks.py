@@ -1,0 +1,19 @@
+"""The peaks of instruction sets count the same operations with equal and with random operands."""
+
+import numaserve_kernel_tests as ops
+import pytest
+
+# Operations of a round: 4 products of tiles, 16 of registers, and 4 x 6 of pairs of registers, each of 16 columns.
+OPERATIONS = {
+    "amx": {"bf16": 4 * 2 * 16 * 16 * 32, "int8": 4 * 2 * 16 * 16 * 64},
+    "avx512": {"bf16": 16 * 2 * 16 * 2, "int8": 16 * 2 * 16 * 4},
+    "portable": {"bf16": 24 * 2 * 16, "int8": 24 * 2 * 16 * 2},
+}
+MULTIPLIED_AS = {"bf16": "bf16", "fp8": "bf16", "nvfp4": "bf16", "int8": "int8", "int4": "int8", "mxfp4": "int8"}
+
+
+@pytest.mark.parametrize("format", MULTIPLIED_AS)
+@pytest.mark.parametrize("rounds", [1, 7, 300])
+def test_random_operands_are_counted_like_equal_ones(isa: str, format: str, rounds: int) -> None:
+    expected = rounds * OPERATIONS[isa.partition("_")[0]][MULTIPLIED_AS[format]]
+    assert [ops.peak(isa, format, random, rounds) for random in (False, True)] == [expected, expected]

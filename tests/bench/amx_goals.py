@@ -1,7 +1,8 @@
 """What is expected of a machine with AMX, as data: `bench_amx.py` measures it.
 
 A goal is a fraction of the machine's own ceilings in the same run, or of another figure of the run. It is met by the
-worst of the rows that it is about. The peak is the one of tiles of zeros.
+worst of the rows that it is about. The peak is that of tiles of zeros. The fraction of the peak of random tiles is
+printed as well.
 """
 
 from __future__ import annotations

@@ -106,8 +106,9 @@ def goal_rows(records: Sequence[Record]) -> Rows:
 
 def _figures(goal: Goal, row: Record | None) -> dict[str, Any]:
     if row is None:
-        return {"of_measured": None, "met": None}
-    return {"of_measured": row[goal.figure], "met": "yes" if goal.met(row) else "no"}
+        return {"of_measured": None, "met": None, "of_random": None}
+    met = "yes" if goal.met(row) else "no"
+    return {"of_measured": row[goal.figure], "met": met, "of_random": row.get("of_random")}
 
 
 def records_of(say: Say) -> Iterable[Record]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from numaserve.kernels import Team, available_isas
 from numaserve.workers.bench.meter import Meter
-from numaserve.workers.bench.rows import Effort
+from numaserve.workers.bench.rows import Effort, Limits
 from numaserve.workers.bench.shapes import SHAPES, Shape
 from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
@@ -43,7 +43,7 @@ def goals(bench: ModuleType) -> dict[str, Any]:
 def small(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The benchmark with tiny models, fixed ceilings and AMX in software."""
     ceilings = Ceilings("any", 1, 1e9, dict.fromkeys(("bf16", "int8", "int4", "mxfp4", "fp8"), 1e12))
-    monkeypatch.setattr(Meter, "ceilings", lambda *_: ceilings)
+    monkeypatch.setattr(Meter, "limits", lambda *_: Limits(ceilings, ceilings.flops_s))
     monkeypatch.setattr("numaserve.workers.bench.programs._STEP_BYTES", 1)
     monkeypatch.setenv("NUMASERVE_ISA", AMX[0])
     monkeypatch.setattr(bench, "enter_node", lambda _: (Team([-1]), _Cores()))

@@ -9,7 +9,7 @@ from numaserve.workers.bench import meter as module
 from numaserve.workers.bench import rows as rows_module
 from numaserve.workers.bench.meter import Ceiling, Meter
 from numaserve.workers.bench.programs import BF16, begin, built, make_builder, place, random_matrix, start_slot
-from numaserve.workers.bench.rows import Effort
+from numaserve.workers.bench.rows import Effort, Limits
 from numaserve.workers.interface.protocol import Ceilings
 
 CEILINGS = Ceilings("amx", 4, read_bytes_s=1e9, flops_s={"bf16": 1e9, "int8": 2e9})
@@ -37,7 +37,9 @@ def peaks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The formats whose peaks were measured; each peak is lower than the one before."""
     measured: list[str] = []
 
-    def peak(_team: Team, format: str) -> float:
+    def peak(_team: Team, format: str, *, random: bool) -> float:
+        if random:
+            return 0.25
         measured.append(format)
         return 1.0 / len(measured)
 
@@ -47,30 +49,35 @@ def peaks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_best_ceilings_around_a_measurement_count() -> None:
-    measured = iter([CEILINGS, Ceilings("amx", 4, 3e9, {"bf16": 5e8, "int8": 4e9})])
+    first, second = CEILINGS, Ceilings("amx", 4, 3e9, {"bf16": 5e8, "int8": 4e9})
+    measured = iter([Limits(first, {"bf16": 7e8}), Limits(second, {"bf16": 4e8})])
     with Ceiling(lambda: next(measured)) as ceiling:
-        assert ceiling.best == CEILINGS
-    assert ceiling.best == Ceilings("amx", 4, 3e9, {"bf16": 1e9, "int8": 4e9})
+        assert ceiling.best == Limits(first, {"bf16": 7e8})
+    assert ceiling.best == Limits(Ceilings("amx", 4, 3e9, {"bf16": 1e9, "int8": 4e9}), {"bf16": 7e8})
 
 
 def test_rows_within_a_second_share_ceilings(clock: _Clock, peaks: list[str]) -> None:
     meter = Meter(Team([-1]))
     with meter.around("bf16") as first:
         clock.now += 0.5
-    assert (peaks, first.best.flops_s) == (["bf16"], {"bf16": 1.0})
-    assert (first.best.isa, first.best.threads) == (isa(), 1)
-    assert first.best.read_rate > 0
+    assert (peaks, first.best.ceilings.flops_s) == (["bf16"], {"bf16": 1.0})
+    assert first.best.random_flops_s == {"bf16": 0.25}
+    assert (first.best.ceilings.isa, first.best.ceilings.threads) == (isa(), 1)
+    assert first.best.ceilings.read_rate > 0
     with meter.around("bf16", "int8") as second:
         clock.now += 0.6
     # The first peak is older than a second after the row, the other one is not.
     assert peaks == ["bf16", "int8", "bf16"]
-    assert second.best.flops_s == {"bf16": 1.0, "int8": 1 / 2}
+    assert second.best.ceilings.flops_s == {"bf16": 1.0, "int8": 1 / 2}
     clock.now += 4.8
     with meter.around("bf16") as third:
         pass
     # The best of five seconds counts, and the first is older by now.
     assert peaks[3:] == ["bf16"]
-    assert third.best.flops_s == {"bf16": 1 / 3}
+    with meter.around("bf16", "fp32") as fourth:
+        pass
+    assert fourth.best.random_flops_s == {"bf16": 0.25}
+    assert third.best.ceilings.flops_s == {"bf16": 1 / 3}
 
 
 @pytest.mark.parametrize("evicts", [True, False])

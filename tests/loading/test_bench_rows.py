@@ -22,7 +22,7 @@ from numaserve.workers.bench.programs import (
     same_matrices,
 )
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
-from numaserve.workers.bench.rows import Effort, Row, Times, Work, timed_row
+from numaserve.workers.bench.rows import Effort, Limits, Row, Times, Work, timed_row
 from numaserve.workers.bench.shapes import MODEL_SHAPES, SHAPES, random_checkpoint, write_checkpoint
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Ceilings
@@ -55,7 +55,7 @@ TINY = Sizes(
 def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured that takes long, nor more memory read than a tiny model has."""
     ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS} | {"fp32": 1e9})
-    monkeypatch.setattr(Meter, "ceilings", lambda *_: ceilings)
+    monkeypatch.setattr(Meter, "limits", lambda *_: Limits(ceilings, ceilings.flops_s))
     monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
     monkeypatch.setattr("numaserve.workers.bench.programs._STEP_BYTES", 1)
 
@@ -68,10 +68,19 @@ def rows_of(*operations: str, formats: Sequence[str] = ()) -> list[Row]:
 def test_work_is_measured_by_what_bounds_it() -> None:
     assert Work(nbytes=3e6, flops=2e6).bound(CEILINGS) == (0.003, "read")
     assert Work(nbytes=3e6, flops=8e6, format="int8").bound(CEILINGS) == (0.004, "flops")
-    row = timed_row("t", {"M": 1}, Times(best=0.004, median=0.006), Work(3e6, 2e6), CEILINGS)
+    row = timed_row("t", {"M": 1}, Times(best=0.004, median=0.006), Work(3e6, 2e6), Limits(CEILINGS, {}))
     assert row.figures["of_ceiling"] == 0.75
     assert row.figures["of_ceiling_median"] == 0.5
     assert (row.figures["gb_s"], row.figures["ceiling"]) == (0.75, "read")
+    assert "of_random" not in row.figures
+
+
+def test_work_has_its_fraction_of_the_peak_of_random_operands() -> None:
+    limits, times = Limits(CEILINGS, {"bf16": 8e8, "int8": 1e9}), Times(best=0.01, median=0.02)
+    row = timed_row("t", {}, times, Work(flops=6e6, format="int8"), limits)
+    assert (row.figures["of_ceiling"], row.figures["of_random"]) == pytest.approx((0.3, 0.6))
+    assert "of_random" not in timed_row("t", {}, times, Work(nbytes=1e6), limits).figures
+    assert limits.better(Limits(CEILINGS, {"bf16": 9e8, "int8": 1e8})).random_flops_s == {"bf16": 9e8, "int8": 1e9}
 
 
 @pytest.mark.usefixtures("fixed_ceilings")

@@ -8,7 +8,7 @@ from numaserve.workers.bench import sweep
 from numaserve.workers.bench.kernels import QUICK, Sizes, sweep_cases
 from numaserve.workers.bench.meter import Meter
 from numaserve.workers.bench.programs import BF16, Spent
-from numaserve.workers.bench.rows import Effort, Row
+from numaserve.workers.bench.rows import Effort, Limits, Row
 from numaserve.workers.bench.sweep import Blocking, Product, bench_sweep
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Ceilings
@@ -20,7 +20,7 @@ VALUES = {"slab_tiles": (8, 16), "block_tiles": (4, 5)}
 @pytest.fixture(autouse=True)
 def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     ceilings = Ceilings("any", 1, 1e9, {"bf16": 1e9})
-    monkeypatch.setattr(Meter, "ceilings", lambda *_: ceilings)
+    monkeypatch.setattr(Meter, "limits", lambda *_: Limits(ceilings, ceilings.flops_s))
 
 
 def rows(effort: Effort) -> list[Row]:

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 from numaserve.kernels import PackedMatrix, Program, Team, evict, isa, peak_flops, read_seconds
 from numaserve.workers.bench.programs import SlotTokens, place, spent_in_step
+from numaserve.workers.bench.rows import Limits
 from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.ceilings import Range, spare_bytes
 
@@ -34,7 +35,7 @@ class Meter:
         self._evicts = evicts
         self._memory: PackedMatrix | None = None
         self._read = _Rate(self._read_rate)
-        self._peaks: dict[str, _Rate] = {}
+        self._peaks: dict[tuple[str, bool], _Rate] = {}
 
     def seconds(
         self, program: Program, names: Sequence[str], run: Sequence[SlotTokens], data: Sequence[Range]
@@ -46,14 +47,18 @@ class Meter:
 
     def around(self, *formats: str) -> Ceiling:
         """Return the ceilings around a measurement of products in `formats`."""
-        return Ceiling(partial(self.ceilings, formats))
+        return Ceiling(partial(self.limits, formats))
 
-    def ceilings(self, formats: Sequence[str]) -> Ceilings:
-        """Return the ceilings of this moment."""
-        for format in set(formats) - set(self._peaks):
-            self._peaks[format] = _Rate(partial(peak_flops, self.team, format))
-        peaks = {format: self._peaks[format].now() for format in sorted(set(formats))}
-        return Ceilings(isa(), self.team.size, self._read.now(), peaks)
+    def limits(self, formats: Sequence[str]) -> Limits:
+        """Return the ceilings of this moment, and the peaks of random operands in all formats but fp32."""
+        peaks = {format: self._peak(format, random=False) for format in sorted(set(formats))}
+        ceilings = Ceilings(isa(), self.team.size, self._read.now(), peaks)
+        return Limits(ceilings, {format: self._peak(format, random=True) for format in peaks if format != "fp32"})
+
+    def _peak(self, format: str, *, random: bool) -> float:
+        if (format, random) not in self._peaks:
+            self._peaks[format, random] = _Rate(partial(peak_flops, self.team, format, random=random))
+        return self._peaks[format, random].now()
 
     def _read_rate(self) -> float:
         if self._memory is None:
@@ -74,8 +79,8 @@ class Meter:
 class Ceiling:
     """The ceilings around a measurement: the best of those before and after it."""
 
-    measure: Callable[[], Ceilings]
-    best: Ceilings = field(init=False)
+    measure: Callable[[], Limits]
+    best: Limits = field(init=False)
 
     def __enter__(self) -> Ceiling:
         self.best = self.measure()

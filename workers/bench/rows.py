@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.interface.protocol import Ceilings
@@ -43,6 +43,23 @@ class Times:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """The ceilings that rows are compared with, and the peaks of random operands by format, in operations per second.
+
+    Peaks among the ceilings are of equal operands: zeros where there are tiles. The clock falls while a processor
+    multiplies random numbers, so no product of a model reaches them.
+    """
+
+    ceilings: Ceilings
+    random_flops_s: Mapping[str, float]
+
+    def better(self, other: "Limits") -> "Limits":
+        """Return the best of two measurements of the same formats."""
+        random = {format: max(peak, other.random_flops_s[format]) for format, peak in self.random_flops_s.items()}
+        return Limits(self.ceilings.better(other.ceilings), random)
+
+
+@dataclass(frozen=True)
 class Work:
     """The minimum to read (bytes) and to compute (operations, in `format`)."""
 
@@ -56,12 +73,15 @@ class Work:
         return max((read, "read"), (compute, "flops"))
 
 
-def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, ceilings: Ceilings) -> Row:
+def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, limits: Limits) -> Row:
     """Return the row of repeated work."""
     figures: dict[str, Figure] = {"best_us": times.best * 1e6, "median_us": times.median * 1e6}
     figures["gb_s"] = work.nbytes / times.best / 1e9 if work.nbytes else None
     figures["gflop_s"] = work.flops / times.best / 1e9 if work.flops else None
-    return Row(table, what, figures | of_ceiling(times, work, ceilings))
+    figures |= of_ceiling(times, work, limits.ceilings)
+    if work.flops and work.format in limits.random_flops_s:
+        figures["of_random"] = work.flops / times.best / limits.random_flops_s[work.format]
+    return Row(table, what, figures)
 
 
 def of_ceiling(times: Times, work: Work, ceilings: Ceilings) -> dict[str, Figure]:

@@ -100,7 +100,7 @@ def bench_sweep(
             what: dict[str, str | int] = {"product": product.name, "N": product.n, "K": product.k, "M": m}
             what |= {"change": choice.change}
             what |= {option: value for option, value in choice.blocking._asdict().items() if option in values(m)}
-            yield Row(f"sweep, {format}", what, _figures(choice, work, ceiling.best))
+            yield Row(f"sweep, {format}", what, _figures(choice, work, ceiling.best.ceilings))
 
 
 def _figures(choice: Choice, work: Work, ceilings: Ceilings) -> dict[str, Figure]:

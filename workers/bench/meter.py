@@ -22,6 +22,7 @@ from numaserve.workers.planning.ceilings import Range, spare_bytes
 # Evicted before they are read, so they need not exceed a cache. Short passes: one may escape other load.
 _THREAD_BYTES = 32 << 20
 _READ_PASSES = 6  # for each of the two ways of reading
+_PEAK_PASSES = 3
 _CURRENT_S, _KEPT_S = 1.0, 5.0
 _COLUMNS = 4096
 
@@ -57,7 +58,7 @@ class Meter:
 
     def _peak(self, format: str, *, random: bool) -> float:
         if (format, random) not in self._peaks:
-            self._peaks[format, random] = _Rate(partial(peak_flops, self.team, format, random=random))
+            self._peaks[format, random] = _Rate(partial(peak_flops, self.team, format, _PEAK_PASSES, random=random))
         return self._peaks[format, random].now()
 
     def _read_rate(self) -> float:

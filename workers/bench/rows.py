@@ -9,7 +9,7 @@ from numaserve.workers.interface.protocol import Ceilings
 
 Figure = str | int | float | None
 _CONFIRMED, _NEAR = 3, 1.02
-_LEAST_SHARE = 0.1
+_LEAST_SHARE = 0.06
 
 
 @dataclass(frozen=True)

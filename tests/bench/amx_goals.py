@@ -107,7 +107,7 @@ def _attention(head_dim: int, tokens: int) -> Select:
 
 
 GOALS: dict[str, tuple[Goal, ...]] = {
-    "products of Llama-1B, of the ceiling": (
+    "Llama-1B, products, of the ceiling": (
         Goal("bf16, gate_up, M = 512", _products(512, "bf16", ("gate_up",), of="caches"), least=0.50),
         Goal("bf16, gate_up, M = 512, from memory", _products(512, "bf16", ("gate_up",)), least=0.44),
         Goal("bf16, o and down, M = 512", _products(512, "bf16", ("o", "down"), of="caches"), least=0.45),
@@ -117,13 +117,13 @@ GOALS: dict[str, tuple[Goal, ...]] = {
         Goal("int8, gate_up, M = 512", _products(512, "int8", ("gate_up",), of="caches"), least=0.50),
         Goal("int8, down, M = 512", _products(512, "int8", ("down",), of="caches"), least=0.45),
     ),
-    "products of Llama-1B, M = 512, activations in bf16: speed over bf16's": (
-        Goal("int4 in groups of 32", _speed_over_bf16("int4/32"), least=0.85, figure="of_bf16"),
-        Goal("int4 in groups of 128", _speed_over_bf16("int4/128"), least=0.85, figure="of_bf16"),
-        Goal("mxfp4", _speed_over_bf16("mxfp4/32"), least=0.85, figure="of_bf16"),
-        Goal("fp8", _speed_over_bf16("fp8/128"), least=0.55, figure="of_bf16"),
+    "Llama-1B, M = 512, speed over bf16's": (
+        Goal("int4 in groups of 32, times bf16", _speed_over_bf16("int4/32"), least=0.85, figure="of_bf16"),
+        Goal("int4 in groups of 128, times bf16", _speed_over_bf16("int4/128"), least=0.85, figure="of_bf16"),
+        Goal("mxfp4, times bf16", _speed_over_bf16("mxfp4/32"), least=0.85, figure="of_bf16"),
+        Goal("fp8, times bf16", _speed_over_bf16("fp8/128"), least=0.55, figure="of_bf16"),
     ),
-    "products of Llama-8B, from memory, of the ceiling": (
+    "Llama-8B, products from memory, of the ceiling": (
         Goal("bf16, M = 1", _products(1, "bf16", EVERY, model=LARGE), least=0.95),
         Goal("int8, gate_up, M = 1", _products(1, "int8", ("gate_up",), model=LARGE), least=0.95),
         Goal("int4, gate_up, M = 1", _products(1, "int4/128", ("gate_up",), model=LARGE), least=0.88),
@@ -136,7 +136,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
         Goal("1024 tokens, head_dim 128", _attention(128, 1024), least=0.27),
         Goal("4096 tokens, head_dim 128", _attention(128, 4096), least=0.29),
     ),
-    "a prompt of 1024 tokens, Llama-1B, bf16, of the ceiling": (
+    "Llama-1B, a prompt of 1024, bf16, of the ceiling": (
         Goal("gate_up", _operations(PROMPT, "prefill", "gate_up"), least=0.45),
         Goal("linear_partial", _operations(PROMPT, "prefill", "linear_partial"), least=0.42),
         Goal("linear", _operations(PROMPT, "prefill", "linear"), least=0.42),
@@ -148,7 +148,8 @@ GOALS: dict[str, tuple[Goal, ...]] = {
             figure="share",
         ),
     ),
-    "64 sequences of SmolLM2-135M, bf16, contexts of 64 to 580 tokens, of the bandwidth": (
+    # Contexts of 64 to 580 tokens, in bf16.
+    "SmolLM2-135M, 64 sequences, of the bandwidth": (
         Goal("attention", _operations(STREAMS, "decode", "attention"), least=0.85, figure="of_read"),
         Goal("gate_up", _operations(STREAMS, "decode", "gate_up"), least=0.75, figure="of_read"),
     ),

@@ -85,7 +85,7 @@ def product(**fields: object) -> dict[str, Any]:
 
 
 def test_the_worst_row_decides(goals: dict[str, Any]) -> None:
-    goal = goals["products of Llama-1B, of the ceiling: bf16, o and down, M = 512"]
+    goal = goals["Llama-1B, products, of the ceiling: bf16, o and down, M = 512"]
     rows = [product(product=name, of_ceiling=of, weights_of="caches") for name, of in (("o", 0.46), ("down", 0.45))]
     assert (goal.worst(rows)["of_ceiling"], goal.met(goal.worst(rows)), goal.wanted()) == (0.45, True, "≥ 45%")
     others = {"format": "int8"}, {"M": 64}, {"weights_of": "memory"}, {"model": "llama-8b"}, {"product": "qkv"}
@@ -97,8 +97,7 @@ def test_the_worst_row_decides(goals: dict[str, Any]) -> None:
 
 
 def test_formats_are_compared_with_bf16_product_by_product(goals: dict[str, Any]) -> None:
-    title = "products of Llama-1B, M = 512, activations in bf16: speed over bf16's"
-    goal = goals[f"{title}: int4 in groups of 32"]
+    goal = goals["Llama-1B, M = 512, speed over bf16's: int4 in groups of 32, times bf16"]
     down = {"product": "down", "best_us": 40.0}
     rows = [product(), product(**down), product(format="int4/32", best_us=11.0)]
     assert goal.worst(rows)["of_bf16"] == pytest.approx(10 / 11)
@@ -108,6 +107,15 @@ def test_formats_are_compared_with_bf16_product_by_product(goals: dict[str, Any]
     rows += [product(format=name, best_us=999.0) for name in ("int4/128", "int4/32 x int8")]
     rows += [product(format="int4/32", product="o", best_us=999.0)]
     assert goal.worst(rows)["of_bf16"] == 0.8
+
+
+def test_a_goal_shows_the_peak_of_random_tiles_where_computing_bounds(bench: ModuleType) -> None:
+    rows = [product(ceiling=ceiling, of_random=0.7, M=m) for ceiling, m in (("flops", 512), ("read", 128))]
+    shown = {row.what["goal"]: row.figures for row in bench.goal_rows(rows) if row.figures.get("met")}
+    assert shown == {
+        "bf16, gate_up, M = 512, from memory": {"of_measured": 0.5, "met": "yes", "of_random": 0.7},
+        "bf16, M = 128, from memory": {"of_measured": 0.5, "met": "no", "of_random": None},
+    }
 
 
 def step_line(bench: ModuleType, *costs: tuple[str, str, float, float | None]) -> list[dict[str, Any]]:

@@ -102,11 +102,7 @@ class Effort:
     least: int = 2
     most: int = 200
 
-    def repeat(self, work: Callable[[], float]) -> Times:
-        """Repeat `work`, which returns the seconds that count."""
-        return self.repeat_all(lambda: [work()])[0]
-
-    def repeat_all(self, work: Callable[[], Sequence[float]]) -> list[Times]:
+    def repeat(self, work: Callable[[], Sequence[float]]) -> list[Times]:
         """Repeat `work`, which returns the seconds that count for each of some rows."""
         begin, rounds = time.perf_counter(), [work()]
         while len(rounds) < self.least or not self._suffice(rounds, time.perf_counter() - begin):

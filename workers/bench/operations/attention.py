@@ -32,7 +32,7 @@ def bench_prefill(meter: Meter, effort: Effort, *, model: str, tokens: int, kv_d
     run = [(0, 0, tokens, 0)]
     with meter.around("bf16") as ceiling:
         # The step writes its keys and values just before it reads them.
-        (times,) = effort.repeat_all(partial(meter.seconds, program, ["attention"], run, []))
+        (times,) = effort.repeat(partial(meter.seconds, program, ["attention"], run, []))
     work = Work(flops=4.0 * heads.query * heads.dim * tokens * (tokens + 1) / 2)
     yield timed_row("attention", _what(model, kv_dtype, "prefill", tokens, tokens), times, work, ceiling.best)
 
@@ -46,7 +46,7 @@ def bench_decode(meter: Meter, effort: Effort, *, model: str, context: int, kv_d
     run = [(0, context - 1, 1, 0)]
     (spent,) = spent_in_step(program, ["attention"], run)
     with meter.around("bf16") as ceiling:
-        (times,) = effort.repeat_all(partial(meter.seconds, program, ["attention"], run, program.kv_memory))
+        (times,) = effort.repeat(partial(meter.seconds, program, ["attention"], run, program.kv_memory))
     work = Work(spent.nbytes / _DECODE_LAYERS, 4.0 * heads.query * heads.dim * context)
     what = _what(model, kv_dtype, "decode", 1, context)
     yield timed_row("attention", what, times.per(_DECODE_LAYERS), work, ceiling.best)

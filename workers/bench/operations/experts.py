@@ -39,7 +39,7 @@ def bench_experts(meter: Meter, effort: Effort, *, model: str, format: Format, m
         run = [(0, 0, m, 0)]
         done = spent_in_step(program, _NODES, run)
         with meter.around(format.name) as ceiling:
-            found = effort.repeat_all(partial(meter.seconds, program, _NODES, run, weights))
+            found = effort.repeat(partial(meter.seconds, program, _NODES, run, weights))
         for node, spent, times in zip(_NODES, done, found, strict=True):
             work = Work(spent.nbytes, spent.flops, format.name)
             if node not in _PRODUCTS:

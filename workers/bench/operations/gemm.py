@@ -51,7 +51,7 @@ def bench_gemm(meter: Meter, effort: Effort, *, model: str, part: str, format: F
     step(program, [(0, 0, min(m_values), 0)])
     for m in m_values:
         with meter.around(format.name) as ceiling:
-            found = effort.repeat_all(partial(meter.seconds, program, list(nodes[part]), [(0, 0, m, 0)], weights))
+            found = effort.repeat(partial(meter.seconds, program, list(nodes[part]), [(0, 0, m, 0)], weights))
         for name, matrix, times in zip(nodes[part].values(), first, found, strict=True):
             work = Work(matrix.nbytes, 2.0 * m * matrix.n * matrix.k, format.name)
             what: dict[str, str | int] = {"model": model, "format": str(format), "product": name}

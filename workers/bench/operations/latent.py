@@ -47,7 +47,7 @@ def bench_latent(meter: Meter, effort: Effort, *, case: LatentCase) -> Rows:
     run = [(slot, case.context - case.new, case.new, 0) for slot in range(case.sequences)]
     done = spent_in_step(program, _NODES, run)
     with meter.around("bf16") as ceiling:
-        found = effort.repeat_all(partial(meter.seconds, program, _NODES, run, [*weights, *program.kv_memory]))
+        found = effort.repeat(partial(meter.seconds, program, _NODES, run, [*weights, *program.kv_memory]))
     for node, spent, times in zip(_NODES, done, found, strict=True):
         work = Work(spent.nbytes, spent.flops)
         yield timed_row("latent attention", {**vars(case), "operation": node}, times, work, ceiling.best)

@@ -77,7 +77,7 @@ def bench_recurrent(meter: Meter, effort: Effort, *, case: DeltaCase) -> Rows:
     }
     done = spent_in_step(program, case.nodes, walk.next())
     with meter.around("bf16", "fp32") as ceiling:
-        found = effort.repeat_all(lambda: meter.seconds(program, case.nodes, walk.next(), []))
+        found = effort.repeat(lambda: meter.seconds(program, case.nodes, walk.next(), []))
     for node, spent, repeated in zip(case.nodes, done, found, strict=True):
         times = repeated.per(layers)
         if node in nbytes_of:

@@ -87,7 +87,7 @@ def _token_rows(
     """Yield a row for each node, given its bytes per token and its copies in the program."""
     rows = sum(count for _, _, count, _ in run)
     with meter.around("bf16") as ceiling:
-        found = effort.repeat_all(partial(meter.seconds, program, list(nodes), run, []))
+        found = effort.repeat(partial(meter.seconds, program, list(nodes), run, []))
     for (node, (nbytes, copies)), times in zip(nodes.items(), found, strict=True):
         what: dict[str, str | int] = {"model": model, "operation": node, "rows": rows}
         yield timed_row("small operations", what, times.per(copies), Work(float(nbytes * rows)), ceiling.best)
@@ -107,6 +107,6 @@ def bench_sampler(meter: Meter, effort: Effort, *, model: str) -> Rows:
         for rows in (1, _SAMPLED_SLOTS):
             run = [(slot, 0, 1, END_SAMPLE) for slot in range(rows)]
             with meter.around("bf16") as ceiling:
-                (times,) = effort.repeat_all(partial(meter.seconds, program, ["sample"], run, []))
+                (times,) = effort.repeat(partial(meter.seconds, program, ["sample"], run, []))
             what: dict[str, str | int] = {"model": model, "operation": f"sample, {method}", "rows": rows}
             yield timed_row("small operations", what, times.per(rows), Work(_FP32 * vocab), ceiling.best)

@@ -282,10 +282,11 @@ def test_a_thread_is_after_the_barriers_where_it_was_before(monkeypatch: pytest.
 def test_copies_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1000)
     monkeypatch.setattr("numaserve.workers.bench.programs.spare_bytes", lambda: 4000)
-    assert copies_beyond_caches(30) == 34
+    assert copies_beyond_caches(30) == 17
     assert copies_beyond_caches(5000) == 1
     monkeypatch.setattr("numaserve.workers.bench.programs.spare_bytes", lambda: 400)
     assert copies_beyond_caches(30) == 13
+    assert copies_beyond_caches(5000) == 1
 
 
 def test_a_step_reads_enough_to_be_timed() -> None:

@@ -74,11 +74,13 @@ _CODE_BITS = {
 
 
 def copies_beyond_caches(nbytes: int) -> int:
-    """Return a number of copies of `nbytes` that no cache holds together, so that what a step writes reaches memory.
+    """Return a number of copies of `nbytes` that exceed the caches together, so that what a step writes reaches memory.
 
-    Without memory for all copies there are fewer, and caches may hold some of the bytes.
+    Half of `bytes_beyond_caches` is twice the last cache: a copy is evicted before the next step. More would take
+    longer to be touched for the first time than to be measured. Without memory for all copies there are fewer, and
+    caches may hold some of the bytes.
     """
-    return max(1, min(-(-bytes_beyond_caches() // nbytes), spare_bytes() // nbytes))
+    return max(1, min(-(-bytes_beyond_caches() // (2 * nbytes)), spare_bytes() // nbytes))
 
 
 def copies_in_step(nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""What rows are measured with: a team, its ceilings, and steps whose data lie in memory alone.
+"""The meter of rows: a team, its ceilings, and steps whose data lie in memory alone.
 
 A figure says little on a machine that is not described, and less on one that is shared: its bandwidth can halve for
 minutes. So each row has ceilings of its own time: the best of the last few seconds, the last of them measured within a

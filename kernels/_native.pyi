@@ -65,13 +65,15 @@ def read_seconds(team: Team, ranges: Sequence[tuple[int, int]], fetch_ahead: boo
 def evict(team: Team, ranges: Sequence[tuple[int, int]]) -> None:
     """Evict these memory ranges, each an address and a number of bytes, from the caches of all processors."""
 
-def peak_flops(team: Team, format: str = "bf16", passes: int = 7, random: bool = False) -> float:
+def peak_flops(
+    team: Team, format: str = "bf16", passes: int = 7, random: bool = False, rounds: int = 2_000_000
+) -> float:
     """Measure the operations per second of the tiles of the instruction set in use, or with "fp32" of its registers, on
     all threads of the team.
 
     The operands are equal numbers in registers, or with `random` random numbers that are loaded from the first-level
-    cache. Operands of "fp32" are always equal. Returns the best of `passes`, each of which takes at most some
-    hundredths of a second.
+    cache. Operands of "fp32" are always equal. Returns the best of `passes`, each of `rounds` rounds of
+    multiplications. By default each takes at most some hundredths of a second.
     """
 
 def barrier_ns(team: Team) -> float:

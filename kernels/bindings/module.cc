@@ -193,12 +193,13 @@ NB_MODULE(_native, m) {
       nb::arg("ranges"), released, "Evicts these memory ranges from all caches.");
   m.def(
       "peak_flops",
-      [](Team& team, const std::string& format, int passes, bool random) {
+      [](Team& team, const std::string& format, int passes, bool random, int64_t rounds) {
         const auto of = format == "fp32" ? std::nullopt : std::optional(weight_format(format));
         const auto operands = random ? PeakOperands::kRandom : PeakOperands::kEqual;
-        return peak_flops(*default_table(), team, of, operands, passes);
+        return peak_flops(*default_table(), team, of, operands, passes, rounds);
       },
-      nb::arg("team"), nb::arg("format") = "bf16", nb::arg("passes") = 7, nb::arg("random") = false, released,
+      nb::arg("team"), nb::arg("format") = "bf16", nb::arg("passes") = 7, nb::arg("random") = false,
+      nb::arg("rounds") = kPeakRounds, released,
       "Operations per second of the tiles of the instruction set in use, on all threads of the team.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 

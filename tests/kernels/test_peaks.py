@@ -2,6 +2,7 @@
 
 import numaserve_kernel_tests as ops
 import pytest
+from numaserve.kernels import Team, peak_flops
 
 # Operations of a round: 4 products of tiles, 16 of registers, and 4 x 6 of pairs of registers, each of 16 columns.
 OPERATIONS = {
@@ -17,3 +18,9 @@ MULTIPLIED_AS = {"bf16": "bf16", "fp8": "bf16", "nvfp4": "bf16", "int8": "int8",
 def test_random_operands_are_counted_like_equal_ones(isa: str, format: str, rounds: int) -> None:
     expected = rounds * OPERATIONS[isa.partition("_")[0]][MULTIPLIED_AS[format]]
     assert [ops.peak(isa, format, random, rounds) for random in (False, True)] == [expected, expected]
+
+
+@pytest.mark.parametrize("format", [*MULTIPLIED_AS, "fp32"])
+def test_a_peak_is_measured_in_as_many_rounds_as_asked(format: str) -> None:
+    rates = [peak_flops(Team([-1]), format, 2, random, 5000) for random in (False, True)]
+    assert all(0 < rate < 1e14 for rate in rates)

@@ -81,14 +81,13 @@ void evict(Team& team, const std::vector<Memory>& parts) {
 }
 
 double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, PeakOperands operands,
-                  int passes) {
-  constexpr int64_t kRounds = 2'000'000;
+                  int passes, int64_t rounds) {
   std::vector<int64_t> done(static_cast<size_t>(team.size()));
   double best = 0.0;
   for (int pass = 0; pass < passes; ++pass) {
     const double time = seconds([&] {
       team.parallel([&](int thread) {
-        done[static_cast<size_t>(thread)] = format ? table.peak(*format, operands, kRounds) : table.peak_fp32(kRounds);
+        done[static_cast<size_t>(thread)] = format ? table.peak(*format, operands, rounds) : table.peak_fp32(rounds);
       });
     });
     best = std::max(best, static_cast<double>(done[0]) * team.size() / time);

@@ -28,10 +28,11 @@ double read_seconds(const KernelTable& table, Team& team, const std::vector<Memo
 void evict(Team& team, const std::vector<Memory>& parts);
 
 // Operations (multiplies and adds) per second of the instruction set's tiles of this format, or without a format of its
-// registers in fp32, whose operands are always equal. All threads together, the best of `passes` passes, each of some
-// hundredths of a second at most.
+// registers in fp32, whose operands are always equal. All threads together, the best of `passes` passes of `rounds`
+// rounds each. `kPeakRounds` take some hundredths of a second at most.
+inline constexpr int64_t kPeakRounds = 2'000'000;
 double peak_flops(const KernelTable& table, Team& team, std::optional<WeightFormat> format, PeakOperands operands,
-                  int passes);
+                  int passes, int64_t rounds);
 
 // Nanoseconds of one barrier of the team, the mean over many.
 double barrier_ns(Team& team);

@@ -37,7 +37,7 @@ def peaks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The formats whose peaks were measured; each peak is lower than the one before."""
     measured: list[str] = []
 
-    def peak(_team: Team, format: str, _passes: int, *, random: bool) -> float:
+    def peak(_team: Team, format: str, _passes: int, random: bool, _rounds: int) -> float:
         if random:
             return 0.25
         measured.append(format)

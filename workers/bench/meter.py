@@ -19,10 +19,10 @@ from numaserve.workers.bench.rows import Limits
 from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.ceilings import Range, spare_bytes
 
-# Evicted before they are read, so they need not exceed a cache. Short passes: one may escape other load.
-_THREAD_BYTES = 32 << 20
-_READ_PASSES = 6  # for each of the two ways of reading
-_PEAK_PASSES = 3
+# Passes are as short as the steps that are compared with them: on a shared machine some escape other load.
+_THREAD_BYTES = 16 << 20  # evicted before they are read, so they need not exceed a cache
+_READ_PASSES = 8  # for each of the two ways of reading
+_PEAK_PASSES, _PEAK_ROUNDS = 8, 250_000  # a millisecond each; with AMX five
 _CURRENT_S, _KEPT_S = 1.0, 5.0
 _COLUMNS = 4096
 
@@ -58,7 +58,8 @@ class Meter:
 
     def _peak(self, format: str, *, random: bool) -> float:
         if (format, random) not in self._peaks:
-            self._peaks[format, random] = _Rate(partial(peak_flops, self.team, format, _PEAK_PASSES, random=random))
+            measure = partial(peak_flops, self.team, format, _PEAK_PASSES, random, _PEAK_ROUNDS)
+            self._peaks[format, random] = _Rate(measure)
         return self._peaks[format, random].now()
 
     def _read_rate(self) -> float:

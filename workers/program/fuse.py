@@ -80,12 +80,23 @@ def with_lone_readers(operations: Sequence[Operation]) -> list[Operation]:
     readers = Counter(buffer.whole for operation in operations for buffer in operation.reads)
     found = list(operations)
     for index, (before, operation) in enumerate(pairwise(operations), start=1):
-        match before, operation:
-            case RmsNorm(quantized=None) | Linear(logits=False), Linear(x=before.out, logits=False, widened=False):
-                makes_bf16 = isinstance(before, RmsNorm) or before.activation != "none"
-                if makes_bf16 and operation.weight.format == "bf16" and readers[before.out] == 1:
+        made = _made_in_bf16(before)
+        match operation:
+            case Linear(logits=False, widened=False) if operation.x is made and operation.weight.format == "bf16":
+                if readers[operation.x.whole] == 1:
                     found[index] = replace(operation, reads_alone=True)
     return found
+
+
+def _made_in_bf16(operation: Operation) -> Buffer | None:
+    """The whole rows of bf16 that a norm or a product makes for all tokens."""
+    match operation:
+        case RmsNorm(quantized=None) if operation.out.whole is operation.out:
+            return operation.out
+        case Linear(logits=False) if operation.activation != "none":
+            return operation.out
+        case _:
+            return None
 
 
 def joined(operations: Sequence[Operation], ranks: Ranks) -> list[Operation]:

@@ -320,7 +320,7 @@ class Program:
     def blocking(self) -> tuple[int, int, int, int, int, int, int]:
         """The blocking of products, by instruction set and processor: panels of a group, k tiles of a slab, of a block,
         and of a block of a small batch, and the row limit of a small batch. With tile registers also: k tiles of a
-        block beside copied activations, and bytes of a result beyond which it is written past the caches.
+        block for copied activations, and bytes of a result beyond which it is written past the caches.
 
         The blocking changes no bit of a result. Setting it raises ValueError for sizes that are out of range.
         """

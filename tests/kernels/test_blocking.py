@@ -56,7 +56,7 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
         with pytest.raises(ValueError, match=r"a small batch must have at most 256 rows"):
             program.blocking = (2, 8, 4, *rows, *copied)
     for beside in ((3, 0), (33, 0), (4, -1)):
-        with pytest.raises(ValueError, match=r"beside copied activations must have 4 to 32 k tiles"):
+        with pytest.raises(ValueError, match=r"for copied activations must have 4 to 32 k tiles"):
             program.blocking = (2, 8, 4, *few, *beside)
     assert program.blocking == (2, 8, 4, *few, *copied)
 

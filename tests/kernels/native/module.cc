@@ -100,7 +100,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
 }
 
 // (panels of a group, k tiles of a slab, of a block, and of one with few rows, how many rows are few, k tiles of a
-// block beside copied activations, bytes beyond which results are streamed)
+// block for copied activations, bytes beyond which results are streamed)
 nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, const std::string& vendor,
                    unsigned family) {
   const Blocking found = blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes}, {vendor, family});

@@ -67,11 +67,10 @@ const Blocking& checked(const Blocking& blocking) {
   if (!between(blocking.few_tiles, kLeastFew, kMostBlock) || !between(blocking.few_rows, 0, kRowBlock))
     throw std::invalid_argument(
         "matrix blocking: a small batch must have at most 256 rows, and its blocks 2 to 32 k tiles");
-  if (!between(blocking.copied_tiles, kLeastBlock, kMostBlock) || blocking.streamed_bytes < 0)
-    throw std::invalid_argument(
-        "matrix blocking: a block for copied activations must have 4 to 32 k tiles, and the bytes from which "
-        "results "
-        "are streamed must not be negative");
+  if (!between(blocking.copied_tiles, kLeastBlock, kMostBlock))
+    throw std::invalid_argument("matrix blocking: a block for copied activations must have 4 to 32 k tiles");
+  if (blocking.streamed_bytes < 0)
+    throw std::invalid_argument("matrix blocking: the size of results that are not streamed must not be negative");
   return blocking;
 }
 

@@ -55,9 +55,11 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     for rows in ((1, 16), (33, 16), (2, -1), (2, 257)):
         with pytest.raises(ValueError, match=r"a small batch must have at most 256 rows"):
             program.blocking = (2, 8, 4, *rows, *copied)
-    for beside in ((3, 0), (33, 0), (4, -1)):
+    for tiles in (3, 33):
         with pytest.raises(ValueError, match=r"for copied activations must have 4 to 32 k tiles"):
-            program.blocking = (2, 8, 4, *few, *beside)
+            program.blocking = (2, 8, 4, *few, tiles, 0)
+    with pytest.raises(ValueError, match=r"that are not streamed must not be negative"):
+        program.blocking = (2, 8, 4, *few, 4, -1)
     assert program.blocking == (2, 8, 4, *few, *copied)
 
 

@@ -19,10 +19,11 @@ from numaserve.workers.bench.rows import Limits
 from numaserve.workers.interface.protocol import Ceilings
 from numaserve.workers.planning.ceilings import Range, spare_bytes
 
-# Passes are as short as the steps that are compared with them: on a shared machine some escape other load.
+# Passes are as short as the steps that are compared with them: on a shared machine some escape other load. There are
+# enough of them to last for longer than a sleeping processor of a virtual machine takes to run at its full speed.
 _THREAD_BYTES = 16 << 20  # evicted before they are read, so they need not exceed a cache
-_READ_PASSES = 8  # for each of the two ways of reading
-_PEAK_PASSES, _PEAK_ROUNDS = 8, 250_000  # a millisecond each; with AMX five
+_READ_PASSES = 16  # for each of the two ways of reading
+_PEAK_PASSES, _PEAK_ROUNDS = 60, 250_000  # a millisecond each; with AMX five
 _CURRENT_S, _KEPT_S = 1.0, 5.0
 _COLUMNS = 4096
 

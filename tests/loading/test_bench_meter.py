@@ -45,7 +45,22 @@ def peaks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(module, "peak_flops", peak)
     monkeypatch.setattr(module, "_THREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "_PEAK_S", 0.0)
     return measured
+
+
+def test_peaks_are_measured_for_as_long_as_a_processor_takes_to_wake(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = iter([1.0, 2.0, 4.0, 3.0])
+
+    def peak(*_: object) -> float:
+        clock.now += 0.015
+        return next(rates)
+
+    monkeypatch.setattr(module, "peak_flops", peak)
+    assert Meter(Team([-1]))._best_peak("bf16", random=False) == 4.0
+    assert list(rates) == [3.0]
 
 
 def test_the_best_ceilings_around_a_measurement_count() -> None:

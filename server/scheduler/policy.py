@@ -56,8 +56,7 @@ class StepBudget:
         `max_step_tokens`."""
         self._whole_prompts = config.whole_prompts
         self._most_tokens = self._tokens = config.max_step_tokens if tokens is None else tokens
-        self._lengthened = config.least_step_tokens is not None
-        # What is left of the shortest limit on a step.
+        # What is left of the shortest limit on a step; where that is the only limit, the same as `_tokens`.
         self._short = self._tokens if config.least_step_tokens is None else config.least_step_tokens
         self._rows = config.max_logit_rows
         self._page_size = config.page_size
@@ -114,8 +113,6 @@ class StepBudget:
     def _spare_newcomers(self, seq: Sequence, length: int) -> int:
         """Return the number of a prefill's next `length` positions that newcomers may wait for. The step ends with
         them if there are more."""
-        if not self._lengthened:
-            return length
         least = max(self._short, 1)
         if length <= least or self._seconds(seq, length) <= ECONOMICAL_STEP_S:
             return length

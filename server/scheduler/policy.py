@@ -57,7 +57,7 @@ class StepBudget:
         self._whole_prompts = config.whole_prompts
         self._most_tokens = self._tokens = config.max_step_tokens if tokens is None else tokens
         # What is left of the shortest limit on a step; where that is the only limit, the same as `_tokens`.
-        self._short = self._tokens if config.least_step_tokens is None else config.least_step_tokens
+        self._short = config.shortest_limit
         self._rows = config.max_logit_rows
         self._page_size = config.page_size
         self._target_s = config.target_itl_s

@@ -84,8 +84,12 @@ class SchedulerConfig:
     @property
     def max_running(self) -> int:
         """The most sequences that run at once: each must find a token and a logit row in every step."""
-        step_tokens = self.max_step_tokens if self.least_step_tokens is None else self.least_step_tokens
-        return min(self.max_running_requests, step_tokens, self.max_logit_rows)
+        return min(self.max_running_requests, self.shortest_limit, self.max_logit_rows)
+
+    @property
+    def shortest_limit(self) -> int:
+        """The smallest limit on the tokens of a step."""
+        return self.max_step_tokens if self.least_step_tokens is None else self.least_step_tokens
 
     @property
     def max_sequence_tokens(self) -> int:

@@ -25,7 +25,7 @@ class StepSize:
         self._costs = costs
         self._least = config.least_step_tokens
         self._long_steps: CostModel | None = None
-        self._tokens = config.max_step_tokens if self._least is None else self._least
+        self._tokens = config.shortest_limit
 
     @property
     def tokens(self) -> int:

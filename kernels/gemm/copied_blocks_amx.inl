@@ -94,6 +94,16 @@ inline void copy_blocks(const GemmArgs& g, int64_t row, int64_t rows, Range k, G
   }
 }
 
+// Finishes the sums of up to 32 rows from row `first` of the row block on.
+template <class Sum>
+inline void finish_tiles(const GemmArgs& g, const Sum* c, int64_t row, int64_t first, int64_t count, int64_t panel,
+                         StreamedLines& streamed) {
+  if (streams(streamed, panel))
+    stream_results<kSumsInTiles>(g, c, row + first, count, panel, streamed.halves + first * kTileN);
+  else
+    gemm_epilogue<kSumsInTiles>(g, c, row + first, count, panel);
+}
+
 // Vector work during the products of a block: prefetching the next weights and sums, and finishing sums.
 template <class T, class Sum>
 struct BesideCopied {
@@ -120,13 +130,9 @@ struct BesideCopied {
       prefetch_written(reinterpret_cast<const std::byte*>(sums) + sum_lines.begin * kLineBytes);
   }
   void finish(int64_t most) {
-    const int64_t first = done_row + rows.begin, end = next(rows, most), count = end - rows.begin;
+    const int64_t end = next(rows, most), count = end - rows.begin;
     if (count == 0) return;
-    const Sum* c = done + rows.begin * kSumsInTiles.row;
-    if (streams(streamed, panel))
-      stream_results<kSumsInTiles>(g, c, row + first, count, panel, streamed.halves + first * kTileN);
-    else
-      gemm_epilogue<kSumsInTiles>(g, c, row + first, count, panel);
+    finish_tiles(g, done + rows.begin * kSumsInTiles.row, row, done_row + rows.begin, count, panel, streamed);
     rows.begin = end;
   }
   // Takes `count` rows of the sums that are in memory, from row `first` of the row block on.
@@ -221,19 +227,18 @@ inline void store_sums(int64_t row_tiles, Sum* c) {
 }
 
 // A block of weights, and what comes after it.
-template <class T, class Sum>
+template <class T>
 struct CopiedBlock {
   Range k;
   const T *weights, *next;
   int64_t next_tiles;
-  const Sum* next_sums;
   bool fresh, finishes;
 };
 
 // Adds a block of weights to the sums `c` of a row block, and finishes them if it is the last one.
 template <class T, class Sum>
 [[gnu::noinline]] inline void multiply_copied(const GemmArgs& g, GemmScratch& scratch, int64_t row, int64_t rows,
-                                              int64_t panel, const CopiedBlock<T, Sum>& block, Sum* c) {
+                                              int64_t panel, const CopiedBlock<T>& block, Sum* c) {
   const int64_t tiles = block.k.end - block.k.begin, passes = ceil_div(rows, kRowTileRows);
   const int64_t steps = passes * (tiles - 1) + 1, late = tiles > kFinishedLate ? tiles - kFinishedLate : 1;
   BesideCopied<T, Sum> beside{.g = g,
@@ -248,7 +253,7 @@ template <class T, class Sum>
   Sum* before = nullptr;
   for (int64_t r = 0; r < rows; r += kRowTileRows) {
     Sum* sums = c + r * 32;
-    beside.sums = r + kRowTileRows < rows ? sums + kSumsOfRows : block.next_sums;
+    beside.sums = r + kRowTileRows < rows ? sums + kSumsOfRows : c;  // of the next block
     beside.sum_lines = {0, kSumLines};
     if (block.finishes && r > 0) beside.finishes(before, r - kRowTileRows, kRowTileRows);
     const T* a = tiles_at<T>(g, scratch, row, rows, block.k, r);
@@ -284,10 +289,7 @@ struct SumsOfCopied : SumsInRows<Sum> {
     if (!copies_blocks(g, rows)) return SumsInRows<Sum>::finish(g, row, rows, panel, c, scratch);
     for (int64_t r = 0; r < rows; r += kRowTileRows, c += kSumsOfRows) {
       const int64_t count = rows - r < kRowTileRows ? rows - r : kRowTileRows;
-      if (streams(scratch.streamed, panel))
-        stream_results<kSumsInTiles>(g, c, row + r, count, panel, scratch.streamed.halves + r * kTileN);
-      else
-        gemm_epilogue<kSumsInTiles>(g, c, row + r, count, panel);
+      finish_tiles(g, c, row, r, count, panel, scratch.streamed);
     }
   }
 };
@@ -309,13 +311,12 @@ inline void add_copied(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
     const bool last = i + 1 == blocks.count;
     const Range own = blocks.at(i), next = blocks.at(last ? 0 : i + 1);
     multiply_copied(g, scratch, row, rows, panel,
-                    CopiedBlock<T, Sum>{.k = own,
-                                        .weights = b + own.begin * kPair,
-                                        .next = b + ((last ? k_tiles : 0) + next.begin) * kPair,
-                                        .next_tiles = next.end - next.begin,
-                                        .next_sums = c,
-                                        .fresh = fresh && i == 0,
-                                        .finishes = finish && last},
+                    CopiedBlock<T>{.k = own,
+                                   .weights = b + own.begin * kPair,
+                                   .next = b + ((last ? k_tiles : 0) + next.begin) * kPair,
+                                   .next_tiles = next.end - next.begin,
+                                   .fresh = fresh && i == 0,
+                                   .finishes = finish && last},
                     c);
   }
 }

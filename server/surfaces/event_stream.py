@@ -98,6 +98,7 @@ class _Writer:
 
     def __init__(self, send: Send, head: Message, ping: bytes, ping_seconds: float) -> None:
         self.started = False
+        self._ended = False
         self._ping = ping
         self._send = send
         self._head = head
@@ -109,8 +110,11 @@ class _Writer:
         self._timer = self._loop.call_later(ping_seconds, self._look) if ping and ping_seconds else None
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send `data`; without `more` it is the end of the body."""
+        """Send `data`; without `more` it is the end of the body. A comment that was due before the end is dropped."""
         async with self._turn:
+            if self._ended:
+                return
+            self._ended = not more
             if not self.started:
                 self.started = True
                 await self._send(self._head)

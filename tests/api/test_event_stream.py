@@ -8,29 +8,35 @@ import pytest
 from numaserve.server.engine.types import EngineError, GenerationFailed, NotReady
 from shared_apps import app_over
 from starlette.testclient import TestClient
-from starlette.types import Message
+from starlette.types import Message, Send
 
 from tests.support.api_fakes import REPLY, FakeEngine, make_context
 
 BODY = json.dumps({"prompt": "x", "stream": True}).encode()
 
 
-async def request(engine: FakeEngine, until: int, **settings: Any) -> list[Message]:
-    """The first `until` messages of the answer; the client leaves then."""
+async def serve(engine: FakeEngine, send: Send, left: asyncio.Event | None = None, **settings: Any) -> None:
+    """Serve one request; the client leaves when `left` is set."""
     app = app_over(make_context(engine, **settings))
-    sent: asyncio.Queue[Message] = asyncio.Queue()
-    left = asyncio.Event()
+    leaves = left or asyncio.Event()
     body: list[Message] = [{"type": "http.request", "body": BODY, "more_body": False}]
 
     async def receive() -> Message:
         if body:
             return body.pop()
-        await left.wait()
+        await leaves.wait()
         return {"type": "http.disconnect"}
 
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "headers": headers}
-    task = asyncio.create_task(app({**scope, "http_version": "1.1"}, receive, sent.put))  # type: ignore[arg-type]
+    await app({**scope, "http_version": "1.1"}, receive, send)
+
+
+async def request(engine: FakeEngine, until: int, **settings: Any) -> list[Message]:
+    """The first `until` messages of the answer; the client leaves then."""
+    sent: asyncio.Queue[Message] = asyncio.Queue()
+    left = asyncio.Event()
+    task = asyncio.create_task(serve(engine, sent.put, left, **settings))
     messages = [await sent.get() for _ in range(until)]
     left.set()
     await task
@@ -75,26 +81,25 @@ def test_what_fails_before_the_first_event_has_its_own_status(
 
 
 def test_what_fails_after_a_comment_is_an_event() -> None:
-    class Slow(FakeEngine):
-        def admit(self, requests: Any) -> Any:
-            stream = super().admit(requests)
-            proceed = type(stream).__anext__
-
-            class Late(type(stream)):  # type: ignore[misc]
-                async def __anext__(self) -> Any:
-                    await asyncio.sleep(0.05)
-                    return await proceed(self)
-
-            stream.__class__ = Late
-            return stream
-
-    engine = Slow(fail_after=0, failure=GenerationFailed("A worker died."))
+    engine = FakeEngine(delay=0.05, fail_after=0, failure=GenerationFailed("A worker died."))
     app = app_over(make_context(engine, sse_ping_seconds=0.01))
     text = TestClient(app).post("/v1/completions", content=BODY, headers={"Content-Type": "application/json"}).text
     assert text.startswith(": ping\n\n")
     *_, last, done = (part for part in text.split("\n\n") if part.startswith("data: "))
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "A worker died."
     assert done == "data: [DONE]"
+
+
+def test_a_comment_that_is_due_while_the_end_is_sent_does_not_follow_the_end() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if message.get("more_body") is False:
+            await asyncio.sleep(0.05)
+
+    asyncio.run(serve(FakeEngine(), send, sse_ping_seconds=0.01))
+    assert [message.get("more_body") for message in sent].index(False) == len(sent) - 1
 
 
 def test_no_comments_are_sent_when_they_are_off() -> None:

@@ -141,12 +141,12 @@ class FakeStream:
         if not self._waiting:
             raise StopAsyncIteration
         sequence = self._waiting[0]
+        await asyncio.sleep(self._engine.delay)
         if self._engine.pause_after is not None and sequence.sent >= self._engine.pause_after:
             await self._closed.wait()
             raise StopAsyncIteration
         if self._engine.fail_after is not None and sequence.sent >= self._engine.fail_after:
             raise self._engine.failure
-        await asyncio.sleep(0)
         chunk = sequence.next()
         self._waiting.popleft()
         if chunk.finish_reason is None:
@@ -227,6 +227,7 @@ class FakeEngine:
     failure: Exception = field(default_factory=lambda: EngineError("unused"))
     fail_after: int | None = None
     pause_after: int | None = None
+    delay: float = 0.0  # seconds before each chunk
     cached_tokens: int = 0
     stop_reason: str | None = None  # of what ends by itself
     predicted: tuple[int, int] = (0, 0)  # of each sequence

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from fastapi import FastAPI
@@ -12,6 +12,7 @@ from numaserve.server.surfaces.response_models import Error
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+_Schema = dict[str, Any]
 _SCHEME = "api_key"
 _REFERENCE = "#/components/schemas/{model}"
 _REASONS = {
@@ -33,10 +34,14 @@ _ALWAYS = (401, 403, 431, 500)
 _WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
 
 
+def _reference(model: type[BaseModel]) -> _Schema:
+    return {"$ref": _REFERENCE.format(model=model.__name__)}
+
+
 def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of a route: its own errors and those of every route, in the format of `model`."""
     # By reference: FastAPI compiles a `model` again for each status of each route.
-    content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+    content = {"application/json": {"schema": _reference(model)}}
     return {status: {"description": _REASONS[status], "content": content} for status in (*statuses, *_ALWAYS)}
 
 
@@ -48,8 +53,35 @@ def body_errors(model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any
 BODY_ERRORS = body_errors()
 
 
+def event_stream(*payloads: type[BaseModel], end: str | None = None) -> dict[str, Any]:
+    """Return the response of a route that sends server-sent events: the data of an event is one of `payloads` as JSON.
+
+    Payloads with a `type` are sent under this name. `end` is the data of the last event, if it is not a payload.
+
+    The schema is that of one event. OpenAPI 3.1 forbids `itemSchema` of OpenAPI 3.2, and most generators of clients
+    refuse documents of version 3.2.
+    """
+    ends = [] if end is None else [{"type": "object", "properties": {"data": {"const": end}}, "required": ["data"]}]
+    return {"content": {"text/event-stream": {"schema": {"anyOf": [*map(_event, payloads), *ends]}}}}
+
+
+def json_lines(*payloads: type[BaseModel]) -> dict[str, Any]:
+    """Return the response of a route that sends lines, each one of `payloads` as JSON. The schema is that of a line."""
+    return {"content": {"application/x-ndjson": {"schema": {"anyOf": [*map(_reference, payloads)]}}}}
+
+
+def _event(payload: type[BaseModel]) -> _Schema:
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _reference(payload)}
+    if "type" not in payload.model_fields:
+        return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+    (name,) = get_args(payload.model_fields["type"].annotation)
+    named = {"event": {"const": name}, "data": data}
+    return {"type": "object", "properties": named, "required": list(named)}
+
+
 def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool) -> None:
-    """Make `app` answer GET /openapi.json with the corrected document, encoded once; `models` are the models of errors.
+    """Make `app` answer GET /openapi.json with the corrected document, encoded once; `models` are the models of errors
+    and of streams, which routes name only by reference.
 
     FastAPI's own route would encode the document for each request, which takes several times its memory and
     milliseconds of the event loop.
@@ -69,7 +101,7 @@ def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool)
         return Response(document(), media_type="application/json")
 
 
-def _mended(schema: dict[str, Any], models: Sequence[type[BaseModel]], *, has_keys: bool) -> dict[str, Any]:
+def _mended(schema: _Schema, models: Sequence[type[BaseModel]], *, has_keys: bool) -> _Schema:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             # FastAPI adds a 422, which is never returned: the server returns a 400 instead.
@@ -80,6 +112,6 @@ def _mended(schema: dict[str, Any], models: Sequence[type[BaseModel]], *, has_ke
     for name in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(name, None)
     _, described = models_json_schema([(model, "serialization") for model in models], ref_template=_REFERENCE)
-    components["schemas"] = dict(sorted((components["schemas"] | described["$defs"]).items()))
+    components["schemas"] = dict(sorted((described["$defs"] | components["schemas"]).items()))
     components["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
     return schema

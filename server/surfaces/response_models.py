@@ -37,12 +37,17 @@ class CompletionTokensDetails(BaseModel):
     rejected_prediction_tokens: int | None = None
 
 
-class Usage(BaseModel):
-    """Token counts of all choices; a prompt counts once."""
+class TokenCounts(BaseModel):
+    """Token counts of a stream so far."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+
+
+class Usage(TokenCounts):
+    """Token counts of all choices; a prompt counts once."""
+
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
 
@@ -110,11 +115,16 @@ class ChatChoice(BaseModel):
     token_ids: list[int] | None = None
 
 
-class _Answer(BaseModel):
+class AnswerFrame(BaseModel):
+    """The fields that an answer and all chunks of a stream have."""
+
     id: str
     created: int = Field(description="Unix time in seconds.")
     model: str
     system_fingerprint: str
+
+
+class _Answer(AnswerFrame):
     usage: Usage
 
 
@@ -201,7 +211,3 @@ class Detokenized(BaseModel):
     """The response of POST /detokenize."""
 
     prompt: str
-
-
-# The data of each event is a chunk: an answer with `delta` for `message`, or with the new `text`; the last is [DONE].
-EVENT_STREAM: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}

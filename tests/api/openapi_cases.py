@@ -1,10 +1,12 @@
 """Random requests made from the OpenAPI document, and how they are judged."""
 
 import functools
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import schemathesis
+from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 from numaserve.server.app.application import create_app
 from numaserve.server.http.errors import ApiError
@@ -37,14 +39,17 @@ BEYOND_THE_SCHEMA = {
     "previous_response_not_found",
     "item_not_found",
 }
+EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 _LONG = 1000
+_MOST_EVENTS = 10**6
 _CONFIG = {
+    "max-stream-events": _MOST_EVENTS,
     "checks": {
         # Judged by `judge`, which knows the codes.
         "positive_data_acceptance": {"enabled": False},
         # A body that is too long is refused before it is looked into.
         "negative_data_rejection": {"expected-statuses": ["400", "401", "403", "404", "405", "409", "413", "429"]},
-    }
+    },
 }
 
 
@@ -81,14 +86,55 @@ def load_schema() -> tuple[Any, list[ApiError]]:
     for _, _, described in long_lists_within(app.openapi()):
         del described["maxItems"]
     errors = note_errors(app)
-    return schemathesis.openapi.from_asgi("/openapi.json", app, config=SchemathesisConfig.from_dict(_CONFIG)), errors
+    return schema_of(app), errors
+
+
+def schema_of(app: FastAPI) -> Any:
+    """Return the schema of `app`, by which streams of lines are checked too.
+
+    The library takes the schema of server-sent events for that of one event, and any other for that of the whole body.
+    """
+    for _, content in _streaming(app.openapi()):
+        if LINES in content:
+            content[LINES]["schema"] = {"type": "array", "items": content[LINES]["schema"]}
+    return schemathesis.openapi.from_asgi("/openapi.json", app, config=SchemathesisConfig.from_dict(_CONFIG))
+
+
+def streams_of(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return what may be sent on the stream of each route that has one, by path: schemas of JSON values."""
+    return {path: _values(content) for path, content in _streaming(document)}
+
+
+def _streaming(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            content = operation["responses"]["200"]["content"]
+            if EVENTS in content or LINES in content:
+                yield path, content
+
+
+def _values(content: dict[str, Any]) -> list[dict[str, Any]]:
+    if LINES in content:
+        return list(content[LINES]["schema"]["anyOf"])
+    data = [event["properties"]["data"] for event in content[EVENTS]["schema"]["anyOf"]]
+    return [each["contentSchema"] for each in data if "contentSchema" in each]
+
+
+@schemathesis.deserializer(LINES)
+def _lines(_context: object, response: Any) -> list[Any]:
+    return [json.loads(line) for line in response.content.splitlines()]
 
 
 @functools.cache
 def client() -> ASGIClient:
-    """Return the one client of all requests: making another for each, and looking for its proxies in the environment,
-    takes as long as the answer."""
-    made = get_client(load_schema()[0].app)
+    """Return the one client of all requests: making another for each takes as long as the answer."""
+    return client_of(load_schema()[0].app)
+
+
+def client_of(app: Callable[..., Any]) -> ASGIClient:
+    """Return a client of an ASGI application that reads streams to their end, and looks for no proxies, which takes
+    long."""
+    made = get_client(app, max_stream_events=_MOST_EVENTS)
     made.trust_env = False
     return made
 

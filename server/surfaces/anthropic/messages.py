@@ -15,11 +15,11 @@ from numaserve.server.generation.prompts import render
 from numaserve.server.generation.start import check_model, start
 from numaserve.server.http.body.route import body_route
 from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.surfaces.anthropic.event_models import MESSAGE_EVENTS
 from numaserve.server.surfaces.anthropic.response_models import AnthropicError, AnthropicMessage, TokenCount
 from numaserve.server.surfaces.anthropic.schema import CountTokensRequest, MessagesRequest
 from numaserve.server.surfaces.anthropic.stream import EVENTS, BlockEvents, Event, message_of, usage_body
-from numaserve.server.surfaces.openapi import body_errors
-from numaserve.server.surfaces.response_models import EVENT_STREAM
+from numaserve.server.surfaces.openapi import body_errors, event_stream
 from numaserve.server.surfaces.streaming import json_response, respond
 
 
@@ -27,8 +27,9 @@ def messages_router(context: ApiContext) -> APIRouter:
     """Return the routes of this module."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
     failures = body_errors(AnthropicError)
+    streamed = event_stream(*MESSAGE_EVENTS)
 
-    @router.post("/v1/messages", response_model=AnthropicMessage, responses={200: EVENT_STREAM, **failures})
+    @router.post("/v1/messages", response_model=AnthropicMessage, responses={200: streamed, **failures})
     async def create_message(body: MessagesRequest, request: Request) -> Response:
         """Generate the next message of a conversation, in Anthropic's format, with or without streaming."""
         answer = _MessageAnswer(context, body)

@@ -36,11 +36,16 @@ class AnthropicText(BaseModel):
     text: str
 
 
-class AnthropicThinking(BaseModel):
-    """The thinking before a response."""
+class ThinkingFrame(BaseModel):
+    """The fields that a thought has from its beginning."""
 
     type: Literal["thinking"]
     thinking: str
+
+
+class AnthropicThinking(ThinkingFrame):
+    """The thinking before a response."""
+
     signature: Literal["unsigned"]
 
 
@@ -54,17 +59,25 @@ class AnthropicToolUse(BaseModel):
     input: dict[str, Any]
 
 
-class AnthropicMessage(BaseModel):
-    """The response of POST /v1/messages."""
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class MessageFrame(BaseModel):
+    """The fields that a message has from its beginning."""
 
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[AnthropicText | AnthropicThinking | AnthropicToolUse]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
-    stop_sequence: str | None
     usage: AnthropicUsage
+
+
+class AnthropicMessage(MessageFrame):
+    """The response of POST /v1/messages."""
+
+    content: list[AnthropicText | AnthropicThinking | AnthropicToolUse]
+    stop_reason: StopReason
+    stop_sequence: str | None
 
 
 class TokenCount(BaseModel):

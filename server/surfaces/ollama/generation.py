@@ -15,7 +15,15 @@ from numaserve.server.surfaces.ollama.answer import OllamaAnswer, Place, loaded
 from numaserve.server.surfaces.ollama.chat_schema import OllamaChatRequest
 from numaserve.server.surfaces.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.surfaces.ollama.options import OllamaFields
-from numaserve.server.surfaces.ollama.responses import BODY_ERRORS, LINES_OF_JSON, ChatAnswer, GenerateAnswer
+from numaserve.server.surfaces.ollama.responses import (
+    BODY_ERRORS,
+    ChatAnswer,
+    ChatLine,
+    GenerateAnswer,
+    GenerateLine,
+    OllamaError,
+)
+from numaserve.server.surfaces.openapi import json_lines
 from numaserve.server.surfaces.streaming import respond
 
 _NO_OBJECT = "arguments"  # the field that holds invalid arguments as text, which no function accepts
@@ -24,14 +32,16 @@ _NO_OBJECT = "arguments"  # the field that holds invalid arguments as text, whic
 def ollama_generation_router(context: ApiContext) -> APIRouter:
     """Return the routes of this module."""
     router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies, any_content_type=True))
+    message_lines = json_lines(ChatLine, ChatAnswer, OllamaError)
+    response_lines = json_lines(GenerateLine, GenerateAnswer, OllamaError)
 
-    @router.post("/api/chat", response_model=ChatAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
+    @router.post("/api/chat", response_model=ChatAnswer, responses={200: message_lines, **BODY_ERRORS})
     async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
         """Generate the next message of a conversation, in Ollama's format; streams lines of JSON unless `stream` is
         false."""
         return await _answer(context, request, body, body.asked(), _as_message)
 
-    @router.post("/api/generate", response_model=GenerateAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
+    @router.post("/api/generate", response_model=GenerateAnswer, responses={200: response_lines, **BODY_ERRORS})
     async def ollama_generate(body: OllamaGenerateRequest, request: Request) -> Response:
         """Generate a response to a prompt, in Ollama's format; streams lines of JSON unless `stream` is false."""
         return await _answer(context, request, body, body.asked(), _as_response)

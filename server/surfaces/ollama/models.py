@@ -15,7 +15,6 @@ from numaserve.server.surfaces.ollama.names import tagged
 from numaserve.server.surfaces.ollama.responses import (
     BODY_ERRORS,
     ERRORS,
-    LINES_OF_JSON,
     ApiVersion,
     ListedModels,
     PullAnswer,
@@ -23,6 +22,7 @@ from numaserve.server.surfaces.ollama.responses import (
     ShownModel,
 )
 from numaserve.server.surfaces.ollama.show_schema import OllamaPullRequest, OllamaShowRequest
+from numaserve.server.surfaces.openapi import json_lines
 from numaserve.server.surfaces.streaming import json_response, utc_text
 
 _NEVER = "9999-12-31T23:59:59Z"
@@ -63,7 +63,7 @@ def ollama_models_router(context: ApiContext) -> APIRouter:
         answer |= {"model_info": _info(context), "capabilities": _capabilities(context), "modified_at": modified_at}
         return json_response(answer)
 
-    @router.post("/api/pull", response_model=PullAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
+    @router.post("/api/pull", response_model=PullAnswer, responses={200: json_lines(PullAnswer), **BODY_ERRORS})
     async def ollama_pull(body: OllamaPullRequest) -> Response:
         """Confirm that the served model is available; the server downloads nothing."""
         check_model(context, body.named)

@@ -13,14 +13,17 @@ class OllamaError(BaseModel):
     error: str
 
 
-class _Answer(BaseModel):
-    """An answer, or the last line of a stream; durations are in nanoseconds."""
-
+class _Line(BaseModel):
     model: str
     created_at: str
+    logprobs: list[TokenLogprob] | None = None
+
+
+class _Answer(_Line):
+    """An answer, or the last line of a stream; durations are in nanoseconds."""
+
     done: Literal[True]
     done_reason: Literal["stop", "length", "load"]
-    logprobs: list[TokenLogprob] | None = None
     total_duration: int | None = None
     load_duration: int | None = None
     prompt_eval_count: int | None = None
@@ -39,16 +42,31 @@ class AnswerMessage(BaseModel):
 
 
 class ChatAnswer(_Answer):
-    """The response of POST /api/chat."""
+    """The response of POST /api/chat, and the last line of its stream."""
 
     message: AnswerMessage
 
 
-class GenerateAnswer(_Answer):
-    """The response of POST /api/generate."""
+class ChatLine(_Line):
+    """A line of the stream of POST /api/chat: the next piece of the message."""
 
+    done: Literal[False]
+    message: AnswerMessage
+
+
+class _Response(BaseModel):
     response: str
     thinking: str | None = None
+
+
+class GenerateAnswer(_Response, _Answer):
+    """The response of POST /api/generate, and the last line of its stream."""
+
+
+class GenerateLine(_Response, _Line):
+    """A line of the stream of POST /api/generate: the next piece of the response."""
+
+    done: Literal[False]
 
 
 class EmbedAnswer(BaseModel):
@@ -140,5 +158,3 @@ class ApiVersion(BaseModel):
 
 ERRORS = errors(model=OllamaError)
 BODY_ERRORS = body_errors(OllamaError)
-# Each line is a chunk: an answer with a part of the text, or the last one, with the counts.
-LINES_OF_JSON: dict[str, Any] = {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}

@@ -15,8 +15,9 @@ from numaserve.server.generation.generation import Generation
 from numaserve.server.generation.prompts import hidden_tokens
 from numaserve.server.generation.start import start
 from numaserve.server.http.body.route import body_route
+from numaserve.server.surfaces.openai.chunk_models import CompletionChunk
 from numaserve.server.surfaces.openai.completion_schema import CompletionRequest
-from numaserve.server.surfaces.openai.frame import EVENTS, Frame, StreamUsage, usage_body
+from numaserve.server.surfaces.openai.frame import DONE, EVENTS, Frame, StreamUsage, usage_body
 from numaserve.server.surfaces.openai.logprobs import (
     CompletionLogprobs,
     TokenNames,
@@ -25,16 +26,17 @@ from numaserve.server.surfaces.openai.logprobs import (
     prompt_entries,
 )
 from numaserve.server.surfaces.openai.token_ids import TokenIds
-from numaserve.server.surfaces.openapi import BODY_ERRORS
-from numaserve.server.surfaces.response_models import EVENT_STREAM, Completion
+from numaserve.server.surfaces.openapi import BODY_ERRORS, event_stream
+from numaserve.server.surfaces.response_models import Completion, Error
 from numaserve.server.surfaces.streaming import json_response, respond
 
 
 def completions_router(context: ApiContext) -> APIRouter:
     """Return the route of this module."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
+    streamed = event_stream(CompletionChunk, Error, end=DONE)
 
-    @router.post("/v1/completions", response_model=Completion, responses={200: EVENT_STREAM, **BODY_ERRORS})
+    @router.post("/v1/completions", response_model=Completion, responses={200: streamed, **BODY_ERRORS})
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue a text, in OpenAI's format, with or without streaming."""
         answer = _CompletionAnswer(context, body)

@@ -24,8 +24,9 @@ def _error_event(error: ApiError) -> bytes:
     return event(error_body(error))
 
 
+DONE = "[DONE]"  # the data of the last event
 # A comment is a keep-alive message that clients skip.
-EVENTS = Framing("text/event-stream", event, _error_event, ping=b": ping\n\n", end=b"data: [DONE]\n\n")
+EVENTS = Framing("text/event-stream", event, _error_event, ping=b": ping\n\n", end=b"data: %b\n\n" % DONE.encode())
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from numaserve.server.generation.start import start
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.body.route import body_route
 from numaserve.server.http.errors import ApiError
-from numaserve.server.surfaces.openapi import BODY_ERRORS, errors
-from numaserve.server.surfaces.response_models import EVENT_STREAM
+from numaserve.server.surfaces.openai.frame import DONE
+from numaserve.server.surfaces.openapi import BODY_ERRORS, errors, event_stream
+from numaserve.server.surfaces.response_models import Error
 from numaserve.server.surfaces.service_models import Status
 from numaserve.server.surfaces.sglang.abort_schema import AbortRequest
 from numaserve.server.surfaces.sglang.answer import GenerateAnswer
 from numaserve.server.surfaces.sglang.generate_schema import SGLangGenerateRequest
-from numaserve.server.surfaces.sglang.responses import SGLangAborted, SGLangAnswer
+from numaserve.server.surfaces.sglang.responses import SGLangAborted, SGLangAnswer, SGLangChunk
 from numaserve.server.surfaces.streaming import json_response, respond
 
 PROBE_SECONDS = 20.0  # SGLang's timeout
@@ -29,10 +30,10 @@ _EMBEDDING_PROBE = Asked(Texts([[0]]), Sampling(), pool=True)
 def generate_router(context: ApiContext) -> APIRouter:
     """Return the routes of this module."""
     router = APIRouter(tags=["sglang"], route_class=body_route(context.bodies))
+    streamed = event_stream(SGLangChunk, Error, end=DONE)
+    answered = SGLangAnswer | list[SGLangAnswer]
 
-    @router.post(
-        "/generate", response_model=SGLangAnswer | list[SGLangAnswer], responses={200: EVENT_STREAM, **BODY_ERRORS}
-    )
+    @router.post("/generate", response_model=answered, responses={200: streamed, **BODY_ERRORS})
     async def generate(body: SGLangGenerateRequest, request: Request) -> Response:
         """Continue texts or token ids, in SGLang's format, with or without streaming."""
         rid = body.rid or uuid.uuid4().hex

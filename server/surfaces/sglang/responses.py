@@ -42,6 +42,12 @@ class SGLangAnswer(BaseModel):
     meta_info: SGLangMetaInfo
 
 
+class SGLangChunk(SGLangAnswer):
+    """An event of POST /generate: a response so far. `index` counts the responses if there are several."""
+
+    index: int | None = None
+
+
 class SGLangAborted(BaseModel):
     """The number of aborted requests."""
 

@@ -2,9 +2,11 @@
 
 from typing import Any, Literal
 
+from numaserve.server.surfaces.response_models import TokenLogprob
 from pydantic import BaseModel
 
-ItemStatus = Literal["completed", "incomplete"]
+EndStatus = Literal["completed", "incomplete"]
+ItemStatus = Literal["in_progress", EndStatus]
 
 
 class ResponseText(BaseModel):
@@ -13,7 +15,7 @@ class ResponseText(BaseModel):
     type: Literal["output_text"]
     text: str
     annotations: list[Any]
-    logprobs: list[Any]
+    logprobs: list[TokenLogprob]
 
 
 class ResponseMessage(BaseModel):
@@ -84,18 +86,22 @@ class ResponseIncompleteDetails(BaseModel):
     reason: Literal["max_output_tokens"]
 
 
-class ModelResponse(BaseModel):
-    """A response; fields copied from the request keep the values that the client sent."""
+class ResponseError(BaseModel):
+    """The reason why a generation failed."""
 
+    code: str
+    message: str
+
+
+Item = ResponseMessage | ResponseThought | ResponseCall
+
+
+class _Response(BaseModel):
     id: str
     object: Literal["response"]
     created_at: int
     model: str
-    status: ItemStatus
-    error: None
-    incomplete_details: ResponseIncompleteDetails | None
-    output: list[ResponseMessage | ResponseThought | ResponseCall]
-    usage: ResponseUsage
+    output: list[Item]
     background: Literal[False]
     instructions: str | None
     max_output_tokens: int | None
@@ -114,6 +120,33 @@ class ModelResponse(BaseModel):
     top_p: float | None
     truncation: Literal["disabled"]
     user: str | None
+
+
+class ModelResponse(_Response):
+    """A response; fields copied from the request keep the values that the client sent."""
+
+    status: EndStatus
+    error: None
+    incomplete_details: ResponseIncompleteDetails | None
+    usage: ResponseUsage
+
+
+class BegunResponse(_Response):
+    """A response at the beginning of a stream."""
+
+    status: Literal["in_progress"]
+    error: None
+    incomplete_details: None
+    usage: None
+
+
+class FailedResponse(_Response):
+    """A response whose generation failed during a stream."""
+
+    status: Literal["failed"]
+    error: ResponseError
+    incomplete_details: None
+    usage: None
 
 
 class InputTokens(BaseModel):

@@ -16,6 +16,7 @@ from numaserve.server.http.errors import ApiError
 from numaserve.server.surfaces.openai.responses.answer import ResponseAnswer
 from numaserve.server.surfaces.openai.responses.earlier import entries_of_response, page, resolved
 from numaserve.server.surfaces.openai.responses.entries import Entry, Ids, conversation_of
+from numaserve.server.surfaces.openai.responses.event_models import RESPONSE_EVENTS
 from numaserve.server.surfaces.openai.responses.response_models import (
     DeletedResponse,
     InputTokens,
@@ -24,8 +25,7 @@ from numaserve.server.surfaces.openai.responses.response_models import (
 )
 from numaserve.server.surfaces.openai.responses.schema import InputTokensRequest, ResponsesRequest
 from numaserve.server.surfaces.openai.responses.store import Kept, ResponseStore, entries_in
-from numaserve.server.surfaces.openapi import BODY_ERRORS, errors
-from numaserve.server.surfaces.response_models import EVENT_STREAM
+from numaserve.server.surfaces.openapi import BODY_ERRORS, errors, event_stream
 from numaserve.server.surfaces.streaming import json_response, respond
 
 
@@ -46,7 +46,9 @@ def responses_router(context: ApiContext) -> APIRouter:
             given += entries_of_response(store, owner, body.previous_response_id)
         return [*given, *resolved(store, owner, body.input.entries, ids)]
 
-    @router.post("/v1/responses", response_model=ModelResponse, responses={200: EVENT_STREAM, **BODY_ERRORS})
+    streamed = event_stream(*RESPONSE_EVENTS)
+
+    @router.post("/v1/responses", response_model=ModelResponse, responses={200: streamed, **BODY_ERRORS})
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         """Generate the next response of a conversation, in the format of OpenAI's Responses API, with or without
         streaming."""

@@ -32,33 +32,24 @@ from numaserve.server.http.errors import (
 )
 from numaserve.server.http.limits import ApiLimits
 from numaserve.server.http.route_names import route_of
-from numaserve.server.surfaces.anthropic.event_models import MESSAGE_EVENTS
 from numaserve.server.surfaces.anthropic.messages import messages_router
-from numaserve.server.surfaces.anthropic.response_models import AnthropicError
-from numaserve.server.surfaces.cohere.responses import CohereError
 from numaserve.server.surfaces.cohere.routes import cohere_router
 from numaserve.server.surfaces.errors import error_of
 from numaserve.server.surfaces.ollama.embed import ollama_embed_router
 from numaserve.server.surfaces.ollama.generation import ollama_generation_router
 from numaserve.server.surfaces.ollama.models import ollama_models_router
-from numaserve.server.surfaces.ollama.responses import ChatLine, GenerateLine, OllamaError
 from numaserve.server.surfaces.openai.chats.chat import chat_router
-from numaserve.server.surfaces.openai.chunk_models import ChatCompletionChunk, CompletionChunk
 from numaserve.server.surfaces.openai.completions import completions_router
 from numaserve.server.surfaces.openai.embeddings import embeddings_router
 from numaserve.server.surfaces.openai.models import models_router
-from numaserve.server.surfaces.openai.responses.event_models import RESPONSE_EVENTS
 from numaserve.server.surfaces.openai.responses.routes import responses_router
 from numaserve.server.surfaces.openapi import describe
 from numaserve.server.surfaces.operations.health import health_router
 from numaserve.server.surfaces.operations.info import info_router
 from numaserve.server.surfaces.operations.ui import ui_router
 from numaserve.server.surfaces.rerank.routes import rerank_router
-from numaserve.server.surfaces.response_models import Error
 from numaserve.server.surfaces.sglang.generate import generate_router
-from numaserve.server.surfaces.sglang.responses import SGLangChunk
 from numaserve.server.surfaces.tei.predict import predict_router
-from numaserve.server.surfaces.tei.responses import TeiError
 from numaserve.server.surfaces.tei.routes import tei_router
 from numaserve.server.surfaces.vllm.routes import vllm_router
 from numaserve.server.surfaces.vllm.tokenize import tokenize_router
@@ -66,13 +57,6 @@ from numaserve.server.tokenizer.types import TextBeyondLimits, TokenizationError
 from starlette.exceptions import HTTPException
 
 __all__ = ["ApiContext", "ApiLimits", "create_app"]
-
-_ERRORS = (Error, AnthropicError, OllamaError, CohereError, TeiError)
-_STREAMED = (
-    *(ChatCompletionChunk, CompletionChunk, SGLangChunk, ChatLine, GenerateLine),
-    *RESPONSE_EVENTS,
-    *MESSAGE_EVENTS,
-)
 
 _logger = logging.getLogger("numaserve.api")
 
@@ -113,7 +97,7 @@ def create_app(context: ApiContext) -> FastAPI:
     )
     for router in routers:
         app.include_router(router)
-    describe(app, (*_ERRORS, *_STREAMED), has_keys=context.api_keys is not None)
+    describe(app, has_keys=context.api_keys is not None)
     _answer_errors(app, context, _methods(routers))
     # The middleware added last is the outermost.
     app.add_middleware(SetCaller, context=context)

@@ -1,7 +1,6 @@
 """The OpenAPI document: FastAPI's, corrected to list the errors and the API keys that the server actually uses."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -34,7 +33,12 @@ _ALWAYS = (401, 403, 431, 500)
 _WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
 
 
+# Models that routes name by reference, by name: FastAPI does not see them.
+_referenced: dict[str, type[BaseModel]] = {}
+
+
 def _reference(model: type[BaseModel]) -> _Schema:
+    _referenced[model.__name__] = model
     return {"$ref": _REFERENCE.format(model=model.__name__)}
 
 
@@ -79,9 +83,8 @@ def _event(payload: type[BaseModel]) -> _Schema:
     return {"type": "object", "properties": named, "required": list(named)}
 
 
-def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool) -> None:
-    """Make `app` answer GET /openapi.json with the corrected document, encoded once; `models` are the models of errors
-    and of streams, which routes name only by reference.
+def describe(app: FastAPI, *, has_keys: bool) -> None:
+    """Make `app` answer GET /openapi.json with the corrected document, encoded once.
 
     FastAPI's own route would encode the document for each request, which takes several times its memory and
     milliseconds of the event loop.
@@ -90,7 +93,7 @@ def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool)
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _mended(generate(), models, has_keys=has_keys)
+            app.openapi_schema = _mended(generate(), has_keys=has_keys)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way
@@ -101,7 +104,7 @@ def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool)
         return Response(document(), media_type="application/json")
 
 
-def _mended(schema: _Schema, models: Sequence[type[BaseModel]], *, has_keys: bool) -> _Schema:
+def _mended(schema: _Schema, *, has_keys: bool) -> _Schema:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             # FastAPI adds a 422, which is never returned: the server returns a 400 instead.
@@ -111,7 +114,9 @@ def _mended(schema: _Schema, models: Sequence[type[BaseModel]], *, has_keys: boo
     components = schema["components"]
     for name in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(name, None)
-    _, described = models_json_schema([(model, "serialization") for model in models], ref_template=_REFERENCE)
+    _, described = models_json_schema(
+        [(model, "serialization") for model in _referenced.values()], ref_template=_REFERENCE
+    )
     components["schemas"] = dict(sorted((described["$defs"] | components["schemas"]).items()))
     components["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
     return schema

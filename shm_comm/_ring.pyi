@@ -47,7 +47,7 @@ class Ring(RingBase):
     def set_deadline(self, seconds: float) -> None:
         """Set the deadline of each wait, in seconds during which this process runs."""
     def share_cores(self) -> None:
-        """Yield to other threads at every wait. For ranks that are not pinned to cores."""
+        """Sleep at every wait. For ranks that are not pinned to cores; all ranks of a group must call it."""
     def beat(self) -> None:
         """Record that this rank makes progress; shown by ring-stat."""
     def abort(self, reason: str) -> None:

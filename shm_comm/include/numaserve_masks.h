@@ -40,12 +40,10 @@
 #pragma once
 
 #include <immintrin.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cstring>
 
+#include "shm_comm/include/numaserve_futex.h"
 #include "shm_comm/include/numaserve_ring_layout.h"
 #include "shm_comm/include/numaserve_ring_wait.h"
 
@@ -154,7 +152,7 @@ class Board {
     // Sequentially consistent, like the sleeper's accesses: either the sleeper sees this word, or this thread sees the
     // sleeper.
     lines.word.value.store(key(step) | static_cast<std::uint64_t>(state), std::memory_order_seq_cst);
-    if (lines.sleeper.value.load(std::memory_order_seq_cst) != 0) futex(lines, FUTEX_WAKE, INT32_MAX, nullptr);
+    if (lines.sleeper.value.load(std::memory_order_seq_cst) != 0) ring::wake_all(lines.word.value);
   }
 
   // For rank 0: returns the row's state for this step; `none` if no state was published yet.
@@ -179,10 +177,8 @@ class Board {
       if (state != State::none) break;
       const std::uint64_t now = ring::monotonic_ns();
       if (now >= limit_ns) break;
-      const std::uint64_t left = limit_ns - now;
-      const timespec timeout{.tv_sec = static_cast<time_t>(left / 1'000'000'000),
-                             .tv_nsec = static_cast<long>(left % 1'000'000'000)};
-      futex(lines, FUTEX_WAIT, static_cast<std::uint32_t>(seen), &timeout);
+      // The low half of the word holds the state and the low bits of the step: it changes with every publication.
+      ring::sleep_while(lines.word.value, seen, limit_ns - now);
     }
     lines.sleeper.value.store(0, std::memory_order_relaxed);
     return state;
@@ -199,13 +195,6 @@ class Board {
     if (word >> 8 != key(step) >> 8) return State::none;
     const std::uint64_t state = word & 0xff;
     return state == 1 || state == 2 ? static_cast<State>(state) : State::drop;
-  }
-
-  // Waits or wakes on the half of the word that holds the state and the low bits of the step: it changes with every
-  // publication.
-  static void futex(Row& row, int operation, std::uint32_t value, const timespec* timeout) {
-    auto* low = reinterpret_cast<std::uint32_t*>(&row.word.value);
-    syscall(SYS_futex, low, operation, value, timeout, nullptr, 0);
   }
 
   std::byte* base_;

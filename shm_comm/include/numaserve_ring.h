@@ -135,12 +135,9 @@ class Ring {
   // Sets the maximum time of one wait, in nanoseconds during which this thread runs.
   void set_deadline(std::uint64_t ns) { policy_.deadline_ns = ns; }
 
-  // Makes waits yield immediately to other threads, for ranks that share cores: a wait that holds a core may delay the
-  // very peer that it waits for.
-  void share_cores() {
-    policy_.pauses = 0;
-    policy_.umwaits = 0;
-  }
+  // Makes waits sleep, for ranks that share cores: a wait that holds a core may delay the very peer that it waits for.
+  // All ranks of the group have to call it, because each wakes the others.
+  void share_cores() { policy_ = {.deadline_ns = policy_.deadline_ns, .pauses = 0, .umwaits = 0, .sleeps = true}; }
 
   // Offset and length of a rank's part in the segment, both multiples of a page: bind this to the rank's node.
   struct Range {
@@ -188,9 +185,7 @@ class Ring {
 
   // Publishes all that this lane (and, through the team barrier, this rank) wrote for phase `phase` of collective n.
   // This does not order non-temporal stores, which need an sfence after them.
-  void arrive(int lane, std::uint64_t n, int phase) {
-    lane_lines(rank_, lane).arrived.value.store(arrival(n, phase), std::memory_order_release);
-  }
+  void arrive(int lane, std::uint64_t n, int phase) { publish(lane_lines(rank_, lane).arrived, arrival(n, phase)); }
 
   // Waits for the same lane of one other rank.
   [[nodiscard]] Status wait_for(int lane, std::uint64_t n, int phase, int peer) {
@@ -222,7 +217,7 @@ class Ring {
   }
 
   // Marks the slots of collectives up to n as no longer read by this lane.
-  void done(int lane, std::uint64_t n) { lane_lines(rank_, lane).done.value.store(n + 1, std::memory_order_release); }
+  void done(int lane, std::uint64_t n) { publish(lane_lines(rank_, lane).done, n + 1); }
 
   // Ends every wait of every rank with Status::aborted. Only the first reason is stored.
   void abort(std::string_view reason) { abort_segment(*header_, AbortNote{.origin = rank_}, reason); }
@@ -259,6 +254,12 @@ class Ring {
 
   RankLine& rank_line(int rank) const {
     return *reinterpret_cast<RankLine*>(base() + layout_.part_offset(static_cast<std::size_t>(rank)));
+  }
+
+  // A waiter that read the word before sleeps only if it has not changed since: no wake-up is lost.
+  void publish(Epoch& epoch, std::uint64_t value) const {
+    epoch.value.store(value, std::memory_order_release);
+    if (policy_.sleeps) wake_all(epoch.value);
   }
 
   // await_epoch, with its time recorded. The clock is read only if the lane has to wait.

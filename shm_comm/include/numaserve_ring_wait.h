@@ -1,4 +1,5 @@
-// Waiting for a word of another process: pause, then umwait where the processor has it, then sched_yield.
+// Waiting for a word of another process: pause, then umwait where the processor has it, then sched_yield. Ranks that
+// share cores sleep instead.
 #pragma once
 
 #include <cpuid.h>
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "shm_comm/include/numaserve_futex.h"
 #include "shm_comm/include/numaserve_patience.h"
 
 namespace numaserve::ring {
@@ -41,14 +43,19 @@ struct WaitPolicy {
   std::uint64_t deadline_ns = 60'000'000'000ULL;
   int pauses = 1000;
   int umwaits = probe_waitpkg() ? 64 : 0;
+  bool sleeps = false;  // at once, instead of all else; whoever stores an epoch then wakes its waiters
 };
 
 // Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word. The
 // pauses cover a peer that is a few microseconds late, the case that latency depends on. The yields cover a peer whose
-// thread is not running (more threads than cores, as in tests). A futex is not used: the waker would pay a system call
-// for every collective, and idle workers do not wait here.
+// core is taken by another process for a while.
+//
+// Ranks with a core each do not sleep: the waker would pay a system call for every collective, and idle workers do not
+// wait here. Ranks that share cores do: threads that yield stay runnable, and take turns on the core of the thread that
+// they wait for.
 inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t target,
                           const std::atomic<std::uint32_t>& stop, const WaitPolicy& policy, std::uint64_t& seen) {
+  constexpr std::uint64_t kSleepNs = 10'000'000;  // the longest delay in noticing an abort
   for (int i = 0; i < policy.pauses; ++i) {
     seen = epoch.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
@@ -65,7 +72,10 @@ inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t
       continue;
     }
     if (patience.ends()) return Status::deadline;
-    sched_yield();
+    if (policy.sleeps)
+      sleep_while(epoch, seen, kSleepNs);
+    else
+      sched_yield();
   }
 }
 

@@ -5,7 +5,8 @@
 // Every rank draws the same random sizes, algorithms and operations, computes what every rank contributes, and compares
 // each result bit by bit with a sum made in one thread. With `threads` the ranks are threads of one process, which
 // is what ThreadSanitizer can watch; with `processes` they are forked. Lanes work at the same time: in plain
-// collectives each on its own stretch of the slot, in fused ones together on the whole slot, as the kernels do.
+// collectives each on its own stretch of the slot, in fused ones together on the whole slot, as the kernels do. With an
+// even seed the ranks share cores: they sleep while they wait.
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -86,6 +87,7 @@ class Rank {
               rank, kNonce, options.world),
         team_(options.lanes) {
     ring_.set_deadline(kDeadlineNs);
+    if (options.seed % 2 == 0) ring_.share_cores();
   }
 
   // Returns the number of wrong results.

@@ -47,12 +47,14 @@ def test_random_collectives_of_processes_equal_a_serial_sum_to_the_last_bit(star
         pytest.param(8, 1, 3000, marks=pytest.mark.slow),
     ],
 )
-def test_native_collectives_of_many_lanes_equal_a_serial_sum_to_the_last_bit(stress, world, lanes, count):
-    assert " 0 wrong" in run_stress(stress, "processes", world, lanes, count, 11)
+@pytest.mark.parametrize("seed", [pytest.param(11, id="spinning"), pytest.param(12, id="sleeping")])
+def test_native_collectives_of_many_lanes_equal_a_serial_sum_to_the_last_bit(stress, world, lanes, count, seed):
+    assert " 0 wrong" in run_stress(stress, "processes", world, lanes, count, seed)
 
 
-def test_ranks_may_be_threads_of_one_process(stress):
-    assert " 0 wrong" in run_stress(stress, "threads", 3, 2, 2000, 12)
+@pytest.mark.parametrize("seed", [pytest.param(11, id="spinning"), pytest.param(12, id="sleeping")])
+def test_ranks_may_be_threads_of_one_process(stress, seed):
+    assert " 0 wrong" in run_stress(stress, "threads", 3, 2, 2000, seed)
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-// Stress of the thread team: every size, more threads than processors, runs after spinning and after sleeping.
+// Stress of the thread team: every size, more threads than processors, waits that sleep and waits that spin, runs after
+// spinning and after sleeping.
 //
 //   team_stress RUNS
 //
@@ -17,10 +18,18 @@ namespace {
 
 using numaserve::Team;
 
+// The processors of a team whose waits spin, in turns, or none, for waits that sleep.
+std::vector<int> processors(int threads, bool spinning) {
+  std::vector<int> cpus(static_cast<size_t>(threads), -1);
+  const int available = static_cast<int>(std::thread::hardware_concurrency());
+  for (int thread = 0; spinning && thread < threads; ++thread) cpus[static_cast<size_t>(thread)] = thread % available;
+  return cpus;
+}
+
 class Stress {
  public:
-  explicit Stress(int threads)
-      : team_(std::vector<int>(static_cast<size_t>(threads), -1)), values_(static_cast<size_t>(threads)) {}
+  explicit Stress(int threads, bool spinning = false)
+      : team_(processors(threads, spinning)), values_(static_cast<size_t>(threads)) {}
 
   // One run with `barriers` barriers in it; returns how many values were not what the barrier promises.
   int64_t run(uint64_t key, int barriers) {
@@ -46,9 +55,9 @@ class Stress {
   std::vector<uint64_t> values_;
 };
 
-int64_t stress(int threads, int runs) {
+int64_t stress(int threads, int runs, bool spinning = false) {
   std::mt19937_64 random(static_cast<uint64_t>(threads));
-  Stress team(threads);
+  Stress team(threads, spinning);
   int64_t wrong = 0;
   for (int i = 0; i < runs; ++i) {
     // Now and then the threads fall asleep, or are just about to.
@@ -79,6 +88,7 @@ int main(int argc, char** argv) {
     make_and_end(threads);
     wrong += stress(threads, runs);
   }
+  for (const int threads : {2, 3, 9}) wrong += stress(threads, runs, true);
   // The ranks of a test share one process: teams beside each other, each called by a thread of its own.
   int64_t beside[3] = {};
   std::vector<std::thread> callers;

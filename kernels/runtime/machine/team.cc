@@ -12,13 +12,16 @@
 #include <string>
 #include <system_error>
 
+#include "shm_comm/include/numaserve_futex.h"
+
 namespace numaserve {
 namespace {
 
 constexpr int kGroup = 8;
 // A barrier normally takes well under a microsecond. After this number of pauses, the other thread has been
-// descheduled. With more runnable threads than cores, spinning would only keep that thread from running.
+// descheduled.
 constexpr int kBarrierSpins = 4096;
+constexpr uint64_t kSleepNs = 1'000'000'000;
 constexpr int kIdleSpins = 20000;  // some 100 microseconds awake between steps
 
 long futex(std::atomic<uint32_t>* word, int op, uint32_t value) {
@@ -100,15 +103,22 @@ void Team::wait_for_generation(uint64_t seen) {
 }
 
 void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const {
-  int spin = shares_cores_ ? kBarrierSpins : 0;
-  while (word.load(std::memory_order_acquire) < value) {
+  int spin = 0;
+  for (uint64_t seen; (seen = word.load(std::memory_order_acquire)) < value;) {
     if (idle.some != nullptr && !idle.some(idle.context)) idle.some = nullptr;
     if (idle.some != nullptr) continue;
-    if (++spin < kBarrierSpins)
+    if (shares_cores_)
+      ring::sleep_while(word, seen, kSleepNs);
+    else if (++spin < kBarrierSpins)
       _mm_pause();
     else
       sched_yield();
   }
+}
+
+void Team::publish(std::atomic<uint64_t>& word, uint64_t value) const {
+  word.store(value, std::memory_order_release);
+  if (shares_cores_) ring::wake_all(word);
 }
 
 void Team::barrier(int thread, Idle idle) {
@@ -121,10 +131,10 @@ void Team::barrier(int thread, Idle idle) {
   if (thread == 0) {
     for (int leader = kGroup; leader < size_; leader += kGroup)
       wait_until(lanes_[static_cast<size_t>(leader)].arrived, count, idle);
-    release_.value.store(count, std::memory_order_release);
+    publish(release_.value, count);
     return;
   }
-  lanes_[static_cast<size_t>(thread)].arrived.store(count, std::memory_order_release);
+  publish(lanes_[static_cast<size_t>(thread)].arrived, count);
   wait_until(release_.value, count, idle);
 }
 

@@ -24,8 +24,8 @@ class Team {
   using Task = void (*)(void* context, int thread) noexcept;
 
   // Pins the calling thread to cpus[0] and one new thread to each other processor. A negative number leaves its thread
-  // unpinned. Threads then share cores, and waits yield at once: a spinning thread may hold the core of the very thread
-  // that it waits for. Throws std::invalid_argument without processors, and std::system_error when pinning or creating
+  // unpinned. Threads then share cores, and waits sleep: a spinning thread may hold the core of the very thread that it
+  // waits for. Throws std::invalid_argument without processors, and std::system_error when pinning or creating
   // a thread fails.
   explicit Team(const std::vector<int>& cpus);
   ~Team();
@@ -70,6 +70,7 @@ class Team {
   // No deadline is needed: the threads of a process end together. Only nodes wait for another process, with the ring's
   // deadline, and their threads reach the next barrier whatever the wait's result.
   void wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const;
+  void publish(std::atomic<uint64_t>& word, uint64_t value) const;  // for wait_until
 
   int size_;
   bool shares_cores_;

@@ -7,18 +7,13 @@ from numaserve.kernels import _native
 from numaserve.server.costs.cost_model import CostModel
 
 from tests.support.forked import members_and_workers_forked, prepare
-
-# What a server imports until its first request. It executes its workers and helpers, as it does for a user.
-SERVER = (
-    "numaserve.server.cli.main",
-    *("numaserve.server.service.service", "numaserve.server.service.http", "numaserve.server.structured.grammars"),
-)
+from tests.support.imported import SERVER, WORKER
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _cheap_processes() -> Iterator[None]:
-    prepare(SERVER)
-    prepare(["numaserve.workers.process.main"])
+    prepare(["numaserve.server.cli.main", *SERVER])
+    prepare(WORKER)
     with members_and_workers_forked():
         yield
 

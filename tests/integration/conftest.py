@@ -15,12 +15,10 @@ from served import Process, Serve, activated
 from tests.support import tiny_model
 from tests.support.coroutines import run_coroutine
 from tests.support.forked import Forked, members_and_workers_forked, prepare
+from tests.support.imported import SERVER
 
 # Scripts of this folder, and what a server imports while it loads.
-FORKED = (
-    *("engine_fake", "fake_worker", "model_fake", "serve_fake", "serve_fleet"),
-    *("numaserve.server.service.http", "numaserve.server.structured.grammars"),
-)
+FORKED = ("engine_fake", "fake_worker", "model_fake", "serve_fake", "serve_fleet", *SERVER)
 SCRIPT = Path(__file__).with_name("serve_fake.py")
 
 

@@ -41,13 +41,14 @@ from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 
 from tests.support import newcomer
+from tests.support.imported import WORKER
 
 _UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
 _PATIENCE_S = 240
 _POLL_MS = 500
 # Workers are forked from a process that has imported what they need, which takes most of the time of a small one.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["numaserve.workers.process.main"])
+_FORKS.set_forkserver_preload(WORKER)
 _LIFELINE_FD, _RING_FD, _MASK_FD = 200, 201, 202  # in a worker: numbers that nothing else there has
 
 Message = TypeVar("Message", bound=FromWorker)

@@ -1,4 +1,4 @@
-#define NUMASERVE_ISA_NAME "amx_emulated"
+#define NUMASERVE_ISA amx_emulated
 #define NUMASERVE_ISA_TABLE kAmxEmulatedTable
 #define NUMASERVE_TILE_HEADER "kernels/gemm/tiles/tile_amx.h"
 #define NUMASERVE_TILES_HEADER "kernels/gemm/tiles/tiles_emulated.h"

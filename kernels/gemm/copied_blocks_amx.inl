@@ -282,7 +282,8 @@ struct SumsOfCopied : SumsInRows<Sum> {
     if (!copies_blocks(g, rows)) return SumsInRows<Sum>::add_part(g, rows, part, c);
     for (int64_t r = 0; r < rows; r += kRowTileRows, part += kSumsOfRows, c += kSumsOfRows) {
       const int64_t count = row_tiles_at(rows, r) * kTileSums;
-      for (const int64_t half : {int64_t{0}, kSumsInTiles.half}) add_values(part + half, count, c + half);
+      constexpr int64_t kHalves[] = {0, kSumsInTiles.half};
+      for (const int64_t half : kHalves) add_values(part + half, count, c + half);
     }
   }
   static void finish(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, const Sum* c, GemmScratch& scratch) {

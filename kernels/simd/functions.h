@@ -1,8 +1,6 @@
 // Exponentials of sixteen lanes, and activations made of them.
 #pragma once
 
-#include <initializer_list>
-
 #include "kernels/simd/f32x16.h"
 
 namespace numaserve {
@@ -70,8 +68,8 @@ inline F32x16 gelu(F32x16 x) {
   const F32x16 magnitude = F32x16::max(x, F32x16::zero() - x), one = F32x16::set1(1.0f);
   const F32x16 t = one / F32x16::fma(magnitude, F32x16::set1(0.3275911f * 0.70710678f), one);
   F32x16 p = F32x16::set1(1.061405429f);
-  for (const float coefficient : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f})
-    p = F32x16::fma(p, t, F32x16::set1(coefficient));
+  constexpr float kCoefficients[] = {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f};
+  for (const float coefficient : kCoefficients) p = F32x16::fma(p, t, F32x16::set1(coefficient));
   const F32x16 tail = p * t * exp(magnitude * magnitude * F32x16::set1(-0.5f));
   // The maximum gives its second operand for a NaN.
   return F32x16::max(F32x16::zero(), x) - F32x16::set1(0.5f) * magnitude * tail;

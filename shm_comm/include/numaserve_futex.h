@@ -20,7 +20,12 @@ inline void call(const std::atomic<std::uint64_t>& word, int operation, std::uin
 
 }  // namespace futex_detail
 
-// Returns after `ns` nanoseconds, when woken, now and then for no reason, and immediately if `word` is not `seen`.
+// Returns when woken, now and then for no reason, and immediately if `word` is not `seen`.
+inline void sleep_while(const std::atomic<std::uint64_t>& word, std::uint64_t seen) {
+  futex_detail::call(word, FUTEX_WAIT, static_cast<std::uint32_t>(seen), nullptr);
+}
+
+// The same, for `ns` nanoseconds at most.
 inline void sleep_while(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t ns) {
   const timespec timeout{.tv_sec = static_cast<time_t>(ns / 1'000'000'000),
                          .tv_nsec = static_cast<long>(ns % 1'000'000'000)};

@@ -1,11 +1,8 @@
 #include "kernels/runtime/machine/team.h"
 
 #include <immintrin.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -21,12 +18,7 @@ constexpr int kGroup = 8;
 // A barrier normally takes well under a microsecond. After this number of pauses, the other thread has been
 // descheduled.
 constexpr int kBarrierSpins = 4096;
-constexpr uint64_t kSleepNs = 1'000'000'000;
 constexpr int kIdleSpins = 20000;  // some 100 microseconds awake between steps
-
-long futex(std::atomic<uint32_t>* word, int op, uint32_t value) {
-  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), op | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
-}
 
 }  // namespace
 
@@ -69,9 +61,8 @@ void Team::stop() {
 void Team::run(Task task, void* context) {
   task_ = task;
   context_ = context;
-  generation_.value.fetch_add(1, std::memory_order_release);
-  wakeups_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(&wakeups_, FUTEX_WAKE, INT32_MAX);
+  generation_.value.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) ring::wake_all(generation_.value);
   task(context, 0);
   barrier(0);
 }
@@ -94,10 +85,10 @@ void Team::wait_for_generation(uint64_t seen) {
     _mm_pause();
   }
   while (true) {
-    const uint32_t wakeups = wakeups_.load(std::memory_order_seq_cst);
-    if (generation_.value.load(std::memory_order_acquire) > seen) return;
+    const uint64_t generation = generation_.value.load(std::memory_order_acquire);
+    if (generation > seen) return;
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    futex(&wakeups_, FUTEX_WAIT, wakeups);  // returns at once when a run began since `wakeups` was read
+    ring::sleep_while(generation_.value, generation);  // returns immediately if a run has begun meanwhile
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
@@ -108,7 +99,7 @@ void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& i
     if (idle.some != nullptr && !idle.some(idle.context)) idle.some = nullptr;
     if (idle.some != nullptr) continue;
     if (shares_cores_)
-      ring::sleep_while(word, seen, kSleepNs);
+      ring::sleep_while(word, seen);
     else if (++spin < kBarrierSpins)
       _mm_pause();
     else

@@ -77,9 +77,8 @@ class Team {
   std::unique_ptr<Lane[]> lanes_;
   Word release_;
   Word generation_;
-  alignas(128) std::atomic<uint32_t> wakeups_{0};  // the futex word: changes with every generation
-  std::atomic<uint32_t> sleepers_{0};
-  Task task_ = nullptr;  // published by generation_
+  alignas(128) std::atomic<uint32_t> sleepers_{0};  // threads that sleep until the next generation
+  Task task_ = nullptr;                             // published by generation_
   void* context_ = nullptr;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -43,7 +43,7 @@ struct WaitPolicy {
   std::uint64_t deadline_ns = 60'000'000'000ULL;
   int pauses = 1000;
   int umwaits = probe_waitpkg() ? 64 : 0;
-  bool sleeps = false;  // at once, instead of all else; whoever stores an epoch then wakes its waiters
+  bool sleeps = false;  // a wait sleeps instead of yielding; the thread that stores an epoch wakes the waiters
 };
 
 // Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word. The

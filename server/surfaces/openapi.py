@@ -65,7 +65,7 @@ def event_stream(*payloads: type[BaseModel], end: str | None = None) -> dict[str
     The schema is that of one event. OpenAPI 3.1 forbids `itemSchema` of OpenAPI 3.2, and most generators of clients
     refuse documents of version 3.2.
     """
-    ends = [] if end is None else [{"type": "object", "properties": {"data": {"const": end}}, "required": ["data"]}]
+    ends = [] if end is None else [_fields(data={"const": end})]
     return {"content": {"text/event-stream": {"schema": {"anyOf": [*map(_event, payloads), *ends]}}}}
 
 
@@ -77,10 +77,13 @@ def json_lines(*payloads: type[BaseModel]) -> dict[str, Any]:
 def _event(payload: type[BaseModel]) -> _Schema:
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _reference(payload)}
     if "type" not in payload.model_fields:
-        return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+        return _fields(data=data)
     (name,) = get_args(payload.model_fields["type"].annotation)
-    named = {"event": {"const": name}, "data": data}
-    return {"type": "object", "properties": named, "required": list(named)}
+    return _fields(event={"const": name}, data=data)
+
+
+def _fields(**schemas: _Schema) -> _Schema:
+    return {"type": "object", "properties": schemas, "required": list(schemas)}
 
 
 def describe(app: FastAPI, *, has_keys: bool) -> None:

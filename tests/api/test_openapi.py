@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 from numaserve.server.http.auth.keys import OPEN_PATHS
-from openapi_cases import judge_requests, load_schema
+from openapi_cases import EVENTS, LINES, judge_requests, load_schema
 
 from tests.support.app_routes import DOCUMENTED, operations
 from tests.support.error_forms import form_of
 
-STREAMS = {"text/event-stream", "application/x-ndjson"}
+STREAMS = {EVENTS, LINES}
 EXAMPLES = pytest.mark.parametrize("of_all", [200, pytest.param(2000, marks=pytest.mark.slow)])
 
 

@@ -54,7 +54,7 @@ class Forked:
         module = _module_of(command)
         request = {
             "module": module,
-            "arguments": list(command[2:] if command[1] == "-m" else command[1:]),
+            "arguments": list(_program(command)),
             "environment": dict(os.environ if env is None else env),
             "folder": str(Path.cwd()),
             "cpus": sorted(os.sched_getaffinity(0)),
@@ -143,8 +143,14 @@ class Forked:
         return int(number)
 
 
+def _program(command: Sequence[str]) -> Sequence[str]:
+    """Return the module or the script that an interpreter's command runs, and its arguments."""
+    return command[next(at for at, word in enumerate(command) if at and not word.startswith("-")) :]
+
+
 def _module_of(command: Sequence[str]) -> str:
-    return command[2] if command[1] == "-m" else Path(command[1]).stem
+    program = _program(command)[0]
+    return Path(program).stem if program.endswith(".py") else program
 
 
 def _descriptor(stream: IO[Any] | int | None, number: int, nothing: IO[bytes]) -> int:
@@ -239,6 +245,7 @@ def processes_since(first: Forked, module: str) -> list[psutil.Process]:
     found = []
     for each in _prepared[module].children():
         with suppress(psutil.NoSuchProcess):  # of an earlier test, and ends by now
-            if each.name() == module and each.create_time() >= begin:
+            is_running = each.status() != psutil.STATUS_ZOMBIE
+            if is_running and each.name() == module and each.create_time() >= begin:
                 found.append(each)
     return sorted(found, key=psutil.Process.create_time)

@@ -38,6 +38,7 @@ class Forker:
         for each in (control, self._inner):
             self._selector.register(each, selectors.EVENT_READ)
         self._children: dict[int, tuple[int, int]] = {}  # process id and where to report, by pidfd
+        self._reported: dict[int, int] = {}  # process id of a child that has ended, by where it was reported
 
     def next_child(self) -> dict:
         """Return the request in each child that is forked for one. In this process, return never."""
@@ -45,6 +46,8 @@ class Forker:
             for key, _ in self._selector.select():
                 if key.fd in self._children:
                     self._report(key.fd)
+                elif key.fd in self._reported:
+                    self._reap(key.fd)
                 elif (request := self._forked(key.fileobj)) is not None:
                     return request
 
@@ -78,12 +81,24 @@ class Forker:
         os.closerange(_APART, max(apart) + 1)
 
     def _report(self, pidfd: int) -> None:
+        """Report the exit status of a child, which stays a zombie until its `Forked` has read the status.
+
+        A child of `subprocess` stays one too: whoever started it may open a pidfd of it before it waits.
+        """
         pid, report = self._children.pop(pidfd)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         with suppress(BrokenPipeError):  # nobody waits for it
             os.write(report, NUMBER.pack(status))
         self._selector.unregister(pidfd)
         os.close(pidfd)
+        self._reported[report] = pid
+        self._selector.register(report, selectors.EVENT_READ)  # an error of the pipe, once nobody can read it
+
+    def _reap(self, report: int) -> None:
+        os.waitpid(self._reported.pop(report), 0)
+        self._selector.unregister(report)
         os.close(report)
 
     def _end(self) -> None:

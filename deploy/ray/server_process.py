@@ -46,7 +46,7 @@ class ServerProcess:
         lost: Callable[[], None],
     ) -> None:
         self._command = [
-            *(sys.executable, "-m", "numaserve.ray.launch", str(os.getpid()), ",".join(map(str, cores))),
+            *(sys.executable, "-P", "-m", "numaserve.ray.launch", str(os.getpid()), ",".join(map(str, cores))),
             *(*command, "--uds", str(socket)),
         ]
         self._descriptors = tuple(descriptors)

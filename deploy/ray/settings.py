@@ -49,7 +49,7 @@ class Settings(BaseModel):
         default={}, description="Ray resources that an ingress process requires, to place it on certain hosts"
     )
     command: list[str] = Field(
-        default=[sys.executable, "-m", "numaserve.server.cli.main"], description="Command that runs `numaserve`"
+        default=[sys.executable, "-P", "-m", "numaserve.server.cli.main"], description="Command that runs `numaserve`"
     )
     nodes_folder: str = Field(
         default="/sys/devices/system/node", description="Folder where the kernel lists NUMA nodes"

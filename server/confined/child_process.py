@@ -4,7 +4,6 @@ import errno
 import os
 import select
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import IO, cast
 
 from numaserve.server.common.patience import Patience
 from numaserve.server.confined.priority import run_in_background
+from numaserve.workers.interface.python_process import child_environment
 
 _CHUNK = 2**20  # bytes
 # Errors of a start that may pass: a lack of descriptors, processes or memory.
@@ -28,11 +28,6 @@ class TooLate(Exception):
 
 class Ended(Exception):
     """The error of a process that ended before it had answered."""
-
-
-def command_of(module: str) -> Sequence[str]:
-    """Return the command that runs a module of the server, never a module of that name in the working directory."""
-    return sys.executable, "-P", "-m", module
 
 
 class ChildProcess:
@@ -102,7 +97,8 @@ class ChildProcess:
 
 def _started(command: Sequence[str], *, own_session: bool) -> subprocess.Popen[bytes]:
     # Preloaded allocators and sanitizers reserve more address space than a confined process may have.
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    environment = child_environment()
+    environment.pop("LD_PRELOAD", None)
     end = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from numaserve.server.common.patience import Patience
-from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
+from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.confined.priority import run_when_idle
 from numaserve.server.confined.work import ANSWER_HEAD, NOT_CONFINED
+from numaserve.workers.interface.python_process import module_command
 
 MEMORY_BYTES = 512 * 2**20
 CPU_SECONDS = 2.0  # per piece; usual pieces take well under a millisecond
@@ -143,5 +144,5 @@ class ConfinedWorker:
             return None
 
     def _start(self) -> None:
-        self._process = ChildProcess(command_of(self._module), in_background=self._idle)
+        self._process = ChildProcess(module_command(self._module), in_background=self._idle)
         self._unsent_config = self._config

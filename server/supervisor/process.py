@@ -4,23 +4,25 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from numaserve.server.common.patience import wait_patiently
+from numaserve.server.common.pidfd import open_pidfd
 from numaserve.server.supervisor.error_pipe import ErrorPipe
+from numaserve.workers.interface.python_process import child_environment, module_command
 
 # Libraries that would start their own threads next to the pinned team.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 # systemd's notification socket belongs to the main process; a worker that wrote to it would feed the watchdog.
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 
-DEFAULT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "numaserve.workers.process.main")
+DEFAULT_COMMAND = module_command("numaserve.workers.process.main")
 
 
 def worker_environment(base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker, derived from the front end's environment."""
-    return {key: value for key, value in base.items() if key not in _NOT_INHERITED} | _ONE_THREAD
+    inherited = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
+    return child_environment(inherited) | _ONE_THREAD
 
 
 class WorkerProcess:
@@ -56,12 +58,12 @@ class WorkerProcess:
                 env=worker_environment(os.environ),
                 start_new_session=True,
             )
+            self._pidfd = open_pidfd(self._popen)
         except OSError:
             self._errors.close()
             raise
         self._errors.started(self._popen.pid)
         self.exited: asyncio.Future[None] = self._loop.create_future()
-        self._pidfd = os.pidfd_open(self._popen.pid)
         self._loop.add_reader(self._pidfd, self._reap)
 
     @property

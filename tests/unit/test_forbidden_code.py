@@ -26,6 +26,8 @@ RUNNING_ATTRIBUTES = {
     ),
     *("subprocess.getoutput", "subprocess.getstatusoutput"),
 }
+# What starts an interpreter, which would look for modules in the working folder: see `module_command`.
+STARTS_PYTHON = {"workers/interface/python_process.py"}
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "trust_remote_code"}
 # Who names TCP to ZeroMQ: for KV events, which are published where the operator says, and nothing is read from there.
 PUBLISHERS = {"server/config/serve.py", "server/kv_events/listening.py", "server/service/kv_feed.py"}
@@ -95,6 +97,11 @@ def test_no_module_runs_what_it_is_given(trees: dict[str, ast.AST]) -> None:
     assert len(found) > 300
     running = {path: {*names} for path, names in found.items() if names}
     assert running == {path: {"tcp://"} for path in PUBLISHERS} | {NAMES_A_SHELL: {"shell"}}
+
+
+def test_interpreters_are_started_in_one_place(trees: dict[str, ast.AST]) -> None:
+    named = {path for path, tree in trees.items() if "sys.executable" in ast.unparse(tree)}
+    assert named == STARTS_PYTHON
 
 
 def test_only_commands_that_are_told_to_ask_other_machines(trees: dict[str, ast.AST]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,11 +14,12 @@ from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.bench.tasks import Answer, Failed, Line, Status, Task
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Launch
+from numaserve.workers.interface.python_process import child_environment, module_command
 from numaserve.workers.planning.deployment import Deployment
 
 Say = Callable[[str], None]
 
-_COMMAND = (sys.executable, "-m", "numaserve.workers.bench.rank")
+_COMMAND = module_command("numaserve.workers.bench.rank")
 _T = TypeVar("_T", bound=Answer)
 
 
@@ -78,7 +77,7 @@ class _Rank:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[] if segment is None else [segment.fd],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=child_environment() | {"OMP_NUM_THREADS": "1"},
         )
         self._lock = threading.Lock()
         assert self._process.stdin is not None  # noqa: S101  piped above

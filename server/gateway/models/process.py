@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +15,12 @@ from typing import IO, cast
 
 import msgspec
 from numaserve.server.common.patience import PatientTimer
+from numaserve.server.common.pidfd import open_pidfd
 from numaserve.server.connection.listen import BACKLOG
 from numaserve.server.gateway.models.process_main import ModelLaunch
+from numaserve.workers.interface.python_process import child_environment, module_command
 
-MODEL_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.gateway.models.process_main")
+MODEL_COMMAND = module_command("numaserve.server.gateway.models.process_main")
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _MESSAGE_BYTES = 4096
 DESCRIPTORS = 3  # per model process, in the gateway
@@ -79,7 +80,7 @@ class ModelProcess:
             self._popen = start_model_process(
                 command, launch, listener, inherited.fileno(), environment=environment | told
             )
-            self._pidfd = _watched(self._popen)
+            self._pidfd = open_pidfd(self._popen)
         except OSError:
             self._notify.close()
             self._lifeline.close()
@@ -150,7 +151,7 @@ def start_model_process(
     listener: socket.socket,
     lifeline: int,
     *,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
     log: IO[str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a model process and send it `launch`, which comes without descriptors.
@@ -164,7 +165,7 @@ def start_model_process(
         stdout=subprocess.DEVNULL,
         stderr=log,
         pass_fds=(listener.fileno(), lifeline),
-        env=environment,
+        env=child_environment(environment),
         start_new_session=True,
     )
     told = msgspec.structs.replace(launch, listen_fd=listener.fileno(), lifeline_fd=lifeline)
@@ -172,16 +173,6 @@ def start_model_process(
     with contextlib.suppress(BrokenPipeError), cast(IO[bytes], popen.stdin) as pipe:
         pipe.write(msgspec.json.encode(told, enc_hook=str))
     return popen
-
-
-def _watched(popen: subprocess.Popen[bytes]) -> int:
-    """Return a pidfd of the process; kill the process if no pidfd can be opened."""
-    try:
-        return os.pidfd_open(popen.pid)
-    except OSError:
-        popen.kill()
-        popen.communicate()
-        raise
 
 
 def _bind(bound: socket.socket, path: Path) -> None:

@@ -11,16 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from numaserve.server.common.patience import Patience
-from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
+from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.http.body.decode import Decoded
 from numaserve.server.http.body.pieces import Piece, put_together
 from numaserve.server.http.errors import ApiError
 from numaserve.server.http.fields.types import Strict
+from numaserve.workers.interface.python_process import module_command
 
 _MAX_WAITING = 64
 _DEADLINE_S = 20.0  # for one body; the longest takes under a second of processor time
-_COMMAND = command_of("numaserve.server.app.decode_main")
+_COMMAND = module_command("numaserve.server.app.decode_main")
 
 
 class DecodingProcess:

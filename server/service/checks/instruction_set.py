@@ -1,11 +1,11 @@
 """The instruction set of the workers' kernels, determined before the workers start."""
 
 import subprocess
-import sys
 
 from numaserve.workers.interface.errors import OperatorError
+from numaserve.workers.interface.python_process import child_environment, module_command
 
-_COMMAND = (sys.executable, "-m", "numaserve.kernels")
+_COMMAND = module_command("numaserve.kernels")
 
 
 def instruction_set() -> str:
@@ -14,7 +14,7 @@ def instruction_set() -> str:
     Raises `OperatorError` if the instruction set is unavailable; otherwise every worker would fail after loading its
     weights. A separate process finds out, because the front end, which serves untrusted clients, loads no kernels.
     """
-    done = subprocess.run(_COMMAND, capture_output=True, text=True, check=False)
+    done = subprocess.run(_COMMAND, env=child_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise OperatorError((done.stderr.strip().splitlines() or ["numaserve's compute kernels cannot be loaded"])[-1])
     return done.stdout.strip()

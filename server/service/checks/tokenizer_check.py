@@ -15,14 +15,15 @@ from typing import NoReturn
 
 import msgspec
 from numaserve.server.common.patience import Patience
-from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
+from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.tokenizer.types import TokenizerError
+from numaserve.workers.interface.python_process import module_command
 
 # The length in bytes of the UTF-8 error message that follows; 0 on success. The process sends one answer for the
 # tokenizer, and one for its tables.
 ANSWER_SIZE = struct.Struct("<Q")
 
-_COMMAND = command_of("numaserve.server.service.checks.tokenizer_check_process")
+_COMMAND = module_command("numaserve.server.service.checks.tokenizer_check_process")
 
 
 class CheckLimits(msgspec.Struct, frozen=True):

@@ -9,13 +9,14 @@ from typing import NoReturn
 
 import msgspec
 from numaserve.server.common.patience import Patience
-from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate, command_of
+from numaserve.server.confined.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.engine.types import NotReady
 from numaserve.server.structured.trial.answer import HEAD, Answer, Settings
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary
+from numaserve.workers.interface.python_process import module_command
 
-_COMMAND = command_of("numaserve.server.structured.trial.process")
+_COMMAND = module_command("numaserve.server.structured.trial.process")
 _START_SECONDS = 30.0  # to load the tokenizer, on a machine whose cores are all busy
 _SPARE_SECONDS = 1.0  # for the process to report that its fork was too slow
 

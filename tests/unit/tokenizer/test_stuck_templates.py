@@ -112,7 +112,7 @@ def test_an_answer_out_of_form_ends_the_process(
     template: ChatTemplate, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     code = f"import sys; sys.stdin.buffer.readline(); sys.stdout.buffer.write({answer!r}); sys.stdout.flush()"
-    monkeypatch.setattr("numaserve.server.confined.worker.command_of", lambda _: (sys.executable, "-c", code))
+    monkeypatch.setattr("numaserve.server.confined.worker.module_command", lambda _: (sys.executable, "-c", code))
     template._worker._process.kill()
     with pytest.raises(ChatTemplateUnavailable, match="ended twice without a result"):
         template.render({"text": "x"})
@@ -143,13 +143,13 @@ def test_a_process_that_crashes_twice_has_crashed_of_the_conversation(
 def die_by(monkeypatch: pytest.MonkeyPatch, template: ChatTemplate, number: signal.Signals) -> None:
     """Have the process, and each that follows it, die by this signal when it is asked."""
     code = f"import os, sys; sys.stdin.buffer.readline(); os.kill(os.getpid(), {number})"
-    monkeypatch.setattr("numaserve.server.confined.worker.command_of", lambda _: (sys.executable, "-c", code))
+    monkeypatch.setattr("numaserve.server.confined.worker.module_command", lambda _: (sys.executable, "-c", code))
     template._worker._process.kill()
 
 
 def test_a_kernel_without_filters_is_named(template: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; sys.stdin.buffer.readline(); sys.exit(3)"
-    monkeypatch.setattr("numaserve.server.confined.worker.command_of", lambda _: (sys.executable, "-c", code))
+    monkeypatch.setattr("numaserve.server.confined.worker.module_command", lambda _: (sys.executable, "-c", code))
     template._worker._process.kill()
     with pytest.raises(ChatTemplateError, match="seccomp"):
         template.render({"text": "x"})

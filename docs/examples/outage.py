@@ -3,7 +3,6 @@
 import os
 import signal
 
-import httpx
 from openai import OpenAI
 
 URL = os.environ.get("NUMASERVE_URL", "http://127.0.0.1:8000")
@@ -21,7 +20,7 @@ request = {
 
 def workers() -> list[int]:
     """Return the process ids of the workers, by rank."""
-    info = httpx.get(f"{URL}/server_info", headers={"Authorization": f"Bearer {KEY}"}, timeout=30).json()
+    info = client.get(f"{URL}/server_info", cast_to=object)  # the client sends the key to any route
     return [worker["pid"] for worker in info["workers"]]
 
 

@@ -1,6 +1,8 @@
 """What the tutorials show is what docs/examples/ has, and the navigation has every page once."""
 
+import ast
 import re
+import sys
 import tomllib
 from typing import Any
 
@@ -24,6 +26,24 @@ def test_a_tutorial_shows_the_whole_example(example: str) -> None:
 def test_a_tutorial_shows_no_program_that_is_not_an_example(tutorial: str) -> None:
     texts = [path.read_text() for path in EXAMPLES]
     assert all(block in texts for block in re.findall(r"```python\n(.*?)```\n", TUTORIALS[tutorial], re.DOTALL))
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS)
+def test_a_tutorial_installs_all_that_its_programs_import(tutorial: str) -> None:
+    """The dependencies of a listed package do not count: its next version may have others."""
+    page = TUTORIALS[tutorial]
+    installed = {name for line in re.findall(r"pip install (.+)", page) for name in line.split()}
+    programs = re.findall(r"```python\n(.*?)```\n", page, re.DOTALL)
+    imported = {name for program in programs for name in _imported(program)}
+    assert imported - sys.stdlib_module_names <= installed
+
+
+def _imported(program: str) -> set[str]:
+    """Return the top packages that a program imports, of which each has the name of its distribution."""
+    nodes = list(ast.walk(ast.parse(program)))
+    modules = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    modules += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {module.partition(".")[0] for module in modules}
 
 
 def test_the_navigation_has_every_page_once() -> None:

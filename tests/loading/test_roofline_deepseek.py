@@ -1,12 +1,14 @@
 """DeepSeek-R1, of which there is nothing but its config.json here, on the largest shipped host."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from numaserve.configs import efficiencies
 from numaserve.workers.interface.errors import OperatorError
-from numaserve.workers.interface.settings import ModelSettings, WeightFormats
+from numaserve.workers.interface.settings import ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.estimate import Estimate, Load, make_estimate
@@ -21,8 +23,18 @@ from numaserve.workers.program.cost import OperationCost, StepWork
 
 from tests.support.full_shapes import DEEPSEEK_R1
 
+PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
 HIDDEN, LAYERS, HEADS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 8, 2048, 3
 INT8 = ModelSettings(formats=WeightFormats("int8"))
+# Of the published config.json.
+FP8 = {
+    "quantization_config": {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+    }
+}
 OPTIONS = DeploymentOptions(
     model="r1",
     max_running_requests=1,
@@ -121,6 +133,29 @@ def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelC
     made = estimate(config, OPTIONS)
     assert made.decode.nbytes * len(made.cores) > 39e9  # a rank has an equal part at best
     assert made.tpot_s > made.decode.nbytes / (made.machine.node_read_gb_s * 1e9) > 0.026
+
+
+@pytest.mark.parametrize(("row", "published", "asked"), [("int8", False, "int8"), ("fp8 as published", True, None)])
+def test_the_documentation_states_what_a_rank_reads(
+    row: str, published: bool, asked: WeightFormat | None, tmp_path: Path
+) -> None:
+    """The other figures change with the measured efficiencies; the bytes and the bound are of the model alone."""
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_R1 | (FP8 if published else {})))
+    settings = ModelSettings(formats=WeightFormats(asked))
+    made = estimate(load_model_config(tmp_path, settings), replace(OPTIONS, settings=settings)).decode
+    assert made is not None
+    figures = rf"\| DeepSeek-R1 {row}: estimate \|.*\| {made.bound_s * 1e3:.1f} \| {made.nbytes / 1e9:.2f} GB \|"
+    assert re.search(figures, PAGE.read_text()), figures
+
+
+def test_a_published_fp8_model_in_int8_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_R1 | FP8))
+    message = (
+        "already quantized to fp8 and cannot be quantized to int8: leave out --quantization to keep fp8, or name a "
+        "checkpoint in bf16 or int8. For an estimate, a config.json without its quantization_config is enough"
+    )
+    with pytest.raises(OperatorError, match=message):
+        estimate(load_model_config(tmp_path, INT8), OPTIONS)
 
 
 def test_whole_experts_are_for_models_that_have_some(config: ModelConfig) -> None:

@@ -98,7 +98,8 @@ def _choose(
     if published.format not in (asked, "bf16"):
         raise OperatorError(
             f"the checkpoint is already quantized to {published.format} and cannot be quantized to {asked}: "
-            "leave out --quantization, or use the model's bf16 checkpoint"
+            f"leave out --quantization to keep {published.format}, or name a checkpoint in bf16 or {asked}. "
+            "For an estimate, a config.json without its quantization_config is enough"
         )
     return published
 

@@ -202,7 +202,9 @@ def test_the_operator_may_expand_a_quantized_checkpoint_or_name_what_it_is() -> 
 @pytest.mark.parametrize("asked", ["int8", "fp8", "int8_group"])
 def test_quantizing_what_is_quantized_already_is_refused(asked: str) -> None:
     with pytest.raises(
-        OperatorError, match=f"already quantized to int4 and cannot be quantized to {asked}: leave out --quantization"
+        OperatorError,
+        match=f"already quantized to int4 and cannot be quantized to {asked}: "
+        f"leave out --quantization to keep int4, or name a checkpoint in bf16 or {asked}",
     ):
         formats_of(INT4, WeightFormats(asked))  # type: ignore[arg-type]
 

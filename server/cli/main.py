@@ -36,7 +36,7 @@ def _with_commands(names: Iterable[str]) -> Any:
     """Return the command with the named subcommands, as a click command."""
     app = typer.Typer(
         name=PROGRAM,
-        help="Serve large language models on the NUMA nodes of a Xeon host.",
+        help="Serve large language models on the NUMA nodes of an Intel or AMD host.",
         add_completion=False,  # typer's options for completion edit start-up files; `numaserve completion` does not
         context_settings={"help_option_names": ["-h", "--help"]},
         # Rich's help cuts long option names off at 80 columns and takes "[default: 64]" for markup.

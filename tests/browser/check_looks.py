@@ -193,11 +193,12 @@ def test_it_is_looked_at_while_others_use_the_server(real: RealServer, open_page
         page = open_page(real.url, color_scheme=scheme, viewport={"width": 1280, "height": 1040})
         ask_the_model(page)
         with ThreadPoolExecutor(8) as others:
-            for who in "abcdefgh":
-                others.submit(real.complete, f"{story}In the tower lived {who * 40}", 300)
-            expect(page.locator("#machine")).to_contain_text("8 of 64 run")
-            page.wait_for_timeout(6000)
+            prompts = [f"{story}In the tower lived {who * 40}" for who in "abcdefgh"]
+            asked = [others.submit(real.complete, prompt, 900, ignore_eos=True) for prompt in prompts]
+            expect(page.locator("#machine")).to_contain_text("8 of 64 running")
+            page.wait_for_timeout(5000)  # three more reports, for the line of recent rates
             picture(page, f"ui-{scheme}")
+            assert not any(each.done() for each in asked), "the picture is of fewer clients"
     page = open_page(real.url, viewport=NARROW)
     ask_the_model(page)
     picture(page, "ui-narrow")

@@ -44,7 +44,7 @@ def stand_in() -> Iterator[StandIn]:
 
 @pytest.fixture(scope="session")
 def real() -> Iterator[RealServer]:
-    with RealServer("--tp", "2", "--threads-per-worker", "1", "--kv-cache-gib", "0.125") as server:
+    with RealServer("--tp", "2", "--threads-per-worker", "1", "--kv-cache-gib", "0.25") as server:
         yield server
 
 

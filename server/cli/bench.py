@@ -1,6 +1,5 @@
 """``numaserve bench``: benchmarks of servers, as clients see them, and of their parts on this machine."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +10,10 @@ from numaserve.server.cli.bench_load import bench_load
 from numaserve.server.cli.bench_machine import bench_kernels, bench_ring
 from numaserve.server.cli.bench_offline import bench_offline
 from numaserve.server.cli.bench_run import check_completed, run_load
+from numaserve.server.cli.tables import stdout_console
 from numaserve.server.loadtest.options import Traffic, Workload, parse_rates
 from numaserve.server.loadtest.report.goodput import parse_goodput
 from numaserve.workers.interface.errors import OperatorError
-from rich.console import Console
-
-_WIDTH = 120
 
 bench = typer.Typer(
     help="Benchmark servers over HTTP, or the parts of a server on this machine.", rich_markup_mode=None
@@ -67,7 +64,7 @@ def bench_serve(
     # Imported here, because other commands need neither an HTTP client nor numpy.
     from numaserve.server.loadtest import session  # noqa: PLC0415
 
-    output = session.Output(_console(), output_file, output_details, plot)
+    output = session.Output(stdout_console(), output_file, output_details, plot)
     work = session.bench_serve(base_url, workload, traffic, rates=rates, limits=limits, output=output)
     check_completed(run_load(work))
 
@@ -103,12 +100,7 @@ def bench_compare(
         raise OperatorError("a comparison runs at one --request-rate: set the option once")
     from numaserve.server.loadtest import session  # noqa: PLC0415
 
-    output = session.Output(_console(), output_file, output_details)
+    output = session.Output(stdout_console(), output_file, output_details)
     rate = rates[0] if rates else None
     work = session.bench_compare(base_urls, workload, traffic, rate=rate, rounds=rounds, pause_s=pause, output=output)
     check_completed(run_load(work))
-
-
-def _console() -> Console:
-    """Return a console wide enough for the tables of a sweep: a file has no width, and 80 columns are too few."""
-    return Console(width=None if sys.stdout.isatty() else _WIDTH)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import typer
-from numaserve.server.cli.tables import titled_table
+from numaserve.server.cli.tables import stdout_console, titled_table
 from numaserve.server.loadtest.report.report import JsonLines, number
 from numaserve.workers.bench.group import RankFailed
 from numaserve.workers.bench.rows import Figure, Row
@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-WIDTH = 180  # columns without a terminal
 EXIT_FAILED = 1
 _FRACTIONS = ("of_", "share_")
 
@@ -31,7 +30,7 @@ class MachineReport:
 
     def __init__(self, benchmark: str, file: Path | None) -> None:
         """Open the report. Raises `OperatorError` if `file` cannot be written."""
-        self.console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        self.console = stdout_console()
         self._lines = JsonLines(file, "--json")
         self._benchmark = benchmark
         errors = Console(stderr=True)

@@ -1,7 +1,6 @@
 """``numaserve plan``: an estimate of a model's memory and speed on a host, without reading a weight."""
 
 import json as jsonlib
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.planned import THIS, PlanHost, read_planned
+from numaserve.server.cli.tables import stdout_console
 from numaserve.server.config.serve import ServeConfig
 from numaserve.server.config.tasks import Task
 from numaserve.server.loadtest.report.report import JsonLines
@@ -24,7 +24,6 @@ from rich.console import Console
 
 EXIT_DOES_NOT_FIT = 1
 _INPUT_LEN, _OUTPUT_LEN = 1024, 1024
-_WIDTH = 120  # columns without a terminal
 
 
 @takes_settings(
@@ -105,8 +104,7 @@ def plan(
             estimate = make_estimate(
                 wanted, config, topology, machine=machine, efficiencies=known, load=load, skew=skew
             )
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(estimate_view(name, wanted, estimate, known, explain=explain))
+    stdout_console().print(estimate_view(name, wanted, estimate, known, explain=explain))
     lines.write(estimate_record(name, wanted, estimate, known))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)

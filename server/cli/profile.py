@@ -1,17 +1,16 @@
 """``numaserve profile URL``: the time of a running server's steps, by operation."""
 
-import sys
 from typing import Annotated
 
 import msgspec
 import typer
 from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
+from numaserve.server.cli.tables import stdout_console
 from numaserve.server.profiling.measure import one_stream, watch
 from numaserve.server.profiling.remote import Remote
-from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
+from numaserve.server.profiling.table import ceilings_view, phase_view
 from numaserve.server.service.process.key_sources import client_key
 from numaserve.workers.interface.errors import OperatorError
-from rich.console import Console
 
 
 def profile(
@@ -47,7 +46,7 @@ def profile(
     if as_json:
         typer.echo(msgspec.json.encode([phase.record() for phase in phases]).decode())
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = stdout_console()
     for phase in shown:
         console.print(phase_view(phase, [other for other in phases if other.name == phase.name]))
     console.print(ceilings_view(shown[0].ceilings))

@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import typer
+from numaserve.server.cli.tables import stdout_console
 from numaserve.shm_comm import RingError
 from numaserve.shm_comm.stat import render
 from numaserve.workers.interface.errors import OperatorError
-from rich.console import Console
 
 
 def ring_stat(
@@ -14,6 +14,6 @@ def ring_stat(
 ) -> None:
     """Show the state of the shared-memory ring between running workers: epochs, waits and the reason of an abort."""
     try:
-        Console().print(render(pid))
+        stdout_console().print(render(pid))
     except RingError as error:
         raise OperatorError(str(error)) from error

@@ -1,7 +1,20 @@
 """Tables of figures, as commands print them."""
 
+import sys
+
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Column, Table
+
+_UNBOUNDED = 10_000  # columns, more than any table needs
+
+
+def stdout_console() -> Console:
+    """Return the console of standard output.
+
+    Without a terminal every table is as wide as its rows. Rich assumes 80 columns then, and cuts or wraps the cells.
+    """
+    return Console(width=None if sys.stdout.isatty() else _UNBOUNDED)
 
 
 def figure_table(title: str, first: str, *columns: str) -> Table:

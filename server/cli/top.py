@@ -1,18 +1,18 @@
 """``numaserve top URL``: the live view of a running server."""
 
-import sys
 import time
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 from numaserve.server.cli.shared_options import ApiKeyFile, CaFile
+from numaserve.server.cli.tables import stdout_console
 from numaserve.server.client.remote import RemoteServer
 from numaserve.server.profiling.machine import Machine, Rates, rates_between
-from numaserve.server.profiling.machine_view import WIDTH, machine_view
+from numaserve.server.profiling.machine_view import machine_view
 from numaserve.server.service.process.key_sources import client_key
 from numaserve.workers.interface.errors import OperatorError
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -32,7 +32,7 @@ def top(
 ) -> None:
     """Show a server's queue, throughput, KV cache, nodes and steps, live. Ctrl-C exits."""
     look = _Look(RemoteServer(url, client_key(api_key_file), ca_file=ca_file), model)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = stdout_console()
     machine, _ = look.again()
     if once:
         time.sleep(seconds)

@@ -7,6 +7,7 @@ import typer
 from numaserve.server.cli.cache_columns import CacheColumns
 from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
+from numaserve.server.cli.tables import stdout_console
 from numaserve.server.config.serve import load_config
 from numaserve.server.service.checks.instruction_set import instruction_set
 from numaserve.server.service.model.by_model import with_model_defaults
@@ -43,7 +44,7 @@ def topology(
     """Show the cores and memory that this process may use, and the placement of ranks."""
     config = load_config(options | {"model": model or "none"})
     machine = read_topology()
-    console = Console()
+    console = stdout_console()
     console.print(_nodes_table(machine))
     _print_facts(console, machine)
     if models is not None:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import typer
+from numaserve.server.cli.tables import stdout_console
 from numaserve.server.service.model.deployment import weights_cache_folder
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFile, CacheFolder
 from numaserve.workers.weights.cache.format import read_table
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -28,8 +28,9 @@ def list_() -> None:
             for file in sorted(folder.files(), key=lambda each: -each.used_ns):
                 table.add_row(*_row(folder, file))
                 total += file.nbytes
-    Console().print(table)
-    Console().print(escape(f"{format_bytes(total)} in {weights_cache_folder()}"), soft_wrap=True)
+    console = stdout_console()
+    console.print(table)
+    console.print(escape(f"{format_bytes(total)} in {weights_cache_folder()}"), soft_wrap=True)
 
 
 @cache.command()

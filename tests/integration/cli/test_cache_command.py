@@ -12,7 +12,6 @@ GROUP = "a" * 32
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
     return tmp_path / "numaserve" / "packed"
 
 

@@ -1,10 +1,12 @@
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from numaserve.server.cli.main import main
 from numaserve.workers.bench.hybrid_shapes import HybridShape
+from numaserve.workers.planning.topology import format_cpu_list
 
 from tests.support.machines import machine
 
@@ -113,11 +115,22 @@ def test_topology_tells_a_cpu_quota_and_what_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("numaserve.server.cli.topology.read_topology", lambda: machine(4, 4, cpu_quota=3.5))
-    monkeypatch.setenv("COLUMNS", "200")
     status, out, _ = run(capsys, "topology")
     assert status == 0
     assert "CPU quota           3.5 of 8 cores\n" in out
     assert "note: the CPU quota of 3.5 of 8 cores allows 3 worker threads on node 0" in out
+
+
+def test_a_table_without_a_terminal_has_whole_cells(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that numbers the cores of two nodes alternately: the list of a node's cores is longer than 80 columns."""
+    even = machine(1)
+    nodes = tuple(replace(even.nodes[0], id=node, cpus=tuple(range(node, 128, 2))) for node in range(2))
+    monkeypatch.setattr("numaserve.server.cli.topology.read_topology", lambda: replace(even, nodes=nodes))
+    _, out, _ = run(capsys, "topology")
+    for node in nodes:
+        assert out.count(f" {format_cpu_list(node.cpus)} ") == 2  # of the node, and of its rank
 
 
 @pytest.mark.parametrize("command", [["serve", "none.gguf", "--port", "0"], ["topology"]])
@@ -160,7 +173,6 @@ def test_topology_shows_the_memory_of_recurrent_states(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, hybrid: str
 ) -> None:
     monkeypatch.setattr("numaserve.server.cli.topology.read_topology", lambda: machine(4, free_gib=16))
-    monkeypatch.setenv("COLUMNS", "200")
     status, out, _ = run(capsys, "topology", hybrid, "--max-running-requests", "8", "--state-cache-gib", "0.1")
     assert status == 0
     assert "states of 8 running and 16 cached sequences\n" in out

@@ -76,6 +76,11 @@ def plan(
 ) -> None:
     """Estimate memory and speed of a model on a host from the model's configuration, without reading weights.
 
+    The tables list the operations of the busiest rank. `MB` are the weights and KV cache that an operation reads.
+    `share` is its part of the phase's time. `of bound` is its lower bound at the limits of the machine, divided by its
+    time. `bound by` is the cause of most of its time: memory, computing, cores (norms and other work on rows) or other
+    ranks.
+
     The exit status is 1 if the model does not fit.
     """
     # Imported here, because other commands do not need the native kernels.

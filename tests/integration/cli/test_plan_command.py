@@ -62,6 +62,18 @@ def test_a_configuration_is_enough_for_a_plan(host: str, tmp_path: Path, capsys:
         assert text in out
 
 
+def test_the_help_and_the_page_explain_the_columns(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--shape", "tiny", "--host", host)
+    heads = next(" ".join(line.split()) for line in out.splitlines() if "of bound" in line)
+    assert heads == "operation calls MB GFLOP ms share of bound bound by"
+    page = (Path(__file__).parents[3] / "docs" / "plan.md").read_text()
+    assert [
+        name for name in ("calls", "MB", "GFLOP", "ms", "share", "of bound", "bound by") if f"| `{name}` |" not in page
+    ] == []
+    _, text, _ = run(capsys, "--help")
+    assert [name for name in ("MB", "share", "of bound", "bound by") if f"`{name}`" not in text] == []
+
+
 def test_a_rank_reads_its_weights_and_its_part_of_the_cache_for_a_token(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

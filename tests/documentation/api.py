@@ -172,30 +172,71 @@ def _joined(rows: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, st
 
 
 def _rows(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Iterator[tuple[str, str, str]]:
-    takes = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
-    yield code(name), _takes(takes), schema.get("description", "").rstrip(".")
-    if "$ref" in takes:
-        for inner, of_inner in definitions[takes["$ref"].rpartition("/")[2]]["properties"].items():
-            yield from _rows(f"{name}.{inner}", of_inner, definitions)
+    match list(_alternatives(schema)):
+        case [{"$ref": reference}]:
+            yield code(name), "object", schema.get("description", "").rstrip(".")
+            for inner, of_inner in _named(reference, definitions)["properties"].items():
+                yield from _rows(f"{name}.{inner}", of_inner, definitions)
+        case _:
+            yield code(name), _takes(schema, definitions), schema.get("description", "").rstrip(".")
 
 
-def _takes(schema: Schema, ending: str = "") -> str:
+def _alternatives(schema: Schema) -> Iterator[Schema]:
+    """Yield what a value may be, in any depth, without null."""
+    if schema.get("type") == "null":
+        return
+    several = schema.get("oneOf") or schema.get("anyOf")
+    if several is None:
+        yield schema
+    for each in several or ():
+        yield from _alternatives(each)
+
+
+def _named(reference: str, definitions: Mapping[str, Schema]) -> Schema:
+    return definitions[reference.rpartition("/")[2]]
+
+
+def _takes(schema: Schema, definitions: Mapping[str, Schema], ending: str = "") -> str:
     """What a value may be; with the `ending` of the plural what several may be."""
+    alternatives = list(_alternatives(schema))
+    objects = [
+        _named(each["$ref"], definitions) if "$ref" in each else each
+        for each in alternatives
+        if "$ref" in each or "properties" in each
+    ]
+    others = [each for each in alternatives if "$ref" not in each and "properties" not in each]
+    texts = [_plain(each, definitions, ending) for each in others]
+    return ", or ".join(dict.fromkeys([*texts, *([_objects(objects, ending)] if objects else [])]))
+
+
+def _objects(schemas: Sequence[Schema], ending: str) -> str:
+    """Return the name of objects of one or several kinds, which clients distinguish by `type`."""
+    named = [_types(each["properties"].get("type", {})) for each in schemas]
+    if not any(named):
+        return f"object{ending}"
+    others = "" if all(named) else " or another `type`"
+    return f"object{ending} of `type` {_values([value for values in named for value in values])}{others}"
+
+
+def _types(schema: Schema) -> list[str]:
+    values = [each.get("enum", [each["const"]] if "const" in each else []) for each in _alternatives(schema)]
+    return [value for some in values for value in some]
+
+
+def _plain(schema: Schema, definitions: Mapping[str, Schema], ending: str) -> str:
     if "enum" in schema:
         return _values(schema["enum"])
-    if "oneOf" in schema:
-        return ", or ".join(_takes(each, ending) for each in schema["oneOf"])
-    kind = "object" if "$ref" in schema else schema.get("type")
+    kind = schema.get("type")
     if kind in {"integer", "number"}:
         return _range(schema, ending)
     words = {"array": "list", "string": "text", "object": "object", "boolean": "true or false", None: "anything"}
-    return words[kind] + (ending if kind != "boolean" else "") + _extent(schema)
+    return words[kind] + (ending if kind != "boolean" else "") + _extent(schema, definitions)
 
 
-def _extent(schema: Schema) -> str:
+def _extent(schema: Schema, definitions: Mapping[str, Schema]) -> str:
     if "items" in schema:
         most = f"at most {schema['maxItems']} " if "maxItems" in schema else ""
-        return f" of {most}{_takes(schema['items'], 's')}"
+        return f" of {most}{_takes(schema['items'], definitions, 's')}"
     for key, unit in (("maxLength", "characters"), ("maxProperties", "keys")):
         if key in schema:
             return f" of at most {schema[key]} {unit}"

@@ -17,6 +17,8 @@ class RankFigures(msgspec.Struct, frozen=True):
     native_ns: int
     operations: list[OperationProfile]
     ceilings: Ceilings | None = None
+    cpu_ns: int = 0  # for which its threads ran
+    cpu_wait_ns: int = 0  # for which they were ready to run, and other threads had their cores
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,10 @@ class OperationFigures:
 @dataclass(frozen=True)
 class PhaseFigures:
     """The steps of one rank between two snapshots. `costs` are in order of falling time; the time between operations
-    and the whole step come last."""
+    and the whole step come last.
+
+    `cpu_wait` is the part of their time that the threads of the rank waited for a core. None if it is unknown.
+    """
 
     name: str
     rank: int
@@ -53,6 +58,7 @@ class PhaseFigures:
     tokens: int
     costs: list[OperationFigures]
     ceilings: Ceilings | None
+    cpu_wait: float | None = None
 
     def record(self) -> dict[str, object]:
         """Return the figures as they are written to JSON."""
@@ -93,6 +99,8 @@ def _grown(old: RankFigures, new: RankFigures) -> RankFigures:
         new.native_ns - old.native_ns,
         operations,
         best_of(old.ceilings, new.ceilings),
+        max(0, new.cpu_ns - old.cpu_ns),  # a thread may have ended
+        max(0, new.cpu_wait_ns - old.cpu_wait_ns),
     )
 
 
@@ -127,7 +135,9 @@ def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) ->
     step_bounds = {kind: sum(bound.get(kind, 0.0) for bound in bounds.values()) for kind in ("read", "flops")}
     costs = [_averages(each, figures, bounds[id(each)]) for each in ran]
     costs += [_averages(outside, figures, {}), _averages(whole, figures, step_bounds if ceilings else {})]
-    return PhaseFigures(name, figures.rank, figures.steps, figures.tokens, costs, ceilings)
+    wanted_ns = figures.cpu_ns + figures.cpu_wait_ns
+    cpu_wait = figures.cpu_wait_ns / wanted_ns if wanted_ns else None
+    return PhaseFigures(name, figures.rank, figures.steps, figures.tokens, costs, ceilings, cpu_wait)
 
 
 def _bounds(operation: OperationProfile, ceilings: Ceilings | None) -> dict[str, float]:

@@ -9,9 +9,9 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-WIDTH = 100  # columns that a table needs
 _SMALL = "not measured (the weights are smaller than twice the last-level cache)"
 _SHOWN = 0.002  # the smallest part of a step that has a row
+_DISTURBED = 0.05  # smallest waiting time of threads that is reported, as a part of their time
 
 
 def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:
@@ -33,7 +33,19 @@ def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:
     table.add_section()
     table.add_row(*_cells(step))
     others = [rank for rank in ranks if rank.rank != phase.rank]
-    return Group(table, *(Text(f" rank {rank.rank}: {_waiting(rank.costs[-1])}") for rank in others))
+    lines = [f" rank {rank.rank}: {_waiting(rank.costs[-1])}" for rank in others]
+    return Group(table, *map(Text, [*lines, *_other_load(ranks)]))
+
+
+def _other_load(ranks: Sequence[PhaseFigures]) -> list[str]:
+    """Return a line about other load on the cores of the ranks; none if there is little."""
+    worst = max(ranks, key=lambda each: each.cpu_wait or 0.0)
+    if worst.cpu_wait is None or worst.cpu_wait < _DISTURBED:
+        return []
+    return [
+        f" other load: the threads of rank {worst.rank} waited {worst.cpu_wait:.0%} of their time for a core. The rates"
+        " above are too low. Stop other programs on these cores and run the command again"
+    ]
 
 
 def ceilings_view(ceilings: Ceilings | None) -> Text:

@@ -85,6 +85,8 @@ def test_a_profile_comes_with_server_info_when_it_is_asked_for(client: TestClien
         "native_ns": 1000,
         "operations": [msgspec.structs.asdict(OPERATION)],
         "ceilings": None,
+        "cpu_ns": 0,
+        "cpu_wait_ns": 0,
     }
     measured = client.get("/server_info?profile=1&ceilings=1").json()["profile"][0]["ceilings"]
     assert measured == {"isa": "fake", "threads": 1, "read_bytes_s": 1e9, "flops_s": {"bf16": 1e12}}

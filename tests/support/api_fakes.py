@@ -256,7 +256,7 @@ class FakeEngine:
         return Load(running=3, waiting=1, tokens_used=64, token_capacity=256)
 
     def server_info(self) -> dict[str, object]:
-        return {"tp": 2}
+        return {"tp": 2, "workers": [{"rank": rank, "pid": 0} for rank in range(2)]}
 
     def overview(self) -> Overview:
         return OVERVIEW

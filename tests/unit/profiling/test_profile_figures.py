@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from numaserve.server.profiling.figures import OperationFigures, RankFigures, best_of, between, phase_figures
-from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
+from numaserve.server.profiling.table import ceilings_view, phase_view
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.protocol import Ceilings, OperationProfile
 from rich.console import Console
@@ -71,6 +71,22 @@ def test_no_step_is_a_mistake_of_the_operator() -> None:
         phase_figures("traffic", between([figures(2)], [figures(2)])[0], None)
 
 
+@pytest.mark.parametrize(
+    ("waited", "shown"), [(0, ""), (1, ""), (25, "the threads of rank 1 waited 20% of their time")]
+)
+def test_other_load_on_the_cores_is_reported_with_its_figure(waited: int, shown: str) -> None:
+    before = [figures(2, rank=rank) for rank in range(2)]
+    after = [figures(4, rank=rank) for rank in range(2)]
+    after[1] = msgspec.structs.replace(after[1], cpu_ns=100 * MS, cpu_wait_ns=waited * MS)
+    phases = [phase_figures("decode", grown, CEILINGS) for grown in between(before, after)]
+    assert [phase.cpu_wait for phase in phases] == [None, waited / (100 + waited)]
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(phase_view(phases[0], phases))
+    assert ("other load: " in captured.get()) == bool(shown)
+    assert shown in captured.get()
+
+
 def test_the_best_of_two_measurements_counts() -> None:
     worse = msgspec.structs.replace(CEILINGS, read_bytes_s=5e8, flops_s={"bf16": 3e9, "int8": 1e9})
     assert best_of(worse, CEILINGS) == msgspec.structs.replace(CEILINGS, flops_s={"bf16": 3e9, "int8": 2e9})
@@ -80,7 +96,7 @@ def test_the_best_of_two_measurements_counts() -> None:
 
 def test_the_table_has_a_row_for_each_operation_and_a_line_for_each_other_rank() -> None:
     phases = [phase_figures("decode", figures(4, rank=rank), CEILINGS) for rank in (0, 1)]
-    console = Console(width=WIDTH)
+    console = Console(width=100)
     with console.capture() as captured:
         console.print(phase_view(phases[0], phases))
         console.print(ceilings_view(phases[0].ceilings))

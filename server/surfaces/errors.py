@@ -20,6 +20,8 @@ _BODIES: dict[str, Callable[[ApiError, str], object]] = {
     "/v1/messages": anthropic.error_body,
     "/api/": ollama.error_body,
     "/v2/embed": cohere.error_body,
+    "/v2/rerank": cohere.error_body,
+    "/rerank": tei.error_body,
     "/embed": tei.error_body,
     "/embed_sparse": tei.error_body,
     "/predict": tei.error_body,

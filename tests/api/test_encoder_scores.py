@@ -96,7 +96,7 @@ def test_the_longer_text_of_a_pair_is_cut_where_that_is_asked_for(scoring: TestC
     post(scoring, "/rerank", query="q" * 10, texts=["n" * 100, "n" * 27, "n" * 28], truncate=True)
     assert [len(each.prompt) for each in engine.admitted] == [LENGTH, LENGTH, LENGTH]
     assert engine.admitted[0].prompt == [BOS, *b"q" * 10, EOS, *b"n" * 27, EOS]
-    assert refused(scoring, "/rerank", query="q" * 10, texts=["n" * 28]) == ("context_length_exceeded", "texts")
+    assert refused(scoring, "/v1/rerank", query="q" * 10, texts=["n" * 28]) == ("context_length_exceeded", "texts")
 
 
 def test_a_document_of_any_length_is_cut_to_its_limit(scoring: TestClient, engine: FakeEngine) -> None:
@@ -128,14 +128,14 @@ def test_cohere_cuts_without_being_asked(scoring: TestClient, engine: FakeEngine
 def test_a_request_has_one_format_and_no_instruction(
     scoring: TestClient, engine: FakeEngine, body: dict[str, Any], blamed: str
 ) -> None:
-    answer = scoring.post("/rerank", json=body)
+    answer = scoring.post("/v1/rerank", json=body)
     assert answer.status_code == 400
     assert (answer.json()["error"]["param"], engine.admitted) == (blamed, [])
 
 
 def test_a_model_with_several_labels_ranks_nothing(engine: FakeEngine) -> None:
     with client_of(engine, Classifier(("a", "b"), "none")) as client:
-        assert refused(client, "/rerank", query="q", texts=["a"]) == ("task_unsupported", "model")
+        assert refused(client, "/v1/rerank", query="q", texts=["a"]) == ("task_unsupported", "model")
 
 
 @pytest.mark.parametrize(("labels", "does"), [(1, "scores texts"), (2, "classifies texts")])

@@ -13,6 +13,7 @@ from shared_apps import app_over
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, FakeStream, make_context
+from tests.support.error_forms import error_message
 
 NO, YES = ord("n"), ord("y")
 DOCUMENT = b"<Document>: "
@@ -159,3 +160,14 @@ def test_a_model_that_is_no_judge_says_so(client: TestClient, engine: FakeEngine
         answer = client.post(path, json=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "task_unsupported")
     assert engine.admitted == []
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+@pytest.mark.parametrize("body", [b"{", b"{}", b'{"query": "x", "documents": []}'])
+def test_a_reranking_that_fails_is_answered_in_the_form_of_its_api(client: TestClient, path: str, body: bytes) -> None:
+    answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert error_message(answer)
+    assert set(answer.json()) == {"/v1/rerank": {"error"}, "/v2/rerank": {"id", "message"}}.get(
+        path, {"error", "error_type"}
+    )

@@ -53,6 +53,8 @@ _FORMS = {
     "/v1/messages": Form("AnthropicError", _anthropic),
     "/api/": Form("OllamaError", _ollama),
     "/v2/embed": Form("CohereError", _cohere),
+    "/v2/rerank": Form("CohereError", _cohere),
+    "/rerank": Form("TeiError", _tei),
     "/embed": Form("TeiError", _tei),
     "/embed_sparse": Form("TeiError", _tei),
     "/predict": Form("TeiError", _tei),

@@ -9,11 +9,13 @@ from numaserve.server.generation.classifier_inputs import Cut
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
+from numaserve.server.surfaces.cohere.responses import BODY_ERRORS as COHERE_ERRORS
 from numaserve.server.surfaces.openapi import BODY_ERRORS
 from numaserve.server.surfaces.rerank.responses import RankedText, Ranking, ScoreList
 from numaserve.server.surfaces.rerank.schema import RerankRequest, ScoreRequest
 from numaserve.server.surfaces.rerank.scores import Scores, Wanted, scores
 from numaserve.server.surfaces.streaming import json_response
+from numaserve.server.surfaces.tei.responses import BODY_ERRORS as TEI_ERRORS
 
 _COHERE_TOKENS = 4096  # of a document, unless a request says otherwise
 
@@ -23,8 +25,8 @@ def rerank_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["rerank"], route_class=body_route(context.bodies))
 
     @router.post("/v1/rerank", response_model=Ranking | list[RankedText], responses=BODY_ERRORS)
-    @router.post("/v2/rerank", response_model=Ranking | list[RankedText], responses=BODY_ERRORS)
-    @router.post("/rerank", response_model=Ranking | list[RankedText], responses=BODY_ERRORS)
+    @router.post("/v2/rerank", response_model=Ranking | list[RankedText], responses=COHERE_ERRORS)
+    @router.post("/rerank", response_model=Ranking | list[RankedText], responses=TEI_ERRORS)
     async def rerank(body: RerankRequest, request: Request) -> Response:
         """Rank documents by how well they fit a query; needs a reranker."""
         found = await scores(context, request, _wanted(body, cohere=request.url.path.endswith("/v2/rerank")))

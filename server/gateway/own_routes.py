@@ -50,7 +50,7 @@ _decoder = msgspec.json.Decoder(Order)
 class Shown:
     """The fields of a model in listings."""
 
-    root: str
+    root: str  # the model's own name
     max_model_len: int
 
 

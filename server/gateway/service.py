@@ -128,7 +128,7 @@ class _Life:
         routes = OwnRoutes(
             fleet=fleet,
             names=_names(self._models),
-            shown={name: Shown(each.root, each.context_length) for name, each in self._plan.placed.items()},
+            shown={name: Shown(each.own_name, each.context_length) for name, each in self._plan.placed.items()},
             keys=self._key_sources.keys,
             is_local=all(each.is_local for each in self._listeners),
             metrics=metrics,

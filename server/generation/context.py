@@ -51,6 +51,7 @@ class ApiContext:
     api_keys: Callers | None = None
     log_prompts: bool = False
     other_names: tuple[str, ...] = ()  # further model names that requests may use
+    own_name: str = ""  # the model's own name: hub id, or the name of its folder or file; empty: `model_name`
     tokenizer_info: bool = False  # serve GET /tokenizer_info, which shows the chat template
     takes_predictions: bool = False  # use the predicted output of a request for draft tokens
     strict_fields: bool = False  # refuse unknown fields

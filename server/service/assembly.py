@@ -192,6 +192,7 @@ def make_http_server(
         metrics=checked.metrics,
         model_name=checked.name,
         other_names=checked.names[1:],
+        own_name=served_name(config.model, checked.path),
         model_path=str(checked.path),
         version=installed_version(),
         limits=ApiLimits(

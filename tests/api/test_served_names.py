@@ -49,3 +49,13 @@ def test_every_name_is_listed_and_found(client: TestClient) -> None:
     assert [client.get(f"/v1/models/{name}").json() for name in NAMES] == models
     assert client.get("/v1/models/gpt-4").status_code == 404
     assert client.get("/server_info").json()["served_model_names"] == NAMES
+
+
+def test_a_list_of_models_shows_no_path() -> None:
+    context = replace(
+        make_context(FakeEngine()), other_names=("alias",), own_name="org/model", model_path="/srv/models/x"
+    )
+    with TestClient(app_over(context)) as client:
+        listed = client.get("/v1/models")
+        assert {model["root"] for model in listed.json()["data"]} == {"org/model"}
+        assert "/srv" not in listed.text

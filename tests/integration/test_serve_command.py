@@ -109,7 +109,9 @@ def test_keys_are_asked_for_when_there_is_a_key_file(serve: Serve, tmp_path: Pat
     keys.chmod(0o600)
     url = announced_url(serve(f"api_key_file={keys}"))
     assert httpx.get(url + "/v1/models").status_code == 401
-    assert httpx.get(url + "/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+    listed = httpx.get(url + "/v1/models", headers={"Authorization": "Bearer secret"})
+    assert listed.status_code == 200
+    assert "/" not in listed.json()["data"][0]["root"]  # the model is a folder
 
 
 def test_a_port_in_use_is_one_line_and_status_2(serve: Serve, log: Path) -> None:

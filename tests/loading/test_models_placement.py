@@ -53,6 +53,10 @@ def test_a_large_model_and_three_small_ones_share_a_host(planned: Planned) -> No
     assert all(sum(each.memory.values()) <= 2 * GIB for name, each in plan.placed.items() if name != "large")
 
 
+def test_clients_see_the_name_of_a_folder_and_not_its_path(planned: Planned) -> None:
+    assert planned(machine(4), {"a": {}}).placed["a"].own_name == "m"
+
+
 def test_a_core_is_named_by_its_first_hyperthread_and_a_node_has_both(planned: Planned) -> None:
     on = replace(machine(4), nodes=(Node(0, (0, 1), (2, 3), 64 * GIB, 64 * GIB),))
     assert sorted(planned(on, {"a": {"nodes": 0}}).placed["a"].cpus) == [0, 1, 2, 3]

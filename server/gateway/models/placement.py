@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 
 from numaserve.server.gateway.models.models_file import ModelsFile, ModelSpec
 from numaserve.server.gateway.models.residency import Claim
 from numaserve.server.gateway.models.resident import Resident
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.deployment import deployment_options
+from numaserve.server.service.model.model_argument import served_name
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
@@ -25,6 +27,11 @@ class Placed:
     root: str  # path of the checkpoint
     part: Topology
     deployment: Deployment
+
+    @property
+    def own_name(self) -> str:
+        """The model's own name: its hub id, or the name of its folder or file without the path."""
+        return served_name(self.spec.config.model, Path(self.root))
 
     @property
     def context_length(self) -> int:

@@ -18,7 +18,7 @@ def models_router(context: ApiContext) -> APIRouter:
             "object": "model",
             "created": context.created,
             "owned_by": "numaserve",
-            "root": context.model_path,
+            "root": context.own_name or context.model_name,
             "parent": None,
             "max_model_len": context.limits.context_length,
         }

@@ -120,7 +120,7 @@ class Gateway:
         names = self.routes.names
         name = names.get(given) or names.get(given.removesuffix(LATEST))
         if name is None:
-            raise model_not_found(given)
+            raise model_not_found(given, names)
         return name
 
     async def _named_in(self, body: bytes) -> str | None:

@@ -173,7 +173,7 @@ class OwnRoutes:
 
     def _known(self, name: str) -> str:
         if name not in self.names:
-            raise model_not_found(name)
+            raise model_not_found(name, self.names)
         return name
 
     def _described(self, name: str) -> dict[str, object]:

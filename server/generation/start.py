@@ -75,7 +75,7 @@ async def _admitted(
 def check_model(context: ApiContext, model: str | None) -> None:
     """Raise `ApiError` 404 for a model other than the served one; None means the served model."""
     if model is not None and not context.serves(model):
-        raise model_not_found(model)
+        raise model_not_found(model, context.model_names)
 
 
 def check_ready(context: ApiContext) -> None:

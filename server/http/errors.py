@@ -1,7 +1,8 @@
 """All error answers, as data; each surface writes them in a form of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +17,8 @@ from numaserve.server.engine.types import (
 )
 from numaserve.server.http.explain import Problem, explain
 from numaserve.server.metrics.labels import Refusal
+
+_SHOWN_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,12 @@ def token_unknown(param: str, token: int, vocab_size: int) -> ApiError:
     )
 
 
-def model_not_found(model: str) -> ApiError:
-    """Return the error for a model that is not served."""
-    return ApiError(404, f"The model '{model[:256]}' does not exist.", param="model", code="model_not_found")
+def model_not_found(model: str, names: Collection[str]) -> ApiError:
+    """Return the error for a model that is not among the served `names`. A file may name hundreds: some are shown."""
+    shown = ", ".join(f"'{name}'" for name in islice(names, _SHOWN_NAMES))
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    message = f"The model '{model[:256]}' does not exist. The server has {shown}{more}; GET /v1/models lists all."
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def unauthorized() -> ApiError:
@@ -187,7 +193,8 @@ def from_engine(error: EngineError) -> ApiError:
 def from_http(status: int, detail: str, headers: Mapping[str, str] | None, method: str, path: str) -> ApiError:
     """Return the answer to an error of the framework: unknown route, wrong method, unreadable body."""
     if status == 404:
-        return ApiError(404, f"Unknown request URL: {method} {path[:256]}.", code="unknown_url", refusal=None)
+        message = f"Unknown request URL: {method} {path[:256]}. GET /openapi.json describes all routes."
+        return ApiError(404, message, code="unknown_url", refusal=None)
     if status == 405:
         message = f"Not allowed to {method} on {path[:256]}."
         return ApiError(405, message, code="method_not_supported", headers=headers, refusal=None)

@@ -159,7 +159,8 @@ def test_a_body_may_have_sixteen_times_the_tokens_of_the_context(engine: FakeEng
 
 def test_other_errors_have_cohere_s_form(embedder: TestClient, engine: FakeEngine, client: TestClient) -> None:
     answer = embedder.post("/v2/embed", json={"texts": ["a"], "model": "other"})
-    assert (answer.status_code, error_message(answer)) == (404, "The model 'other' does not exist.")
+    assert answer.status_code == 404
+    assert error_message(answer).startswith("The model 'other' does not exist.")
     assert error_message(embedder.get("/v2/embed")) == "Not allowed to GET on /v2/embed."
     engine.fail_after = 0
     assert embedder.post("/v2/embed", json={"texts": ["a"]}).status_code == 500

@@ -178,7 +178,8 @@ def test_a_name_may_have_the_tag_that_is_the_default(context: ApiContext, path: 
         answer = ask(client, path, model=name)
         assert (answer.status_code, answer.json()["model"]) == (200, name)
     answer = ask(client, path, model="tagged")
-    assert (answer.status_code, answer.json()) == (404, {"error": "The model 'tagged' does not exist."})
+    assert answer.status_code == 404
+    assert answer.json()["error"].startswith("The model 'tagged' does not exist. The server has")
 
 
 @both

@@ -134,7 +134,8 @@ def test_a_failure_and_a_full_queue_have_kinds_of_their_own(
 def test_a_model_may_be_named(embedder: TestClient, client: TestClient) -> None:
     assert embed(embedder, "a", model=MODEL)
     answer = embedder.post("/embed", json={"inputs": "a", "model": "other"})
-    assert (answer.status_code, error_message(answer)) == (404, "The model 'other' does not exist.")
+    assert answer.status_code == 404
+    assert error_message(answer).startswith("The model 'other' does not exist.")
     answer = client.post("/embed", json={"inputs": "a"})
     assert (answer.status_code, "'--task embed'" in error_message(answer)) == (400, True)
 

@@ -106,7 +106,9 @@ class OwnRoutes:
         message = (
             "Some models that are loaded at the start are loading or have failed. Retry later, or see the server log."
         )
-        raise ApiError(503, message, kind="server_error", code="not_ready", refusal=None)
+        error = not_ready(message)
+        error.refusal = None  # a probe asks for no tokens
+        raise error
 
     async def _livez(self, _: Request) -> Response:
         return json_response({"status": "ok"})
@@ -127,7 +129,8 @@ class OwnRoutes:
         documents = [bytes(answer.body) for answer in found if answer.status_code == 200]
         if not documents:
             raise not_ready(
-                "The description of the routes needs a loaded model, and none is loaded. Load a model and retry."
+                "The description of the routes needs a loaded model, and none is loaded. Load a model and retry.",
+                retry_after=None,
             )
         has_keys = self.keys is not None
         return json_response(described(documents, _OF_ALL, has_keys=has_keys, root_path=self.root_path))

@@ -80,9 +80,7 @@ def requested(
 
 
 def _no_answer() -> ApiError:
-    error = not_ready("The model process ended while it processed this request. Retry the request.")
-    error.headers = {"Retry-After": "1"}
-    return error
+    return not_ready("The model process ended while it processed this request. Retry the request.", retry_after=1)
 
 
 def _url(scope: Scope) -> URL:

@@ -19,6 +19,8 @@ from numaserve.server.http.explain import Problem, explain
 from numaserve.server.metrics.labels import Refusal
 
 _SHOWN_NAMES = 5
+# Seconds. Workers that restart load their weights in some seconds, and a balancer has other servers by then.
+_NOT_READY_S = 5
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,11 @@ def too_many_headers(limit: int) -> ApiError:
     return ApiError(431, f"The request has more than {limit} headers. Send fewer headers.")
 
 
-def not_ready(message: str) -> ApiError:
-    """Return the error for a server that is loading, restarting or draining."""
-    return ApiError(503, message, kind="server_error", code="not_ready", refusal="not_ready")
+def not_ready(message: str, *, retry_after: int | None = _NOT_READY_S) -> ApiError:
+    """Return the error for a server that is loading, restarting or draining: retry after `retry_after` seconds; None
+    for a state that time alone does not end."""
+    headers = None if retry_after is None else {"Retry-After": str(retry_after)}
+    return ApiError(503, message, kind="server_error", code="not_ready", headers=headers, refusal="not_ready")
 
 
 def template_unavailable(message: str) -> ApiError:

@@ -61,3 +61,11 @@ def test_an_unknown_path_is_answered_with_the_description_of_the_others(client: 
     assert answer.status_code == 404
     assert error_message(answer) == f"Unknown request URL: GET {path}. GET /openapi.json describes all routes."
     assert client.get("/openapi.json").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/chat/completions", "/v1/messages", "/api/chat", "/generate"])
+def test_a_server_that_is_not_ready_says_when_to_try_again(client: TestClient, engine: FakeEngine, path: str) -> None:
+    engine.ready = False
+    answer = client.post(path, json=BODIES[path] | {"model": MODEL}) if path in BODIES else client.get(path)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert error_message(answer)

@@ -168,6 +168,15 @@ async def test_each_surface_has_errors_of_its_own_form(opened: Open) -> None:
         assert isinstance((await door.client.post("/api/chat", json={"model": "x"})).json()["error"], str)
 
 
+async def test_a_gateway_that_drains_says_when_to_try_again(opened: Open) -> None:
+    async with opened(ONE) as door:
+        await door.until(door.fleet.is_ready)
+        await door.fleet.stop()
+        answer = await door.client.post("/v1/completions", json={})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert (await door.client.get("/readyz")).headers["retry-after"] == "5"
+
+
 async def test_a_client_that_leaves_ends_its_request_at_the_server(opened: Open) -> None:
     async with opened(ONE) as door:
         async with door.client.stream("POST", "/endless", json={}) as stream:

@@ -119,7 +119,7 @@ class Fleet:
         if self.state(name) == "ready":
             return self.session_if_ready(name)
         if self.state(name) == "failed":
-            raise not_ready(not_loadable(name))
+            raise not_ready(not_loadable(name), retry_after=None)
         patience = self._options.load_wait_s
         try:
             with self._waiting.place(name, client, nbytes) as place:
@@ -142,7 +142,9 @@ class Fleet:
         """Return the session as `session_of` does, without loading. Raises `ApiError` if the model is not ready."""
         self._check_open()
         if self.state(name) != "ready":
-            raise not_ready(f"The model '{name}' is not loaded. Load it first with POST /models/load.")
+            raise not_ready(
+                f"The model '{name}' is not loaded. Load it first with POST /models/load.", retry_after=None
+            )
         self._residency.enter(name, self._loop.time())
         return self._models[name].session
 

@@ -11,7 +11,6 @@ from numaserve.server.http.errors import ApiError, not_ready, rate_limited
 
 MAX_WAITING = 1024
 MAX_BYTES = 64 << 20  # of request bodies
-_RETRY_AFTER_S = 5
 
 Place = asyncio.Future[aiohttp.ClientSession]
 
@@ -88,6 +87,4 @@ def too_late(name: str, *, at_request: bool) -> ApiError:
     message = f"The model '{name}' was not loaded in time. Retry later."
     if at_request:
         return ApiError(504, message, kind="timeout_error", code="deadline_exceeded", refusal=None)
-    error = not_ready(message)
-    error.headers = {"Retry-After": str(_RETRY_AFTER_S)}
-    return error
+    return not_ready(message)

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.http.errors import ApiError
+from numaserve.server.http.errors import ApiError, not_ready
 from numaserve.server.surfaces.errors import error_response
 from numaserve.server.surfaces.openapi import errors
 from numaserve.server.surfaces.service_models import Status, Version
@@ -18,8 +18,7 @@ def health_router(context: ApiContext) -> APIRouter:
         if context.engine.is_ready():
             return json_response({"status": "ok"})
         # Not counted as a refused request, because a probe asks for no tokens.
-        message = "The server is loading, restarting or shutting down."
-        return error_response(ApiError(503, message, kind="server_error", code="not_ready"), "/")
+        return error_response(not_ready("The server is loading, restarting or shutting down."), "/")
 
     @router.get("/health", response_model=Status, responses=errors(503))
     async def health() -> Response:

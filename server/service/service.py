@@ -27,6 +27,7 @@ from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.bind import GatewayLink
 from numaserve.server.service.checks.draft_vocabulary import check_vocabulary
+from numaserve.server.service.checks.pair_types import check_pair_types
 from numaserve.server.service.checks.tokenizer_check import check_tokenizer
 from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
@@ -106,6 +107,7 @@ def _check(started: Started) -> Checked:
     importlib.import_module("fastapi")  # needed later; imported while the tokenizer check runs
     tokenizer_check.wait_until_loaded(model.vocab_size)
     tokenizer = load_tokenizer_with(path, config.chat_template)
+    check_pair_types(tokenizer, model, path)
     if options.draft is not None and not options.draft.config.decoder.borrows:
         check_tokenizer(Path(options.draft.model), options.draft.config.vocab_size)
         check_vocabulary(tokenizer, Path(options.draft.model))

@@ -24,9 +24,13 @@ def decode(backend: tokenizers.Tokenizer, token_ids: Sequence[int], skip_special
 
 
 @while_serving
-def pair_form(backend: tokenizers.Tokenizer) -> PairForm:
-    """Return how the tokenizer joins two texts, as it does with two short ones. Raises `TokenizationError` unless
-    their tokens come in one piece each, the first text first."""
+def pair_form(backend: tokenizers.Tokenizer, *, has_types: bool = True) -> PairForm:
+    """Return how the tokenizer joins two texts, as it does with two short ones; unless `has_types` with type 0 for all
+    tokens.
+
+    Raises `TokenizationError` unless the tokens of each text come in one piece, the first text first, and types other
+    than 0 begin with the second text and are 1.
+    """
     pair = backend.encode(_TEXT, _TEXT)
     texts = [backend.encode(_TEXT, add_special_tokens=False).ids] * 2
     owners = pair.sequence_ids
@@ -35,8 +39,10 @@ def pair_form(backend: tokenizers.Tokenizer) -> PairForm:
     if found != texts or first[-1] > second[0]:
         raise TokenizationError("this tokenizer does not join two texts by special tokens around them")
     before, between = pair.ids[: first[0]], pair.ids[first[-1] + 1 : second[0]]
-    types = pair.type_ids[second[0] :]
-    return PairForm(tuple(before), tuple(between), tuple(pair.ids[second[-1] + 1 :]), typed=all(types))
+    typed = has_types and any(pair.type_ids)
+    if typed and pair.type_ids != [int(at >= second[0]) for at in range(len(pair.ids))]:
+        raise TokenizationError("this tokenizer does not give type 0 to the first text of a pair and 1 to the second")
+    return PairForm(tuple(before), tuple(between), tuple(pair.ids[second[-1] + 1 :]), typed=typed)
 
 
 def _without_surrogates(text: str) -> str:

@@ -30,8 +30,10 @@ class Tokenizer:
         eos_token_id: int | None,
         chat_template: ChatTemplate | None,
         vocab_size: int | None = None,
+        has_types: bool = True,
     ) -> None:
-        """Wrap `backend`. Templates know `eos_token_id` as `eos_token`; `vocab_size` defaults to the highest id + 1."""
+        """Wrap `backend`. Templates know `eos_token_id` as `eos_token`; `vocab_size` defaults to the highest id + 1.
+        Unless `has_types` all tokens of a pair have type 0, whatever types `backend` gives them."""
         # Texts come one by one from a fixed number of threads; the library would start one thread per core in addition.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         # A tokenizer.json may still contain the truncation and padding of the model's training.
@@ -39,6 +41,7 @@ class Tokenizer:
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
         self._backend = backend
+        self._has_types = has_types
         self._bytes_of = spelling_of(backend)
         self._confined = None if all_are_bounded(backend) else ConfinedTokenizer(backend.to_str())
         self.decode(self.encode(_PLAIN_TEXT))  # refuse a file now that fails on every text
@@ -81,8 +84,8 @@ class Tokenizer:
 
     def pair_form(self) -> PairForm:
         """Return how two texts are joined. Raises `TokenizationError` for a tokenizer that joins them otherwise than by
-        tokens around both."""
-        return pair_form(self._backend)
+        tokens around both, or gives types otherwise than by text."""
+        return pair_form(self._backend, has_types=self._has_types)
 
     def definition(self) -> str:
         """Return the tokenizer as the text of a tokenizer.json. A large one takes half a second and holds the GIL."""

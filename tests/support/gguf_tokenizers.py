@@ -24,9 +24,11 @@ def _finished(writer: gguf.GGUFWriter, path: Path) -> Path:
     return path
 
 
-def write_wordpiece_gguf(path: Path, backend: tokenizers.Tokenizer, **flags: bool) -> Path:
-    """Write BERT's tokenizer. `flags` are as for `add_wordpiece`."""
+def write_wordpiece_gguf(path: Path, backend: tokenizers.Tokenizer, types: int | None = None, **flags: bool) -> Path:
+    """Write BERT's tokenizer, which may state the number of types. `flags` are as for `add_wordpiece`."""
     writer = gguf.GGUFWriter(path, "bert")
+    if types is not None:
+        writer.add_token_type_count(types)
     add_wordpiece(writer, backend, **flags)
     return _finished(writer, path)
 

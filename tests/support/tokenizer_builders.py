@@ -90,6 +90,17 @@ def unigram_backend() -> tokenizers.Tokenizer:
     return backend
 
 
+def typed_unigram_backend() -> tokenizers.Tokenizer:
+    """The same with a template in which the second text of a pair is of type 1."""
+    backend = unigram_backend()
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s>:0 $A:0 </s>:0 </s>:0 $B:1 </s>:1",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return backend
+
+
 def wrap(backend: tokenizers.Tokenizer, chat_template: str | None = None) -> Tokenizer:
     """`backend` with its `<s>` and `</s>`."""
     bos, eos = backend.token_to_id("<s>"), backend.token_to_id("</s>")

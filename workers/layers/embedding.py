@@ -35,6 +35,11 @@ class Embedding(Layer):
         """The rows of the vocabulary, which ranks divide."""
         return Units("vocabulary", self.vocabulary, self.unit)
 
+    @property
+    def token_types(self) -> int:
+        """The number of token types that have an embedding; 0: the model has no types."""
+        return 0
+
     @cached_property
     def table(self) -> MatrixParameter:
         """The embeddings, bf16 always."""

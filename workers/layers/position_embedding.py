@@ -56,6 +56,11 @@ class SummedEmbedding(Embedding):
     tables: tuple[Table, ...] = ()
     norm: LayerNorm = field(kw_only=True)
 
+    @property
+    def token_types(self) -> int:
+        """See `Embedding`."""
+        return sum(each.count for each in self.tables if each.index == "type")
+
     def forward(self, b: ProgramBuilder, part: RankPart) -> Residual:
         """See `Embedding`."""
         more = [(each.index, part.matrix(each.rows), part.along(each.axis).start - each.shift) for each in self.tables]

@@ -49,7 +49,9 @@ def wordpiece(metadata: Metadata) -> Built:
     defined = [tokens[i] for i in metadata.of_type(TokenType.USER_DEFINED)]
     add_tokens(backend, [tokens[i] for i in sorted(special)], defined)
     first = token_id("[CLS]", Keys.Tokenizer.BOS_ID, _CLS_ID)
-    return Built(backend, first, token_id("[SEP]", Keys.Tokenizer.SEP_ID), typed=True)
+    # A file does not say which inputs its model takes. One that has a single type takes none.
+    typed = metadata.scalar(Keys.Tokenizer.TOKEN_TYPE_COUNT, int) != 1
+    return Built(backend, first, token_id("[SEP]", Keys.Tokenizer.SEP_ID), typed=typed)
 
 
 def _respelled(text: str) -> str:

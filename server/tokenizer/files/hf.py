@@ -6,6 +6,7 @@ from typing import Any
 import tokenizers
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.files import sentencepiece_file, tiktoken_file
+from numaserve.server.tokenizer.files.token_types import has_token_types
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.interface.files import TEMPLATE_BYTES, TOKENIZER_BYTES, is_there, read_file, read_json, read_text
@@ -34,6 +35,7 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
         bos_token_id=bos,
         eos_token_id=eos,
         chat_template=template,
+        has_types=has_token_types(config, _read_json(folder / "config.json")),
     )
 
 

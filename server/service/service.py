@@ -107,6 +107,8 @@ def _check(started: Started) -> Checked:
     importlib.import_module("fastapi")  # needed later; imported while the tokenizer check runs
     tokenizer_check.wait_until_loaded(model.vocab_size)
     tokenizer = load_tokenizer_with(path, config.chat_template)
+    if not pools:
+        tokenizer.check_decoder()
     check_pair_types(tokenizer, model, path)
     if options.draft is not None and not options.draft.config.decoder.borrows:
         check_tokenizer(Path(options.draft.model), options.draft.config.vocab_size)

@@ -51,7 +51,7 @@ def wordpiece_bytes(token: str, prefix: str) -> bytes:
 def spelling_of(backend: Tokenizer) -> TokenSpelling:
     """Return the spelling that the tokenizer's decoder inverts. Raises `TokenizerError` for an unknown decoder."""
     # The decoder's pickle state is its JSON. The state of the whole tokenizer includes the vocabulary: half a second.
-    state: Any = backend.decoder.__getstate__() if backend.decoder is not None else '{"type": null}'
+    state: Any = backend.decoder.__getstate__() if backend.decoder is not None else '{"type": "none"}'
     decoder = json.loads(state)
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = {step["type"]: step for step in steps}
@@ -62,6 +62,6 @@ def spelling_of(backend: Tokenizer) -> TokenSpelling:
     if "WordPiece" in kinds:
         return partial(wordpiece_bytes, prefix=kinds["WordPiece"]["prefix"])
     raise TokenizerError(
-        f"the tokenizer's decoder ({', '.join(sorted(map(str, kinds)))}) is neither byte-level nor sentencepiece nor "
-        "WordPiece; use a model with one of these three kinds of tokenizer"
+        f"the tokenizer's decoder ({', '.join(sorted(kinds))}) does not say which bytes a generated token stands for. "
+        "Byte-level, sentencepiece and WordPiece decoders do. Use a copy of the model whose tokenizer.json has one"
     )

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import tokenizers
 from numaserve.server.tokenizer.backend import decode, encode, pair_form
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.confined import ConfinedTokenizer
 from numaserve.server.tokenizer.steps import all_are_bounded
-from numaserve.server.tokenizer.token_bytes import spelling_of
+from numaserve.server.tokenizer.token_bytes import TokenSpelling, spelling_of
 from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 
 _PLAIN_TEXT = "a b"
@@ -17,8 +18,8 @@ _PLAIN_TEXT = "a b"
 class Tokenizer:
     """A `tokenizers.Tokenizer`, called so that it releases the interpreter lock, and its chat template.
 
-    Implements `TokenizerProtocol`. Nothing changes after construction, so threads need no lock; `ChatTemplate`
-    serialises renderings. A tokenizer with unbounded steps runs in another process.
+    Implements `TokenizerProtocol`. Nothing changes after construction and `check_decoder`, so threads need no lock;
+    `ChatTemplate` serialises renderings. A tokenizer with unbounded steps runs in another process.
     """
 
     def __init__(
@@ -42,7 +43,6 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._has_types = has_types
-        self._bytes_of = spelling_of(backend)
         self._confined = None if all_are_bounded(backend) else ConfinedTokenizer(backend.to_str())
         self.decode(self.encode(_PLAIN_TEXT))  # refuse a file now that fails on every text
         self.vocab_size = vocab_size or 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=0)
@@ -79,7 +79,8 @@ class Tokenizer:
         return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes that the token adds to a text; empty for an id outside the vocabulary."""
+        """Return the bytes that the token adds to a text; empty for an id outside the vocabulary. Raises
+        `TokenizerError` as `check_decoder` does."""
         return self._bytes_of(self.token_text(token_id))
 
     def pair_form(self) -> PairForm:
@@ -87,9 +88,18 @@ class Tokenizer:
         tokens around both, or gives types otherwise than by text."""
         return pair_form(self._backend, has_types=self._has_types)
 
+    @cached_property
+    def _bytes_of(self) -> TokenSpelling:
+        return spelling_of(self._backend)
+
     def definition(self) -> str:
         """Return the tokenizer as the text of a tokenizer.json. A large one takes half a second and holds the GIL."""
         return self._backend.to_str()
+
+    def check_decoder(self) -> None:
+        """Raise `TokenizerError` if the decoder does not say which bytes a token adds to a text. An encoder, which
+        generates no token, does without."""
+        _ = self._bytes_of
 
     def check_chat_template(self) -> None:
         """Raise `ChatTemplateError` if the template does not compile; do nothing without a template."""

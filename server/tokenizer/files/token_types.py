@@ -1,4 +1,4 @@
-"""The rule by which a tokenizer of Hugging Face's layout gives the tokens of a pair types, as transformers has it."""
+"""The rule of transformers by which the tokens of a pair have types."""
 
 from collections.abc import Mapping
 

@@ -60,6 +60,15 @@ def test_a_sound_model_passes(folder: Path) -> None:
     assert passes(tiny_model.divide(folder))
 
 
+def test_a_model_that_generates_text_needs_a_decoder_of_tokens(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder": None}))
+    assert "decoder (none) does not say which bytes a generated token stands for" in refusal(capsys, folder)
+    assert passes(folder, "--task", "embed")
+
+
 def test_the_reference_is_refused_without_torch_and_on_several_ranks(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

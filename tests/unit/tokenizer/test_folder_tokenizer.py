@@ -160,12 +160,19 @@ def test_code_that_a_folder_offers_is_not_looked_at(tmp_path: Path) -> None:
     assert load_tokenizer(write_folder(tmp_path, tokenizer_config=config)).encode("a")
 
 
-def test_a_decoder_of_another_kind_is_refused(tmp_path: Path) -> None:
-    backend = byte_level_backend()
-    backend.decoder = decoders.CTC()
-    backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(TokenizerError, match=r"decoder \(CTC\) is neither byte-level nor sentencepiece nor WordPiece"):
-        load_tokenizer(tmp_path)
+@pytest.mark.parametrize(("decoder", "name"), [(decoders.CTC(), "CTC"), (None, "none")])
+def test_a_decoder_of_another_kind_has_no_bytes_of_tokens(
+    tmp_path: Path, decoder: decoders.Decoder | None, name: str
+) -> None:
+    definition = json.loads(byte_level_backend().to_str())
+    definition["decoder"] = decoder and json.loads(decoder.__getstate__())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("the fox") == byte_level_backend().encode("the fox").ids
+    with pytest.raises(TokenizerError, match=rf"decoder \({name}\) does not say which bytes a generated token"):
+        tokenizer.check_decoder()
+    with pytest.raises(TokenizerError, match="does not say which bytes"):
+        tokenizer.token_bytes(0)
 
 
 def test_lone_surrogates_are_read_as_replacement_characters(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Multi-head latent attention and the experts beside it, as a config.json describes them."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -172,10 +173,10 @@ def test_greedy_experts_have_no_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kv_lora_rank": 500}, "kv_lora_rank=500 is not supported"),
+        ({"kv_lora_rank": 500}, r"kv_lora_rank=500 .* multiples of 32\. No option .* use a model .*docs/models\.md"),
         ({"kv_lora_rank": 1024}, "kv_lora_rank must be an integer from 1 to 512"),
         ({"qk_rope_head_dim": 96}, "qk_rope_head_dim is 608; it must be at most 576"),
-        ({"qk_nope_head_dim": 100}, "qk_nope_head_dim=100"),
+        ({"qk_nope_head_dim": 100}, "qk_nope_head_dim=100 is not supported; the sizes of latent attention must be"),
         ({"v_head_dim": 80}, "v_head_dim=80"),
         ({"num_key_value_heads": 64}, "num_key_value_heads=64"),
         ({"attention_bias": True}, "attention_bias=True"),
@@ -191,6 +192,19 @@ def test_what_the_kernels_do_not_take_is_one_clear_line(values: dict[str, Any], 
     with pytest.raises(OperatorError, match=message) as error:
         load_model_config(write(tmp_path, **(DEEPSEEK_R1 | values)))
     assert "\n" not in str(error.value)
+
+
+def test_the_documentation_names_the_sizes_that_are_limited(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    limits = page.partition("The sizes of latent attention must be multiples of 32: ")[2].partition(".")[0]
+    named = re.findall(r"`(\w+)`", limits)
+    assert named == ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+    for key in named:
+        with pytest.raises(OperatorError, match=f"{key}=48 is not supported"):
+            load_model_config(write(tmp_path, **(DEEPSEEK_R1 | {key: 48})))
+    others = {"q_lora_rank": 45, "num_attention_heads": 7, "num_key_value_heads": 7}
+    latent = the_only(load_model_config(write(tmp_path, **(DEEPSEEK_R1 | others))), LatentAttention)
+    assert (latent.q_rank, latent.heads) == (45, 7)
 
 
 def test_latents_are_cached_in_bf16_only(tmp_path: Path) -> None:

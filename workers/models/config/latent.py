@@ -147,9 +147,14 @@ def read_groups(fields: Fields) -> dict[str, Any]:
 
 
 def _tiles(fields: Fields, key: str, most: int) -> int:
+    """Return a size in whole tiles of the kernels. Rows of zeros for each head could fill up `qk_nope_head_dim`, but no
+    published model needs them."""
     value = fields.integer(key, 1, most)
     if value % _TILE:
-        raise fields.error(f"{key}={value} is not supported; it must be a multiple of {_TILE}")
+        raise fields.error(
+            f"{key}={value} is not supported; the sizes of latent attention must be multiples of {_TILE}. No option "
+            "changes this: use a model with other sizes (docs/models.md lists all limits)"
+        )
     return value
 
 

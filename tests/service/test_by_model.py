@@ -122,6 +122,19 @@ def test_a_splade_model_is_served_for_sparse_vectors(decide: Decide, caplog: pyt
         decide(splade(), task="generate")
 
 
+@pytest.mark.parametrize(
+    ("layers", "quantization", "said"),
+    [(30, "int8", "this encoder has 135 million parameters"), (60, "int8", ""), (30, "fp8", ""), (30, None, "")],
+)
+def test_int8_of_a_small_encoder_is_logged(
+    decide: Decide, caplog: pytest.LogCaptureFixture, layers: int, quantization: str | None, said: str
+) -> None:
+    options = {} if quantization is None else {"quantization": quantization}
+    decide(bidirectional(num_hidden_layers=layers), task="embed", **options)
+    assert said in caplog.text
+    assert bool(said) == ("int8 changes the results of small encoders" in caplog.text)
+
+
 def test_an_encoder_has_no_draft_model(decide: Decide) -> None:
     with pytest.raises(OperatorError, match="--draft-model needs a model that generates text"):
         decide(bidirectional(), draft_model="d")

@@ -1,6 +1,7 @@
 """The options that a model decides where the operator leaves them out."""
 
 import logging
+import math
 from typing import Any
 
 from msgspec import structs
@@ -12,6 +13,8 @@ from numaserve.workers.models.load import ModelFiles, read_config
 from numaserve.workers.models.spec import ModelConfig
 
 _log = logging.getLogger(__name__)
+
+_SMALL = 200_000_000  # parameters of an encoder that int8 is worth a warning for
 
 
 def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
@@ -49,6 +52,12 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
     if config.task is None:
         _log.info("the model is an encoder: the task is %s", task)
         found["task"] = task
+    if config.settings.formats.linear == "int8" and (size := _parameters(model)) < _SMALL:
+        _log.warning(
+            "--quantization int8 changes the results of small encoders, and this encoder has %.0f million parameters. "
+            "Leave the option out, or use fp8, which changes them less: docs/embeddings.md has figures",
+            size / 1e6,
+        )
     if config.context_length is None and (limit := _text_limit(files, model)):
         _log.info(
             "texts have at most %d tokens, as sentence_bert_config.json says; --context-length raises the limit to"
@@ -58,6 +67,11 @@ def with_model_defaults(config: ServeConfig, files: ModelFiles) -> ServeConfig:
         )
         found["context_length"] = limit
     return config.model_copy(update=found)
+
+
+def _parameters(encoder: ModelConfig) -> int:
+    sources = {source for parameter in encoder.decoder.parameters() for source in parameter.sources}
+    return sum(math.prod(source.shape) for source in sources)
 
 
 def _task_of(encoder: ModelConfig) -> Task:

@@ -35,7 +35,7 @@ def configured(
     architecture: str = "LlamaForCausalLM", *, stored: dict[str, Stored] | None = None, **changes: object
 ) -> ModelConfig:
     """A model of SmolLM2's shape, but for `changes` of its config.json."""
-    config = family_of(architecture, "config.json").configure(Fields(SMOL | changes, "config.json"), architecture)
+    config = family_of(architecture, "config.json").config_of(Fields(SMOL | changes, "config.json"), architecture)
     return replace(config, stored=stored or {})
 
 

@@ -13,7 +13,7 @@ from numaserve.workers.models.config.encoders import EncoderNames, post_norm_enc
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.heads import GGUF_DENSE, GGUF_LOGITS, MASKED, bert_head, with_head
 from numaserve.workers.models.config.huggingface import read_common
-from numaserve.workers.models.family import Family, GgufForm, encoder_values
+from numaserve.workers.models.family import TABLE_BUFFERS, Family, GgufForm, encoder_values
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import UNROTATED
@@ -151,4 +151,5 @@ FAMILY = Family(
     configure=configure,
     # The positions of padding are left out there, and heads of all architectures have the same names.
     gguf=GgufForm("bert", values=encoder_values, classifier="BertForSequenceClassification"),
+    buffers=TABLE_BUFFERS,
 )

@@ -1,12 +1,15 @@
 """The shape of a model family, which every file of this package fills in."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.spec import ModelConfig
 
 Values = Mapping[str, object]
+# Buffers of position embeddings. Rotary ones were once in the attention of each layer, and later of the whole model.
+TABLE_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+ROTARY_BUFFERS = tuple(f"rotary_emb.{name}" for name in ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached"))
 
 
 def without_experts(metadata: Fields, values: Values) -> Values:
@@ -47,9 +50,19 @@ class GgufForm:
 
 @dataclass(frozen=True)
 class Family:
-    """One model family. `configure(fields, architecture)` maps config.json to layers."""
+    """One model family. `configure(fields, architecture)` maps config.json to layers.
+
+    `buffers` end the names of tensors that follow from the configuration: older libraries saved them with the weights,
+    and they are never read.
+    """
 
     name: str
     architectures: tuple[str, ...]
     configure: Callable[[Fields, str], ModelConfig]
     gguf: GgufForm | None = None
+    buffers: tuple[str, ...] = ROTARY_BUFFERS
+
+    def config_of(self, fields: Fields, architecture: str) -> ModelConfig:
+        """Return the configuration of a model, with the family's `buffers`. Raises `OperatorError` as `configure`
+        does."""
+        return replace(self.configure(fields, architecture), buffers=self.buffers)

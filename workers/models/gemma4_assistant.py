@@ -10,7 +10,7 @@ from numaserve.workers.layers.assistant import Assistant, attention_of
 from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mixers.rotation import Rotation
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.gemma4 import DEFAULTS, UNIFIED_DEFAULTS, read_readers
+from numaserve.workers.models.config.gemma4 import DEFAULTS, UNIFIED_DEFAULTS, read_readers, read_unused
 from numaserve.workers.models.config.huggingface import read_common, read_text
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.gemma4 import blocks_of
@@ -29,13 +29,14 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     text.refuse("enable_moe_block", False)
     defaults = UNIFIED_DEFAULTS if "Unified" in architecture else DEFAULTS
     common = read_common(text.with_defaults(**defaults).with_values(use_bidirectional_attention=None))
-    blocks = blocks_of(common, read_readers(common), None, apart=False)
+    readers = read_readers(common)
+    blocks = blocks_of(common, readers, None, apart=False)
     model = common.model(
         "gemma4_assistant",
         architecture,
         lambda layer: _at_the_next_position(blocks(layer)),
         aliases=tuple((each, each) for each in _PROJECTIONS),
-        ignored_prefixes=("masked_embedding.",),
+        ignored_prefixes=("masked_embedding.", *read_unused(readers, ("model.",))),
     )
     values = {each.name: getattr(model.decoder, each.name) for each in fields_of(model.decoder)}
     return replace(model, decoder=Assistant(**values, served_hidden=served_hidden))

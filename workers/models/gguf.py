@@ -67,7 +67,7 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     family = gguf_family(name, metadata)
     assert family.gguf is not None  # noqa: S101  found by its GGUF form
     fields = Fields(_as_config_json(file, tensors, metadata, family.gguf), str(path))
-    config = family.configure(fields, family.gguf.classifier if fields.has("id2label") else family.architectures[0])
+    config = family.config_of(fields, family.gguf.classifier if fields.has("id2label") else family.architectures[0])
     present = {tensor.name for tensor in tensors}
     # For some models, conversion leaves out the layers that predict.
     decoder = (config if any(".nextn.eh_proj." in name for name in present) else config.unpredicted()).decoder

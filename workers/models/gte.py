@@ -11,7 +11,7 @@ from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.heads import with_head
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import ROTARY_BUFFERS, TABLE_BUFFERS, Family
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 from numaserve.workers.program.rope import RopeConfig
@@ -82,4 +82,5 @@ FAMILY = Family(
         "GteForSequenceClassification",
     ),
     configure=configure,
+    buffers=(*ROTARY_BUFFERS, *TABLE_BUFFERS),
 )

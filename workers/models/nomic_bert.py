@@ -15,7 +15,7 @@ from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.heads import with_head
 from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.config.rope import read_rope
-from numaserve.workers.models.family import Family, GgufForm, encoder_values
+from numaserve.workers.models.family import ROTARY_BUFFERS, TABLE_BUFFERS, Family, GgufForm, encoder_values
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.ops.products import Activation
 
@@ -112,4 +112,5 @@ FAMILY = Family(
     ),
     configure=configure,
     gguf=GgufForm("nomic-bert", values=encoder_values),
+    buffers=(*ROTARY_BUFFERS, *TABLE_BUFFERS),
 )

@@ -23,7 +23,8 @@ class ModelConfig:
     """One model, whatever its file format. `architecture` is Hugging Face's name, `family` is the file that maps it.
 
     `prefixes` may stand before "layers.0. ..." in the names of a checkpoint's tensors. Tensors whose names begin with
-    `ignored_prefixes` are not needed for text.
+    `ignored_prefixes` are not needed for text. Tensors whose names end with a name of `buffers` follow from the
+    configuration.
     """
 
     architecture: str
@@ -34,6 +35,7 @@ class ModelConfig:
     bos_token_id: int | None = None
     prefixes: tuple[str, ...] = ("model.",)
     ignored_prefixes: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
     aliases: Aliases = ()
     saved_as: tuple[Decoder, ...] = ()  # the same decoder with the names of tensors that other checkpoints have
     # Layers of the checkpoint after the others, for multi-token prediction (MTP). A decoder has at most the first.

@@ -13,8 +13,6 @@ from numaserve.workers.weights.quantized.parts import FLOAT_DTYPES, Part
 from numaserve.workers.weights.source import RawTensor, TensorSource
 
 Shape = tuple[int, ...]
-# Buffers that old checkpoints carry although they follow from the configuration.
-_BUFFERS = re.compile(r"\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
 # Scales for a quantized KV cache, whose type the operator chooses.
 _CACHE_SCALES = re.compile(r"\.(([qkv]|kv|prob)_(scale|zero_point)|[qkv]_proj\.output_(scale|zero_point))$")
 
@@ -103,7 +101,7 @@ def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bo
 
 def _is_harmless(name: str, config: ModelConfig, prefix: str) -> bool:
     unused = tuple(f"{prefix}layers.{config.num_layers + index}." for index in range(config.skipped_layers))
-    if _BUFFERS.search(name) or _CACHE_SCALES.search(name):
+    if f".{name}".endswith(tuple(f".{buffer}" for buffer in config.buffers)) or _CACHE_SCALES.search(name):
         return True
     return name.startswith((*config.ignored_prefixes, *unused))
 

@@ -123,9 +123,7 @@ def _load_hf_config(files: ModelFiles, *, pooled: bool) -> ModelConfig:
     if not is_served(architecture) and (pooled or is_bidirectional(fields)):
         # A model saved without a head has the name of the class without one.
         architecture = re.sub("Model$", "ForCausalLM", architecture)
-    config = family_of(architecture, str(path)).config_of(fields, architecture)
-    if config.aliases or config.saved_as:
-        config = as_saved(config, files.safetensors)
+    config = as_saved(family_of(architecture, str(path)).config_of(fields, architecture), files.safetensors)
     head = config.decoder.head
     if head is not None and head.tied and has_own_head(files.safetensors):
         config = config.with_own_head()

@@ -18,18 +18,23 @@ def as_saved(config: ModelConfig, files: SafetensorsFiles) -> ModelConfig:
     """Return the configuration with the names that the safetensors have, with experts in one tensor or apart, and with
     a layer for multi-token prediction (MTP) or without. Files that cannot be read change nothing; the loader reports
     them."""
+    if not (config.aliases or config.saved_as or any(isinstance(each.mlp, Experts) for each in config.decoder.blocks)):
+        return config
     try:
-        found = {name for file in files for name in file.tensors}
-        names = config.names_in(found)
+        tensors = {name for file in files for name in file.tensors}
+        names = config.names_in(tensors)
     except OperatorError:
         return config
+    found = tensors | {name.rpartition(".")[0] for name in tensors}
     decoder = next((each for each in config.saved_as if _has_vectors(each, found, names)), config.decoder)
     blocks = tuple(_with_experts(block, found, names) for block in decoder.blocks)
     predictor = decoder.predictor
     if predictor is not None:
         predictor = replace(predictor, block=_with_experts(predictor.block, found, names))
     config = replace(config, decoder=replace(decoder, blocks=blocks, predictor=predictor))
-    can_predict = any(name.startswith(saved) for _, saved in config.aliases for name in found)
+    if not config.aliases:
+        return config
+    can_predict = any(name.startswith(saved) for _, saved in config.aliases for name in tensors)
     return config if can_predict else replace(config.unpredicted(), skipped_layers=0)
 
 
@@ -41,8 +46,19 @@ def _has_vectors(decoder: Decoder, found: Collection[str], names: TensorNames) -
 
 
 def _with_experts(block: Block, found: Collection[str], names: TensorNames) -> Block:
-    """Return a block whose experts are apart if their stack is not among the tensors that are `found`."""
+    """Return a block whose experts are apart if they are so among the tensors and modules that are `found`.
+
+    Quantizers take the stacks of transformers apart and name the matrices as in MLPs, whatever the model's authors
+    named them.
+    """
     experts = block.mlp
-    if not isinstance(experts, Experts) or all(names.named(stack) in found for stack in experts.stacks):
+    if not isinstance(experts, Experts) or _has_experts(experts, found, names):
         return block
-    return replace(block, mlp=experts.apart())
+    apart = experts.apart()
+    return replace(block, mlp=apart) if _has_experts(apart, found, names) else block
+
+
+def _has_experts(experts: Experts, found: Collection[str], names: TensorNames) -> bool:
+    """Return whether the matrices of experts, or of the first one, are among the tensors and modules `found`."""
+    declared = experts.stacks or {source.named(0) for source in (*experts.gate_up.sources, *experts.down.sources)}
+    return all(names.named(each) in found for each in declared)

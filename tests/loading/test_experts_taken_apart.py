@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.kernels import Team
+from numaserve.workers.interface.errors import OperatorError
 from test_loader import assert_same_logits, edit_tensors
 from test_quantized_loading import assert_same_logits as assert_same_quantized
 from torch import nn
@@ -51,3 +52,15 @@ def test_quantized_experts_may_have_them_too(layout: str, tmp_path: Path, team: 
 
 def _renamed(name: str) -> str:
     return re.sub(r"(\.experts\.\d+)\.(w\d)\.", lambda found: f"{found[1]}.{_MLP_NAMES[found[2]]}.", name)
+
+
+def test_names_of_no_known_form_are_in_the_message_with_what_the_file_lacks(tmp_path: Path, team: Team) -> None:
+    model = checkpoints.random_model("mixtral")
+    folder = save_apart(model, tmp_path)
+    edit_tensors(folder, lambda tensors: {name.replace("gate_proj", "gate"): each for name, each in tensors.items()})
+    with pytest.raises(OperatorError) as error:
+        assert_same_logits(folder, model, 1, team)
+    at = "model.layers.0.block_sparse_moe.experts.0"
+    assert f"lacks {at}.w1.weight" in str(error.value)
+    assert f"holds {at}.down_proj.weight" in str(error.value)
+    assert "fetch" not in str(error.value)

@@ -46,4 +46,7 @@ def find_names(
             nested = f"{prefix.removesuffix('model.')}{HEAD}"
             has_nested = any(name.startswith(f"{nested}.") for name in names)
             return TensorNames(prefix, nested if has_nested else HEAD, aliases)
-    raise OperatorError(f"the checkpoint has no tensor {prefixes[0]}{embedding}.weight; fetch the checkpoint again")
+    raise OperatorError(
+        f"the checkpoint has no tensor {prefixes[0]}{embedding}.weight; serve a checkpoint whose tensors match its"
+        " config.json"
+    )

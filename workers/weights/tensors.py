@@ -28,10 +28,6 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
     plain, parts = expected_tensors(config, names)
     missing = [name for name in plain if name not in found]
     missing += [name for name, part in parts.items() if part.required and name not in found]
-    if missing:
-        raise OperatorError(
-            f"the checkpoint lacks {_some(missing)}, which the configuration needs; fetch the checkpoint again"
-        )
     unused = [
         name
         for name in found
@@ -41,6 +37,13 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
         and not _is_harmless(name, config, names.prefix)
         and not _is_zero_bias(name, source, parts)
     ]
+    if missing:
+        # The files are complete, or opening them would have failed: unused names show what they have instead.
+        instead = f", and holds {_some(unused)} instead" if unused else ""
+        raise OperatorError(
+            f"the checkpoint lacks {_some(missing)}, which {config.architecture} needs as configured{instead}; "
+            "serve a checkpoint whose tensors match its config.json"
+        )
     if unused:
         raise OperatorError(
             f"the checkpoint holds {_some(unused)}, which {config.architecture} does not use as configured; "

@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
-#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
+#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock    make wheel    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container    make test-container    make test-kubernetes
 
 MODEL ?= demo
@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
+.PHONY: serve install build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
 	audit lock vm-test wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
@@ -94,6 +94,10 @@ test-templates: $(STAMPS)/install $(STAMPS)/test
 # The distance from fp32 of llama.cpp and of numaserve on the same GGUF files; llama.cpp is built in build/engines.
 test-engines: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.engines $(KINDS)
+
+# Checkpoints with real weights, which packages carry, against transformers and sentence-transformers; see build/real.
+test-real: $(STAMPS)/install $(STAMPS)/test
+	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.real $(CHECKPOINTS)
 
 # Faults upon faults before a server under load: whether a request failed, or was answered otherwise than without them.
 SECONDS ?= 30

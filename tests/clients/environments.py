@@ -1,10 +1,11 @@
 """An environment for each client: its packages are nobody else's."""
 
+import functools
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.clients.known_clients import Client
@@ -39,6 +40,13 @@ def python_with(packages: dict[str, str], folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
+def wheels_in(packages: dict[str, str], folder: Path) -> Path:
+    """The folder of packages of an environment in `folder` with these packages alone, whatever they need."""
+    _make(packages, folder, functools.partial(_make_venv, more=("--no-deps",)))
+    (found,) = folder.glob("lib/python*/site-packages")
+    return found
+
+
 def node_modules_with(packages: dict[str, str], folder: Path) -> None:
     """Put these packages of npm, by name and version, and what they need, into `folder`."""
     _make(packages, folder, _make_node_modules)
@@ -54,11 +62,12 @@ def _make(packages: dict[str, str], folder: Path, install: Callable[[dict[str, s
         made.write_text(wanted)
 
 
-def _make_venv(packages: dict[str, str], folder: Path) -> None:
+def _make_venv(packages: dict[str, str], folder: Path, more: Sequence[str] = ()) -> None:
     # With -I neither looks into PYTHONPATH: what pip finds there it does not install.
     _run([sys.executable, "-I", "-m", "venv", str(folder)])
     pins = [f"{name}=={version}" for name, version in packages.items()]
-    _run([str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check", "install", "-q", *pins])
+    pip = [str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "install", "-q", *more, *pins])
 
 
 def _make_node_modules(packages: dict[str, str], folder: Path) -> None:

@@ -17,6 +17,7 @@ from numaserve.workers.planning.doctor.checks import CHECKS
 from numaserve.workers.weights.gguf_source import DTYPES
 
 from tests.documentation.tables import code, table
+from tests.real.tried import TRIED
 
 
 def families() -> str:
@@ -30,13 +31,17 @@ def families() -> str:
 
 
 def models() -> str:
-    """Return the table of models in README.md. Families whose names begin with the same word share a row."""
-    rows: dict[str, list[str]] = {}
+    """Return the table of models in README.md. Families whose names begin with the same word share a row, with their
+    checkpoints that `make test-real` serves."""
+    rows: dict[str, tuple[list[str], list[str]]] = {}
     for module in registry.families():
         name = _about(f"workers.models.{module}").partition(": ")[0].rstrip(".")
         word = re.match(r"[A-Za-z]+(-[a-z]+)?", name)
-        rows.setdefault(word[0] if word else name, []).append(name)
-    return table(("models", "families"), ((word, "; ".join(names)) for word, names in rows.items()))
+        names, tried = rows.setdefault(word[0] if word else name, ([], []))
+        names.append(name)
+        tried += [each.name for each in TRIED if each.family == module]
+    head = ("models", "families", "tried with real weights")
+    return table(head, ((word, *map("; ".join, columns)) for word, columns in rows.items()))
 
 
 def supported() -> str:

@@ -84,8 +84,20 @@ def make_subject(name: str, folder: Path) -> Subject:
     """Return one of `NAMES`; `folder` is empty, and kept until the end of the tests. The demo needs its package, see
     `demo`."""
     if name not in _MADE:
-        _MADE[name] = _demo_subject() if name == DEMO else _random_subject(name, folder)
+        _MADE[name] = gguf_subject(DEMO, demo_model()) if name == DEMO else _random_subject(name, folder)
     return _MADE[name]
+
+
+def gguf_subject(name: str, path: Path) -> Subject:
+    """Return the model of a GGUF file on a passage of real text, with the weights that the file stands for in bf16."""
+    tokens = load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]
+    # Loading logs an advice about the speed of dequantizing, which happens once here.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    with _quick_gguf():
+        narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
+    wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
+    wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
+    return _subject(name, path, [tokens], wide, narrow)
 
 
 def _random_subject(case: str, folder: Path) -> Subject:
@@ -98,19 +110,6 @@ def _random_subject(case: str, folder: Path) -> Subject:
         for dtype in (torch.float32, torch.bfloat16)
     ]
     return _subject(case, folder, texts, *models)
-
-
-def _demo_subject() -> Subject:
-    """The demo model on a passage of real text."""
-    path = demo_model()
-    tokens = load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]
-    # Loading logs an advice about the speed of dequantizing, which happens once here.
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    with _quick_gguf():
-        narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
-    wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
-    wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
-    return _subject(DEMO, path, [tokens], wide, narrow)
 
 
 @contextlib.contextmanager

@@ -24,36 +24,40 @@ JOBS ?= $(shell nproc)
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-INSTALL = PATH="$(abspath $(BIN)):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-deps --no-build-isolation \
-	--force-reinstall
+CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
+SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 # `override`: what is removed with all that is in it cannot be given on the command line.
 override STAMPS := $(VENV)/.stamps
 PACKAGES := server workers kernels shm_comm configs
-SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) numaserve deploy/ray -type f \
-	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' -o -name '*.cmake' -o -name CMakeLists.txt \))
+NATIVE_SOURCES := CMakeLists.txt $(shell find kernels shm_comm -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cmake' -o -name CMakeLists.txt)
 CXX_SOURCES = $(shell git ls-files '*.cc' '*.h' '*.inl')
 # Prints a list of requirements of pyproject.toml: dependencies, an extra's, or the build's.
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); p = t["project"]; \
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes clean
+.PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
+	audit lock vm-test wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes check pair clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
 	$(BIN)/numaserve serve $(MODEL) $(if $(TP),--tp $(TP)) $(if $(PORT),--port $(PORT))
 
-install: $(STAMPS)/install
+# An environment in which tests were run stays one: its native modules have all instruction sets.
+install: linked $(STAMPS)/$(if $(wildcard $(STAMPS)/native-test),native-test,native)
 
 # The parts of what `make test` needs: `.ci/run` compiles while it fetches packages.
 build-packages: $(STAMPS)/run $(STAMPS)/build
-install-test: $(STAMPS)/install-test
+install-test: linked $(STAMPS)/native-test
 test-packages: $(STAMPS)/test $(STAMPS)/demo
+
+# What a change most likely breaks, within a minute: lint of the changed files, and the tests nearest to them.
+check: install-test test-packages $(STAMPS)/lint
+	$(BIN)/python -m tests.check $(if $(BASE),--base $(BASE)) $(CHECK_ARGS)
 
 # Tests marked slow (a million collectives, most rows of crosses) are left to `make test-slow`.
 test: install-test test-packages
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(or $(PYTEST_ARGS),--budget) $(if $(RECORD),--record)
 
 # The amx set on a processor without AMX: its machine code over an emulator of the instructions.
 test-amx: install-test $(STAMPS)/test
@@ -63,51 +67,51 @@ test-slow: install-test test-packages
 	$(BIN)/pytest -q -n 2 --dist worksteal -m slow --timeout 1800 $(PYTEST_ARGS)
 
 # Real clients and routers before real servers; needs Node.js and npm. Their environments are in build/clients.
-test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+test-clients: install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.clients $(CLIENTS)
 
 # KV events of real servers before Dynamo's router core, and by vLLM's and SGLang's classes; see build/kv-readers.
-test-kv-events: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+test-kv-events: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.kv_readers
 
 # The page of /ui in a real browser; needs Chromium. SCREENSHOTS=docs/images writes the documentation's pictures anew.
-test-ui: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/browser $(STAMPS)/demo
+test-ui: install $(STAMPS)/test $(STAMPS)/browser $(STAMPS)/demo
 	$(if $(SCREENSHOTS),SCREENSHOTS=$(SCREENSHOTS)) $(BIN)/pytest -q -o python_files='check_*.py' tests/browser $(PYTEST_ARGS)
 
 # The alerts and the dashboard over Prometheus, which scrapes a real server; needs prometheus and promtool, Node.js
 # and npm.
-test-monitoring: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+test-monitoring: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -o python_files='check_*.py' tests/monitoring $(PYTEST_ARGS)
 
 # The application of Ray Serve on a cluster of two nodes, all on this machine; Ray's environment is in build/replicas.
-test-ray: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+test-ray: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.replicas
 
 # Routers before several servers: what they find in caches, and what becomes of requests when servers die, drain or are full.
-test-routers: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+test-routers: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.replicas.routers $(ROUTERS)
 
 # Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
-test-templates: $(STAMPS)/install $(STAMPS)/test
+test-templates: install $(STAMPS)/test
 	$(BIN)/python -m tests.templates
 
 # The distance from fp32 of llama.cpp and of numaserve on the same GGUF files; llama.cpp is built in build/engines.
-test-engines: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+test-engines: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.engines $(KINDS)
 
 # Checkpoints with real weights, which packages carry, against transformers and sentence-transformers; see build/real.
-test-real: $(STAMPS)/install $(STAMPS)/test
+test-real: install $(STAMPS)/test
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.real $(CHECKPOINTS)
 
 # Faults upon faults before a server under load: whether a request failed, or was answered otherwise than without them.
 SECONDS ?= 30
-chaos: $(STAMPS)/install $(STAMPS)/test
+chaos: install $(STAMPS)/test
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 # What reads bytes of others, for SECONDS together; inputs that it fails on are left in build/fuzz.
-fuzz: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/fuzz
-	PATH="$(abspath $(BIN)):$$PATH" cmake --preset asan-ubsan
-	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset asan-ubsan -j $(JOBS) --target plan_fuzz
+fuzz: install $(STAMPS)/test $(STAMPS)/fuzz
+	$(CMAKE) --preset asan-ubsan
+	$(CMAKE) --build --preset asan-ubsan -j $(JOBS) --target plan_fuzz
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ_ARGS)
 
 lint: $(STAMPS)/run $(STAMPS)/lint
@@ -128,11 +132,16 @@ format: $(STAMPS)/lint
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
-bench: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+bench: install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
+# This tree against BASE, a commit: times of steps and CPU time of the front end, in alternating steps of both.
+pair: install $(STAMPS)/test $(STAMPS)/demo
+	$(if $(BASE),,$(error BASE=REV names the commit to compare with))
+	$(BIN)/python -m tests.pair $(BASE) $(PAIR_ARGS)
+
 # What is expected of a machine with AMX, beside what it reaches; elsewhere the expectations alone.
-bench-amx: $(STAMPS)/install
+bench-amx: install
 	$(BIN)/python -m tests.bench amx
 
 asan: $(STAMPS)/build
@@ -142,19 +151,19 @@ tsan: $(STAMPS)/build
 	$(call native_tests,tsan)
 
 define native_tests
-	PATH="$(abspath $(BIN)):$$PATH" cmake --preset $(1)
-	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $(1) -j $(JOBS)
+	$(CMAKE) --preset $(1)
+	$(CMAKE) --build --preset $(1) -j $(JOBS)
 	PATH="$(abspath $(BIN)):$$PATH" ctest --preset $(1) --no-tests=error
 endef
 
 # --- documentation ----------------------------------------------------------------------------------------------------
 
 # Writes the tables of README.md and docs/ that come from the code; a test fails where they are not fresh.
-docs: $(STAMPS)/install
+docs: install
 	$(BIN)/python -m tests.documentation
 
 # The same pages as a site, in build/site/site; a broken link is an error.
-docs-site: $(STAMPS)/install $(STAMPS)/docs
+docs-site: install $(STAMPS)/docs
 	$(BIN)/python -m tests.documentation.site
 	cd build/site && $(abspath $(BIN))/zensical build --strict
 
@@ -269,11 +278,11 @@ container:
 
 # The image of `make container`, run by podman with a read-only root, without capabilities, before the clients of
 # test-clients; needs root. CONTAINER_ARGS=--without-clients leaves these out.
-test-container: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+test-container: install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.container $(CONTAINER_ARGS) $(CLIENTS)
 
 # The manifests of deploy/kubernetes, rendered by kubectl and validated; its environment is in build/kubernetes.
-test-kubernetes: $(STAMPS)/install $(STAMPS)/test
+test-kubernetes: install $(STAMPS)/test
 	$(BIN)/python -m tests.kubernetes
 
 clean:
@@ -296,16 +305,31 @@ $(STAMPS)/build: pyproject.toml $(STAMPS)/venv
 	$(PIP) install -r $(STAMPS)/build.txt 'cmake>=3.22' ninja
 	@touch $@
 
-$(STAMPS)/install: $(SOURCES) $(STAMPS)/run $(STAMPS)/build
-	$(INSTALL) .
+# The command, and the version for `importlib.metadata`. The packages themselves are links, see deploy/linked_root.py.
+$(STAMPS)/metadata: pyproject.toml $(STAMPS)/build
+	$(PIP) install --no-deps --no-build-isolation --force-reinstall -C wheel.cmake=false -C 'wheel.exclude=**' .
 	@touch $@
 
-# The same, and what tests of single kernels need: whoever has that needs nothing else. Warnings of the compiler are
-# errors here. In a folder of its own: in the other one each change between both would compile all kernels again.
-$(STAMPS)/install-test: $(SOURCES) $(wildcard tests/kernels/native/* tests/kernels/amx/*.*) $(STAMPS)/run $(STAMPS)/build
-	$(INSTALL) -C build-dir='build/test-{wheel_tag}' -C cmake.define.NUMASERVE_KERNEL_TESTS=ON \
-		-C cmake.define.NUMASERVE_WERROR=ON .
-	@touch $(STAMPS)/install $@
+linked: $(STAMPS)/run $(STAMPS)/metadata
+	@$(BIN)/python deploy/linked_root.py $(SITE)
+	@$(CMAKE) -DSOURCE=$(CURDIR) -DOUT=$(SITE)/numaserve/server/commit.txt -P server/record_commit.cmake
+
+# $(1): the folder below build/, $(2): options of cmake.
+define native_modules
+	$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE=$(abspath $(BIN))/python $(2)
+	$(CMAKE) --build build/$(1) -j $(JOBS)
+	$(CMAKE) --install build/$(1) --prefix $(SITE) > build/$(1)/installed.txt
+endef
+
+# For this processor alone: wheels have all instruction sets, which take several times as long to compile.
+$(STAMPS)/native: $(NATIVE_SOURCES) $(STAMPS)/build
+	$(call native_modules,native,-DNUMASERVE_INSTRUCTION_SETS=native)
+	@touch $@
+
+# All instruction sets, and what tests of single kernels need. Warnings of the compiler are errors here.
+$(STAMPS)/native-test: $(NATIVE_SOURCES) $(wildcard tests/kernels/native/* tests/kernels/amx/*.*) $(STAMPS)/build
+	$(call native_modules,native-test,-DNUMASERVE_KERNEL_TESTS=ON -DNUMASERVE_WERROR=ON)
+	@touch $@
 
 $(STAMPS)/torch: $(STAMPS)/venv
 	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'

@@ -17,6 +17,7 @@ from numaserve.kernels._native import (
     read_bandwidth,
     read_packed,
     read_seconds,
+    unbuilt_isa,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "read_bandwidth",
     "read_packed",
     "read_seconds",
+    "unbuilt_isa",
 ]

@@ -47,10 +47,13 @@ Logprobs = tuple[int, float, list[int], list[float]]
 def available_isas() -> list[str]:
     """Return the instruction sets that can run on this machine, best first."""
 
+def unbuilt_isa() -> str:
+    """Return the best instruction set of this processor, if it is better than all that this build has; else ""."""
+
 def isa() -> str:
     """Return the instruction set in use: the best available one, or the one that NUMASERVE_ISA names.
 
-    Raises ValueError for an unknown name, RuntimeError when the machine cannot run it.
+    Raises ValueError for an unknown name, RuntimeError when this build lacks it or the machine cannot run it.
     """
 
 def read_bandwidth(team: Team, nbytes: int) -> float:

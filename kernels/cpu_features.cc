@@ -67,14 +67,42 @@ const Features& features() {
 }
 
 struct Entry {
-  const KernelTable* table;
-  bool available;
+  std::string_view name;
+  const KernelTable* table;  // null: this build lacks the set
+  bool supported;            // by the processor and Linux
+
+  bool available() const { return table != nullptr && supported; }
 };
+
+#if defined(NUMASERVE_HAS_AMX)
+constexpr const KernelTable* kBuiltAmx = &kAmxTable;
+#else
+constexpr const KernelTable* kBuiltAmx = nullptr;
+#endif
+#if defined(NUMASERVE_HAS_AVX512)
+constexpr const KernelTable* kBuiltAvx512 = &kAvx512Table;
+#else
+constexpr const KernelTable* kBuiltAvx512 = nullptr;
+#endif
+#if defined(NUMASERVE_HAS_AMX_EMULATED)
+constexpr const KernelTable* kBuiltAmxEmulated = &kAmxEmulatedTable;
+#else
+constexpr const KernelTable* kBuiltAmxEmulated = nullptr;
+#endif
 
 std::vector<Entry> entries() {
   const Features& f = features();
-  return {
-      {&kAmxTable, f.amx}, {&kAvx512Table, f.avx512}, {&kPortableTable, f.portable}, {&kAmxEmulatedTable, f.avx512}};
+  return {{"amx", kBuiltAmx, f.amx},
+          {"avx512", kBuiltAvx512, f.avx512},
+          {"portable", &kPortableTable, f.portable},
+          {"amx_emulated", kBuiltAmxEmulated, f.avx512}};
+}
+
+std::string built_names() {
+  std::string names;
+  for (const Entry& entry : entries())
+    if (entry.table != nullptr) names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  return names;
 }
 
 }  // namespace
@@ -82,14 +110,25 @@ std::vector<Entry> entries() {
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
   for (const Entry& entry : entries())
-    if (entry.available) names.emplace_back(entry.table->name);
+    if (entry.available()) names.emplace_back(entry.name);
   return names;
+}
+
+std::string unbuilt_isa() {
+  for (const Entry& entry : entries()) {
+    if (entry.available()) break;
+    if (entry.supported) return std::string(entry.name);
+  }
+  return "";
 }
 
 const KernelTable* table_by_name(std::string_view name) {
   for (const Entry& entry : entries()) {
-    if (name != entry.table->name) continue;
-    if (!entry.available)
+    if (name != entry.name) continue;
+    if (entry.table == nullptr)
+      throw std::runtime_error("the instruction set '" + std::string(name) + "' is not built; this installation has " +
+                               built_names() + "; unset NUMASERVE_ISA, or install a build with that set");
+    if (!entry.supported)
       throw std::runtime_error("the processor or the kernel does not support the instruction set '" +
                                std::string(name) + "'; unset NUMASERVE_ISA to use the best available one");
     return entry.table;

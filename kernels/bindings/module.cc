@@ -148,6 +148,8 @@ void bind_constants(nb::module_& m) {
 NB_MODULE(_native, m) {
   bind_constants(m);
   m.def("available_isas", &available_isas, "Instruction sets that can run on this machine, best first.");
+  m.def("unbuilt_isa", &unbuilt_isa,
+        "The best instruction set of this processor, if it is better than all that this build has; else empty.");
   m.def(
       "isa", [] { return std::string(default_table()->name); },
       "The instruction set in use: the best available one, or the one that NUMASERVE_ISA names.");

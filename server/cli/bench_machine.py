@@ -45,7 +45,7 @@ def bench_kernels(
     from numaserve.workers.bench.meter import Meter  # noqa: PLC0415
     from numaserve.workers.bench.rows import Rows  # noqa: PLC0415
 
-    isa = instruction_set()
+    isa = instruction_set().name
     sizes = kernels.QUICK if quick else kernels.Sizes()
     if sweep and op:
         raise OperatorError("--sweep measures only matrix products: leave --op out")

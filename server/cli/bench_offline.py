@@ -54,7 +54,7 @@ def bench_offline(
     limits = {"max_running_requests": max(batches), "context_length": max(32, input_len + output_len)}
     options |= limits | {"state_cache_gib": 0}
     with MachineReport("offline", json) as report, checkpoint(model, shape, report.say) as (name, path):
-        isa = instruction_set()
+        isa = instruction_set().name
         report.console.print(f"{isa}: {name}", highlight=False)
         rows: list[Row] = []
         known, topology = load_efficiencies(efficiencies or shipped_efficiencies()[isa_of(isa)]), read_topology()

@@ -69,7 +69,8 @@ def _check_file(path: Path, quick: bool) -> None:
 
 def _this_host() -> Host:
     try:
-        return read_host(kernels=instruction_set())
+        kernels = instruction_set()
+        return read_host(kernels=kernels.name, unbuilt=kernels.unbuilt)
     except OperatorError as error:
         return read_host(refusal=str(error))
 

@@ -94,7 +94,7 @@ def _nodes_table(machine: Topology) -> Table:
 def _print_facts(console: Console, machine: Topology) -> None:
     reserved = ", ".join(f"{count} of {format_bytes(size)}" for size, count in machine.huge_pages.reserved if count)
     limit, memlock, quota = machine.cgroup_free_bytes, machine.memlock_bytes, machine.cpu_quota
-    console.print(f"instruction set     {instruction_set()}")
+    console.print(f"instruction set     {instruction_set().name}")
     console.print(f"CPU quota           {'no limit' if quota is None else f'{quota:.4g} of {machine.cores} cores'}")
     console.print(f"cgroup memory left  {'no limit' if limit is None else format_bytes(limit)}")
     console.print(f"huge pages          transparent: {machine.huge_pages.transparent}; reserved: {reserved or 'none'}")

@@ -15,7 +15,7 @@ def version_text() -> str:
     from numaserve.server.service.checks.instruction_set import instruction_set  # noqa: PLC0415 nothing else needs it
 
     try:
-        kernels = f"instruction set {instruction_set()}"
+        kernels = f"instruction set {instruction_set().name}"
     except OperatorError as error:
         kernels = f"no instruction set: {' '.join(str(error).split())}"
     return f"numaserve {installed_version()} (commit {built_commit()}; {kernels})"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 UNKNOWN = "unknown"
 # Written by record_commit.cmake while the package is built.
-_COMMIT = Path(__file__).with_name("commit.txt")
+_COMMIT = Path(__file__).parents[1] / "commit.txt"
 
 
 def installed_version() -> str:

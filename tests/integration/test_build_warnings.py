@@ -2,25 +2,18 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from programs import program
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]
 PRESETS = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
-DEFINE = re.compile(r"cmake\.define\.(\w+=\w+)")
-
-
-def program(name: str) -> str:
-    """A program that comes as a package of the environment, or that the machine has."""
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    assert found, f"{name} is not there: `make test-packages` installs it"
-    return found
+DEFINE = re.compile(r"-D(NUMASERVE_\w+=\w+)")
 
 
 def are_errors(folder: Path, *words: str) -> bool:
@@ -34,9 +27,9 @@ def are_errors(folder: Path, *words: str) -> bool:
     return found
 
 
-def told_by_make(target: str) -> list[str]:
-    """The defines that a target of the Makefile gives to pip."""
-    command = ("make", "-B", "-n", "-C", str(ROOT), f"PYTHON={sys.executable}", target)
+def told_by_make(target: str, venv: Path) -> list[str]:
+    """The defines that a target of the Makefile gives to cmake, with an environment that is to be made."""
+    command = ("make", "-B", "-n", "-C", str(ROOT), f"PYTHON={sys.executable}", f"VENV={venv}", target)
     planned = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [f"-D{define}" for define in DEFINE.findall(planned)]
 
@@ -56,12 +49,12 @@ def test_pip_install_takes_warnings_for_warnings_in_a_folder_of_a_development_bu
 
 
 @pytest.mark.parametrize("target", ["install", "service-wheel", "container"])
-def test_make_takes_warnings_for_warnings_where_users_build(target: str) -> None:
-    assert not [define for define in told_by_make(target) if "WERROR" in define]
+def test_make_takes_warnings_for_warnings_where_users_build(target: str, tmp_path: Path) -> None:
+    assert not [define for define in told_by_make(target, tmp_path) if "WERROR" in define]
 
 
 def test_make_takes_warnings_for_errors_in_what_it_tests(tmp_path: Path) -> None:
-    defines = [define for define in told_by_make("install-test") if "WERROR" in define]
+    defines = [define for define in told_by_make("install-test", tmp_path / "venv") if "WERROR" in define]
     assert are_errors(tmp_path, *of_the_wheel(), *defines)
 
 

@@ -1,10 +1,13 @@
 """The check that a backend can run on this machine, made before the workers start."""
 
+import logging
 from importlib.util import find_spec
 
 from numaserve.server.service.checks.instruction_set import instruction_set
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.settings import Backend
+
+_log = logging.getLogger(__name__)
 
 
 def check_backend(backend: Backend) -> str | None:
@@ -13,7 +16,15 @@ def check_backend(backend: Backend) -> str | None:
     Raises `OperatorError` if the processor or the installation lacks a requirement of the backend.
     """
     if backend == "native":
-        return instruction_set()
+        kernels = instruction_set()
+        if kernels.unbuilt:
+            _log.warning(
+                "the processor has %s, which this installation was built without; the kernels use %s. Install a wheel, "
+                "or build on this host: `make install`",
+                kernels.unbuilt,
+                kernels.name,
+            )
+        return kernels.name
     if find_spec("torch") is None:
         raise OperatorError("--backend reference needs torch, which is not installed: run `pip install torch`")
     return None

@@ -1,6 +1,7 @@
 """The instruction set of the workers' kernels, determined before the workers start."""
 
 import subprocess
+from typing import NamedTuple
 
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.interface.python_process import child_environment, module_command
@@ -8,7 +9,14 @@ from numaserve.workers.interface.python_process import child_environment, module
 _COMMAND = module_command("numaserve.kernels")
 
 
-def instruction_set() -> str:
+class InstructionSet(NamedTuple):
+    """The instruction set that kernels use, and the better one of the processor that this build lacks, or ""."""
+
+    name: str
+    unbuilt: str
+
+
+def instruction_set() -> InstructionSet:
     """Return the instruction set that this machine offers, or that NUMASERVE_ISA forces.
 
     Raises `OperatorError` if the instruction set is unavailable; otherwise every worker would fail after loading its
@@ -17,4 +25,5 @@ def instruction_set() -> str:
     done = subprocess.run(_COMMAND, env=child_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise OperatorError((done.stderr.strip().splitlines() or ["numaserve's compute kernels cannot be loaded"])[-1])
-    return done.stdout.strip()
+    name, unbuilt = done.stdout.splitlines()
+    return InstructionSet(name, unbuilt)

@@ -31,6 +31,7 @@ class Host:
     topology: Topology
     allowed: frozenset[int]  # logical processors in the affinity mask
     kernels: str | None  # instruction set that the kernels use; None if they cannot run
+    unbuilt: str  # better instruction set of the processor, which this installation lacks; else empty
     refusal: str  # the reason why the kernels cannot run, empty if it is not known
     processor: Processor
 
@@ -70,11 +71,16 @@ class Host:
 
 
 def read_host(
-    root: Path = ROOT, affinity: Iterable[int] | None = None, *, kernels: str | None = None, refusal: str = ""
+    root: Path = ROOT,
+    affinity: Iterable[int] | None = None,
+    *,
+    kernels: str | None = None,
+    unbuilt: str = "",
+    refusal: str = "",
 ) -> Host:
     """Read the host below `root`. `affinity` replaces the process's own mask."""
     allowed = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
-    return Host(root, read_topology(root, allowed), allowed, kernels, refusal, read_processor(root))
+    return Host(root, read_topology(root, allowed), allowed, kernels, unbuilt, refusal, read_processor(root))
 
 
 def read_processor(root: Path = ROOT) -> Processor:

@@ -115,6 +115,11 @@ def instruction_set(host: Host) -> Seen | None:
         return problem(host.refusal, "unset NUMASERVE_ISA; use a processor with AVX2, FMA and F16C at least")
     if not processor.flags or kernels is None:
         return None
+    if host.unbuilt:
+        return problem(
+            f"{kernels}; {host.unbuilt} is not built",
+            "install a wheel, which has all instruction sets, or build on this host: `make install`",
+        )
     if kernels == "portable":
         return _without_amx(host) or advice(
             f"{kernels} (AVX2)",

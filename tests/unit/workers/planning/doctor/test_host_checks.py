@@ -29,6 +29,7 @@ class Bad(NamedTuple):
     status: Status = "advice"
     affinity: str = "0-15"
     kernels: str = "amx"
+    unbuilt: str = ""
 
 
 def node_without_memory(root: Path) -> None:
@@ -69,6 +70,9 @@ BAD = {
         "memory limit", setting("sys/fs/cgroup/serve/memory.max", f"{8 * GIB}"), "8.0 GiB left, 192", "MemoryMax="
     ),
     "isolated cores": Bad("isolated cores", setting(f"{CPUS}/isolated", "2-5\n"), "2-5", "isolcpus="),
+    "a set that is not built": Bad(
+        "instruction set", str, "avx512; amx is not built", "make install", "problem", kernels="avx512", unbuilt="amx"
+    ),
     "AMX without permission": Bad("instruction set", str, "with AMX", "arch_prctl", "problem", kernels="avx512"),
     "AMX that a hypervisor hides": Bad(
         "instruction set", lambda root: write_processor(root, AVX512), "AMX is hidden", "-cpu host", "problem",
@@ -115,9 +119,9 @@ BAD = {
 FACTS = {"locked memory limit", "shared memory size"}
 
 
-def row(root: Path, name: str, affinity: str = "0-15", kernels: str | None = "amx") -> Finding:
-    found = {each.check: each for each in check_host(read_host(root, parse_cpu_list(affinity), kernels=kernels))}
-    return found[name]
+def row(root: Path, name: str, affinity: str = "0-15", kernels: str | None = "amx", unbuilt: str = "") -> Finding:
+    host = read_host(root, parse_cpu_list(affinity), kernels=kernels, unbuilt=unbuilt)
+    return {each.check: each for each in check_host(host)}[name]
 
 
 def test_every_check_has_a_host_that_it_complains_about() -> None:
@@ -136,7 +140,7 @@ def test_a_good_host_satisfies_every_check(tmp_path: Path) -> None:
 def test_what_is_to_be_changed_is_found(case: str, tmp_path: Path) -> None:
     root, bad = good_host(tmp_path), BAD[case]
     bad.spoil(root)
-    found = row(root, bad.check, bad.affinity, bad.kernels)
+    found = row(root, bad.check, bad.affinity, bad.kernels, bad.unbuilt)
     assert found.status == bad.status
     assert bad.found in found.found and bad.change in found.change
 

@@ -3,12 +3,15 @@
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.check.durations import Recorder
+from tests.support import launches
 from tests.support.coroutines import run_coroutine
 from tests.support.pairwise import mark_the_rest_slow
 
@@ -24,6 +27,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No test is timed: on a busy machine any example may take long.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="write the seconds of each test file for `make check`")
+    parser.addoption("--budget", action="store_true", help="fail on more launches than tests/launches.json allows")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist
+        return
+    if config.option.record:
+        config.pluginmanager.register(Recorder())
+    folder = tempfile.TemporaryDirectory(prefix="ns-launches-")
+    config.add_cleanup(folder.cleanup)
+    launches.start_counting(Path(folder.name) / "launched")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus != pytest.ExitCode.OK or hasattr(session.config, "workerinput"):
+        return
+    if session.config.getoption("--budget") and launches.beyond(launches.counted(), launches.budget()):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    numbers = launches.counted()
+    if any(numbers.values()):
+        terminalreporter.write_line(f"launched: {', '.join(f'{number} {kind}' for kind, number in numbers.items())}")
+    if terminalreporter.config.getoption("--budget"):
+        for sentence in launches.beyond(numbers, launches.budget()):
+            terminalreporter.write_line(sentence, red=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,7 @@ import pytest
 from tests.golden.all_works import WORKS, checkpoints_of
 from tests.golden.compare import differences
 from tests.golden.recording import Recording, check_root, write
-from tests.golden.trees import has_commit, installed_root, root_of_commit
+from tests.support.trees import has_commit, installed_root, root_of_commit
 
 # Moved on with each change of an answer, and with each new kind of checkpoint in the record: older trees refuse it.
 REFERENCE = "ef9d342de57c6e6263337914a040603545c240a7"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,15 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.check.nearest import nearest
 from tests.mutants.sites import Mutant
 
-# What mirrors a folder of the product, and what runs it most directly; the rest of the tests follow.
-_OWN = {
-    "server": ("unit", "api", "service", "fleet", "simulation"),
-    "workers": ("unit/workers", "loading"),
-    "kernels": ("kernels", "shm_comm"),
-    "shm_comm": ("shm_comm", "unit/shm_comm"),
-}
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -35,18 +28,8 @@ class Suite:
     root: Path
 
     def parts(self, mutant: Mutant) -> Iterator[list[str]]:
-        """Tests to run one after the other: those of its name, what mirrors its folder, its area, and the rest."""
-        tests = self.root / "tests"
-        top, *inner = Path(mutant.file).parts
-        done = [str(each.relative_to(self.root)) for each in tests.rglob(f"test_{Path(mutant.file).stem}*.py")]
-        if done:
-            yield [*done]
-        for folders in ([f"unit/{top}/{inner[0]}", f"unit/{inner[0]}", inner[0]], _OWN[top]):
-            found = [f"tests/{each}" for each in folders if (tests / each).is_dir()]
-            if found := [each for each in found if each not in done]:
-                yield [*found, *(f"--ignore={each}" for each in done)]
-                done += found
-        yield ["tests", *(f"--ignore={each}" for each in done)]
+        """Tests to run one after the other, the nearest first, see `tests.check.nearest`."""
+        return nearest(self.root, mutant.file)
 
 
 @dataclass(frozen=True)
@@ -72,10 +55,8 @@ class Tree:
 
     def _install(self, mutant: Mutant) -> bool:
         if mutant.file.endswith(".py"):
-            (installed,) = self.root.glob(".venv/lib/python3*/site-packages/numaserve")
-            shutil.copyfile(self.root / mutant.file, installed / mutant.file)
-            return True
-        command = ["make", ".venv/.stamps/install-test"]
+            return True  # the environment runs the checkout itself
+        command = ["make", ".venv/.stamps/native-test"]
         return subprocess.run(command, cwd=self.root, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
     def pytest(self, suite: Suite, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:

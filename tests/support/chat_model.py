@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.support import tokenizer_builders
+from tests.support.launches import count
 
 MODEL, DRAFT = "model", "draft"  # their folders, and so their names
 # Model types: attention alone, recurrent layers before every other one, and a window in every other one.
@@ -52,6 +53,7 @@ You may call these functions. Answer with <tool_call>{"name": "...", "arguments"
 def write_model(place: Path, name: str = MODEL, family: str = LLAMA) -> Path:
     """Write the model, or its draft model, into a folder in `place`, the same one each time; returns that folder."""
     folder, layers = place / name, _LAYERS[name]
+    count("checkpoints")
     folder.mkdir()
     tokenizer = tokenizer_builders.byte_level_backend()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -15,6 +15,7 @@ import transformers as hf
 
 from tests.support import gemma4, gguf_latent, gguf_lfm, gguf_mimo, gguf_spaces, kimi
 from tests.support.k_quants import fitting, quantize
+from tests.support.launches import count
 
 VOCAB = 499
 MAX_POSITION = 512
@@ -445,6 +446,7 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
 
 def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> Path:
     """Save a model as bf16 safetensors, in one file or in several with an index."""
+    count("checkpoints")
     # A copy: casting the model itself to bf16 and back would round its rope frequencies too.
     rounded = copy.deepcopy(model).to(torch.bfloat16)
     rounded.save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
@@ -495,6 +497,7 @@ def save_gguf(
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.
     """
+    count("checkpoints")
     config = model.config
     arch = _GGUF_NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, arch)

@@ -12,6 +12,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
+from tests.support.launches import count
 from tests.support.sentence_folder import write_modules
 
 VOCAB = 211
@@ -208,6 +209,7 @@ _PREFIXES = {"nomic-bert": ("nomic_bert.", "bert."), "gte": ("gte.", "new.")}
 
 def save(name: str, model: hf.PreTrainedModel, folder: Path, pooling: str | None = None) -> Path:
     """Write a checkpoint in bf16, with the modules of sentence-transformers where there is a `pooling`."""
+    count("checkpoints")
     model.to(torch.bfloat16).save_pretrained(folder, save_original_format=name not in _RENAMED)
     model.float()
     if name in _PREFIXES:

@@ -22,6 +22,8 @@ import psutil
 from numaserve.server.gateway.models import process as members
 from numaserve.server.supervisor import process as workers
 
+from tests.support.launches import Kind, count
+
 ROOT = Path(__file__).parents[2]
 MESSAGE_BYTES = 1 << 17
 MOST_DESCRIPTORS = 16
@@ -52,6 +54,8 @@ class Forked:
         self.stdin: IO[bytes] | None = None
         self.stdout: IO[Any] | None = None
         module = _module_of(command)
+        if (kind := _kind_of(module, _program(command))) is not None:
+            count(kind)
         request = {
             "module": module,
             "arguments": list(_program(command)),
@@ -153,6 +157,12 @@ def _module_of(command: Sequence[str]) -> str:
     return Path(program).stem if program.endswith(".py") else program
 
 
+def _kind_of(module: str, words: Sequence[str]) -> Kind | None:
+    if module == "numaserve.workers.process.main":
+        return "rank groups" if words[words.index("--rank") + 1] == "0" else None
+    return "servers" if module in _SERVERS else None
+
+
 def _descriptor(stream: IO[Any] | int | None, number: int, nothing: IO[bytes]) -> int:
     """The descriptor that is to be the child's `number`, of what `subprocess.Popen` takes."""
     if stream is None:
@@ -215,6 +225,7 @@ class Forking:
 
 
 _prepared: dict[str, Forking] = {}  # by module
+_SERVERS = {"numaserve.server.cli.main", "numaserve.server.gateway.models.process_main", "serve_fake", "serve_fleet"}
 
 
 def prepare(modules: Sequence[str], folder: Path = ROOT, control: socket.socket | None = None) -> None:

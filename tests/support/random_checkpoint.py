@@ -8,9 +8,12 @@ import torch
 from numaserve.workers.models.load import load_model_config
 from safetensors.torch import save_file
 
+from tests.support.launches import count
+
 
 def save_random(folder: Path, config: Mapping[str, object], **given: torch.Tensor) -> Path:
     """Write a checkpoint of random tensors; those whose names end with the name of a `given` one are that one."""
+    count("checkpoints")
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     random = torch.Generator().manual_seed(0)

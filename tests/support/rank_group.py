@@ -42,6 +42,7 @@ from numaserve.workers.models.spec import ModelConfig
 
 from tests.support import newcomer
 from tests.support.imported import WORKER
+from tests.support.launches import count
 
 _UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
 _PATIENCE_S = 240
@@ -118,6 +119,7 @@ class RankGroup:
         draft_model: Path | None = None,
         **settings: Any,
     ) -> None:
+        count("rank groups")
         config = load_model_config(model, ModelSettings(**settings))
         self._exits = contextlib.ExitStack()
         rows = mask_rows(max_running_requests)

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from tests.support.forked import forked_or_executed
+from tests.support.launches import count
 from tests.support.living import lives
 
 PATIENCE_S = 60.0
@@ -51,6 +52,8 @@ class RealServer:
         environment = {key: value for key, value in os.environ.items() if not key.endswith("RUNTIME_DIR")}
         what = [model, "--weights-cache-gib", "0"] if several is None else ["--models", str(several)]
         command = [sys.executable, *program, "serve", *what, "--port", "0", *options]
+        if executed:
+            count("servers")
         with self.log.open("w") as log:
             self.process = (subprocess.Popen if executed else forked_or_executed)(
                 command,

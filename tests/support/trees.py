@@ -1,6 +1,7 @@
 """Import roots: that of the installed tree, and one of an earlier commit."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -53,9 +54,14 @@ def _lay_out(source: Path, installed: Path, root: Path) -> None:
 
 
 def _build(source: Path, root: Path) -> None:
-    """Install the sources into `root` with the compiler and the packages that `make install` has."""
+    """Install the sources into `root` with the compiler and the packages that `make install` has, for this machine."""
     options = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q", "--target", str(root))
-    subprocess.run((sys.executable, "-m", "pip", "install", *options, str(source)), check=True)
+    own = "cmake.define.NUMASERVE_INSTRUCTION_SETS=native"  # earlier commits build all sets
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    if ccache := shutil.which("ccache"):
+        environment |= {"CMAKE_CXX_COMPILER_LAUNCHER": ccache, "CCACHE_BASEDIR": str(source), "CCACHE_NOHASHDIR": "1"}
+    command = (sys.executable, "-m", "pip", "install", *options, "-C", own, str(source))
+    subprocess.run(command, check=True, env=environment)
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from tests.check.__main__ import chosen
+from tests.check.nearest import near, nearest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("file", "first"),
+    [
+        ("server/scheduler/radix_tree.py", "tests/unit/scheduler/test_radix_tree.py"),
+        ("server/speculation/suffix.py", "tests/unit/speculation/test_suffix.py"),
+        ("kernels/gemm/gemm.inl", "tests/kernels/test_gemm"),
+        ("docs/plan.md", "tests/documentation/"),
+        ("tests/unit/support/test_nearest.py", "tests/unit/support/test_nearest.py"),
+        ("tests/check/nearest.py", "tests/unit/support/test_nearest.py"),
+    ],
+)
+def test_the_first_test_is_the_one_that_one_would_run(file: str, first: str) -> None:
+    groups = [*near(ROOT, file)]
+    assert groups[0][0].startswith(first), groups[0]
+    assert len({each for group in groups for each in group}) == sum(map(len, groups))
+
+
+def test_in_the_end_every_test_file_is_run() -> None:
+    every = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+    groups = [*nearest(ROOT, "server/http/errors.py")]
+    assert {each for group in groups for each in group} == every
+
+
+def test_what_fits_the_time_is_run_and_the_rest_is_named() -> None:
+    groups = [["a", "b"], ["a", "c"], ["d"]]
+    taken, left_out = chosen(groups, 5.0, {"a": 4.0, "b": 20.0, "c": 5.0})
+    assert (taken, left_out) == (["a", "c"], ["b", "d"])

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from numaserve.server.common.death import Cause, Death
 from numaserve.server.engine.admission.admission import Admission
+from numaserve.server.engine.admission.places import Place, Places
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.masks.masks import MatcherWork
@@ -24,6 +25,7 @@ from numaserve.server.engine.views.profiles import Profiles
 from numaserve.server.engine.views.ranks import Ranks
 from numaserve.server.engine.views.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
 from numaserve.server.scheduler.sequence import SequenceUpdate
@@ -107,6 +109,7 @@ class Engine:
             max_queued_requests=config.max_queued_requests,
             max_queued_s=config.max_queued_s,
         )
+        self._places = Places(self._requests.backlog, config.max_queued_s)
         gauges = Gauges(metrics, scheduler, config.drafters)
         gauges.describe_cache(launches[0].settings.kv_cache_dtype)
         metrics.before_scrape(gauges.set)
@@ -127,10 +130,17 @@ class Engine:
                 "without a constraint."
             )
         now = self._clock()
-        self._admission.check(requests, len(self._requests), now)
+        self._admission.check(requests, self._requests.without_place, now)
         stream = self._requests.add(requests, now)
         self._steps.wake()
         return stream
+
+    def place(self, client: Client) -> Place:
+        """Return a place for a request with more prompts than the queue takes at once. Raises `QueueFull` or
+        `NotReady`."""
+        if not self.takes_requests():
+            raise NotReady(f"The server is {self.state}. Retry later.")
+        return self._places.enter(client, self._admit_placed, self._clock())
 
     def is_ready(self) -> bool:
         """Return whether requests are served now."""
@@ -208,6 +218,13 @@ class Engine:
             )
         return await self._profiles.ask(ceilings=ceilings)
 
+    def _admit_placed(self, requests: Sequence[GenerationRequest]) -> Stream:
+        if self._state not in ("serving", "restarting"):  # a request with a place is not new to a draining server
+            raise NotReady(f"The server is {self.state}. Retry later.")
+        stream = self._requests.add(requests, self._clock(), placed=True)
+        self._steps.wake()
+        return stream
+
     # --- calls from the command line ----------------------------------------------------------------------------
 
     @property
@@ -231,7 +248,9 @@ class Engine:
         """Refuse new requests, let the live ones finish for `seconds`, then stop. Return whether all finished."""
         self._draining = True
         try:
-            await asyncio.wait_for(self._requests.wait_until_empty(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._places.wait_until_empty()
+                await self._requests.wait_until_empty()
         except TimeoutError:
             logger.warning("%d requests did not finish within %g s", len(self._requests), seconds)
         finished = len(self._requests) == 0

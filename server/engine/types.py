@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -138,11 +139,35 @@ class GenerationStream(Protocol):
         """
 
 
-class EngineProtocol(Protocol):
-    """The interface of the engine for the HTTP layer."""
+class Admits(Protocol):
+    """What admits sequences: the engine, or a place in it."""
 
     def admit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
+
+
+class PlaceProtocol(Admits, Protocol):
+    """The place of a request with more prompts than the queue takes at once, until it leaves.
+
+    Its prompts are admitted in turns, and a full queue refuses none of them.
+    """
+
+    def expect(self, prompts: Sequence[int]) -> None:
+        """Count the work of prompts of these numbers of tokens."""
+
+    def turn(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]:
+        """Wait until this request may admit prompts; clients take turns. Raises `RequestTimedOut`."""
+
+    def leave(self) -> None:
+        """Give the place up."""
+
+
+class EngineProtocol(Admits, Protocol):
+    """The interface of the engine for the HTTP layer."""
+
+    def place(self, client: Client) -> PlaceProtocol:
+        """Return a place for a request with more prompts than the queue takes at once. Raises `QueueFull` or
+        `NotReady`."""
 
     def is_ready(self) -> bool:
         """Return whether requests are served now (loaded, not restarting, not draining)."""

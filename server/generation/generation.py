@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from numaserve.server.common.finish_reasons import EndReason, FinishReason
 from numaserve.server.engine.types import (
     Aborted,
-    EngineProtocol,
+    Admits,
     GenerationChunk,
     GenerationRequest,
     GenerationStream,
@@ -66,7 +66,7 @@ class Generation:
     @classmethod
     def admit(
         cls,
-        engine: EngineProtocol,
+        engine: Admits,
         prompts: Sequence[Prompt],
         requests: Sequence[Sequence[GenerationRequest]],
         record: RequestRecord,
@@ -76,7 +76,7 @@ class Generation:
     ) -> Generation:
         """Admit the sequences of every prompt, all or none.
 
-        Raises what `EngineProtocol.admit` raises, and `RequestTimedOut` where the request's time has already passed.
+        Raises what `Admits.admit` raises, and `RequestTimedOut` where the request's time has already passed.
         `readers` parse the answers; without readers, all of an answer is text. With `drop_output` the chunks come
         without text and tokens: the request only scores the prompt.
         """

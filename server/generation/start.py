@@ -32,7 +32,7 @@ _USES: dict[Task, str] = {
 async def start(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Generation:
     """Make prompts and admit their sequences, all or none; `request_id` is the id of the answer.
 
-    Raises `ApiError` for a request that cannot be served, `Aborted`, and what `EngineProtocol.admit` raises.
+    Raises `ApiError` for a request that cannot be served, `Aborted`, and what `Admits.admit` raises.
     """
     check_model(context, asked.model)
     check_ready(context)

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from numaserve.server.common.fair_semaphore import FairSemaphore
 from numaserve.server.engine.admission.reserve import reserve_of
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.text.caller import CALLER
-from numaserve.server.text.fair_semaphore import FairSemaphore
 
 _RETRY_AFTER_S = 1  # pieces are short: a second later the queue has changed
 

@@ -9,6 +9,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +34,7 @@ from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.client import Client
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
 from numaserve.server.tokenizer.types import ChatTemplateError, PairForm
 from numaserve.workers.interface.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
@@ -215,6 +217,25 @@ class FakeSequence:
 
 
 @dataclass
+class FakePlace:
+    """A place in a queue that is never full."""
+
+    engine: FakeEngine
+
+    def expect(self, prompts: Sequence[int]) -> None:
+        pass
+
+    def turn(self, timeout_s: float | None) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    def admit(self, requests: Sequence[GenerationRequest]) -> FakeStream:
+        return self.engine.admit(requests)
+
+    def leave(self) -> None:
+        self.engine.places -= 1
+
+
+@dataclass
 class FakeEngine:
     """Replies with `reply` to everything; the fields make it misbehave."""
 
@@ -231,6 +252,7 @@ class FakeEngine:
     cached_tokens: int = 0
     stop_reason: str | None = None  # of what ends by itself
     predicted: tuple[int, int] = (0, 0)  # of each sequence
+    places: int = 0  # that are taken
     admitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
 
@@ -239,6 +261,12 @@ class FakeEngine:
             raise self.refusal
         self.admitted += requests
         return FakeStream(self, requests)
+
+    def place(self, client: Client) -> FakePlace:
+        if self.refusal is not None:
+            raise self.refusal
+        self.places += 1
+        return FakePlace(self)
 
     def is_ready(self) -> bool:
         return self.ready

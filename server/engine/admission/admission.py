@@ -9,7 +9,7 @@ from numaserve.server.scheduler.scheduler import Scheduler
 
 
 class Admission:
-    """Bounds the queue in requests and in predicted seconds.
+    """Bounds the queue in requests and in predicted seconds. Prompts of requests with a place do not count (`Places`).
 
     A client without live requests can use a reserve beyond both bounds. A flood of requests from another client fills
     the queue, but cannot keep the first client out.

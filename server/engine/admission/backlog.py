@@ -10,7 +10,9 @@ _FIRST_ESTIMATE = 128.0  # output tokens of a request, before any request has en
 _SMOOTHING = 16  # the expected answer length is an average of about this many requests
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
+    """Work that waits, in tokens and in predicted seconds."""
+
     tokens: int
     seconds: float
 
@@ -24,7 +26,7 @@ class Backlog:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiting: dict[str, _Work] = {}
+        self._waiting: dict[str, Work] = {}
         self._output_tokens = _FIRST_ESTIMATE
         self._throughput = Throughput()
         self.tokens = 0
@@ -32,14 +34,18 @@ class Backlog:
 
     def enter(self, sequence: Sequence) -> None:
         """Count a new sequence as waiting."""
-        output = round(min(self._output_tokens, sequence.max_new_tokens))
-        tokens, limits = sequence.prompt_len + output, self._scheduler.config
-        batch = max(1, min(limits.max_running, limits.num_pages * limits.page_size // tokens))
-        chunk = sequence.prompt_len if limits.whole_prompts else self._scheduler.step_size.tokens
-        seconds = self._scheduler.step_costs.request_seconds(sequence.prompt_len, output, chunk=chunk, batch=batch)
-        work = self._waiting[sequence.request_id] = _Work(tokens, seconds)
+        work = self._waiting[sequence.request_id] = self.work_of(sequence.prompt_len, sequence.max_new_tokens)
         self.tokens += work.tokens
         self.seconds += work.seconds
+
+    def work_of(self, prompt: int, max_new_tokens: int) -> Work:
+        """Return the work of a sequence with a prompt of `prompt` tokens."""
+        output = round(min(self._output_tokens, max_new_tokens))
+        tokens, limits = prompt + output, self._scheduler.config
+        batch = max(1, min(limits.max_running, limits.num_pages * limits.page_size // tokens))
+        chunk = prompt if limits.whole_prompts else self._scheduler.step_size.tokens
+        seconds = self._scheduler.step_costs.request_seconds(prompt, output, chunk=chunk, batch=batch)
+        return Work(tokens, seconds)
 
     def leave(self, sequence: Sequence) -> None:
         """Remove a sequence that left the queue; do nothing if it was removed before."""
@@ -57,6 +63,6 @@ class Backlog:
         if sequence.max_new_tokens:
             self._output_tokens += (len(sequence.output) - self._output_tokens) / _SMOOTHING
 
-    def retry_after(self, now: float) -> int:
-        """Return the seconds after which a refused client may retry."""
-        return self._throughput.retry_after(self.tokens, now)
+    def retry_after(self, now: float, more_tokens: int = 0) -> int:
+        """Return the seconds after which a refused client may retry; `more_tokens` wait outside of the queue."""
+        return self._throughput.retry_after(self.tokens + more_tokens, now)

@@ -75,6 +75,7 @@ class LiveRequests:
         self._on_end = on_end
         self._on_mask = on_mask
         self._live: dict[str, LiveRequest] = {}
+        self._placed: set[str] = set()
         self._ids = itertools.count()
         self.backlog = Backlog(scheduler)
         self.timeouts = Timeouts(clock, self._on_late)
@@ -84,20 +85,26 @@ class LiveRequests:
     def __len__(self) -> int:
         return len(self._live)
 
-    def add(self, requests: Collection[GenerationRequest], now: float) -> Stream:
-        """Admit all requests, to one stream. Raises `RequestTooLong`; then none is admitted."""
+    @property
+    def without_place(self) -> int:
+        """The number of live requests that were admitted to the queue, and not through a place."""
+        return len(self._live) - len(self._placed)
+
+    def add(self, requests: Collection[GenerationRequest], now: float, *, placed: bool = False) -> Stream:
+        """Admit all requests, to one stream; `placed` ones have a place. Raises `RequestTooLong`; then none is
+        admitted."""
         live: list[LiveRequest] = []
         stream = Stream(len(requests), on_close=lambda: self._abort(live))
         try:
             for index, request in enumerate(requests):
                 # One by one: a comprehension would lose those admitted before the one that is refused.
-                live.append(self._add(request, stream, index, now))
+                live.append(self._add(request, stream, index, now, placed=placed))
         except SequenceTooLong as error:
             self._abort(live)
             raise RequestTooLong(str(error)) from error
         return stream
 
-    def _add(self, request: GenerationRequest, stream: Stream, index: int, now: float) -> LiveRequest:
+    def _add(self, request: GenerationRequest, stream: Stream, index: int, now: float, *, placed: bool) -> LiveRequest:
         sampling, constrained = request.sampling, request.matcher is not None
         if sampling.masked != constrained:  # workers must not wait for masks that no matcher makes
             sampling = structs.replace(sampling, masked=constrained)
@@ -133,6 +140,8 @@ class LiveRequests:
         self._scheduler.add(sequence)
         self.backlog.enter(sequence)
         self._live[sequence.request_id] = live
+        if placed:
+            self._placed.add(sequence.request_id)
         if request.matcher is not None:
             self.masks.add(sequence, partial(_advanced, request.matcher, request.generated))
         if request.timeout_s is not None:
@@ -223,6 +232,7 @@ class LiveRequests:
 
     def _remove(self, live: LiveRequest) -> None:
         del self._live[live.sequence.request_id]
+        self._placed.discard(live.sequence.request_id)
         self._scheduler.finish(live.sequence.request_id)
         self.masks.remove(live.sequence.request_id)
         self.backlog.ended(live.sequence, self._clock())

@@ -12,12 +12,11 @@ from numaserve.server.generation.classifier import Activation, Classifier, activ
 from numaserve.server.generation.classifier_inputs import WHOLE, Cut, Pair, items_asked
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import AFTER, BEFORE, Judge, question
-from numaserve.server.generation.many import ends_of
+from numaserve.server.generation.many import Inputs, ends_of
 from numaserve.server.generation.prompts import check_text_length, encode
-from numaserve.server.generation.start import check_model, check_ready
+from numaserve.server.generation.start import check_model
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.access_log import record_of
-from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import bad_request
 from numaserve.server.text.work import Turns
 
@@ -49,7 +48,7 @@ class Scores:
 
 
 async def scores(context: ApiContext, request: Request, wanted: Wanted) -> Scores:
-    """Return the scores of all pairs. Raises `ApiError` for invalid pairs, and the errors of `EngineProtocol.admit`."""
+    """Return the scores of all pairs. Raises `ApiError` for invalid pairs, and the errors of `ends_of`."""
     check_model(context, wanted.model)
     if context.classifier is not None:
         return await _of_encoder(context, request, wanted, context.classifier)
@@ -66,28 +65,32 @@ async def _of_encoder(context: ApiContext, request: Request, wanted: Wanted, cla
     if wanted.instruct is not None:
         message = "This model reads a query and a document, and no instruction. Leave 'instruct' out."
         raise bad_request(message, "instruct", "instruct_unsupported")
-    check_ready(context)
-    asking = items_asked(
-        context, wanted.pairs, wanted.cut, param=wanted.param, model=wanted.model, priority=wanted.priority
+    read = partial(
+        items_asked,
+        context,
+        wanted.pairs,
+        wanted.cut,
+        param=wanted.param,
+        model=wanted.model,
+        priority=wanted.priority,
     )
-    asked = await until_disconnect(request, asking)
-    ends = await ends_of(context, request, asked, record_of(request).request_id)
+    ends = await ends_of(context, request, Inputs(len(wanted.pairs), read), record_of(request).request_id)
     found = activated([chunk.embedding for chunk in ends.chunks], wanted.activation or classifier.activation)
     return Scores(found[:, 0].tolist(), ends.prompt_tokens)
 
 
 async def _of_judge(context: ApiContext, request: Request, wanted: Wanted, judge: Judge) -> Scores:
-    check_ready(context)
-    prompts = await until_disconnect(request, _prompts(context, wanted))
-    asked = Asked(
-        Texts(prompts, param=wanted.param),
-        Sampling(temperature=0.0, repetition_penalty=1.0),
-        model=wanted.model,
-        max_tokens=1,
-        token_ids_logprob=(judge.no, judge.yes),
-        priority=wanted.priority,
-    )
-    ends = await ends_of(context, request, asked, record_of(request).request_id)
+    async def read() -> Asked:
+        return Asked(
+            Texts(await _prompts(context, wanted), param=wanted.param),
+            Sampling(temperature=0.0, repetition_penalty=1.0),
+            model=wanted.model,
+            max_tokens=1,
+            token_ids_logprob=(judge.no, judge.yes),
+            priority=wanted.priority,
+        )
+
+    ends = await ends_of(context, request, Inputs(len(wanted.pairs), read), record_of(request).request_id)
     # The probability of yes, if the answer is yes or no, is the sigmoid of the difference.
     found = [yes - no for no, yes in (chunk.token_logprobs[0] for chunk in ends.chunks)]
     return Scores(found if wanted.activation == "none" else list(map(sigmoid, found)), ends.prompt_tokens)

@@ -1,6 +1,7 @@
 """POST /predict."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -9,11 +10,10 @@ from fastapi.responses import Response
 from numaserve.server.generation.classifier import activated
 from numaserve.server.generation.classifier_inputs import Cut, items_asked
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.many import ends_of
-from numaserve.server.generation.start import check_model, check_ready
+from numaserve.server.generation.many import Inputs, ends_of
+from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
-from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import bad_request
 from numaserve.server.surfaces.streaming import json_response
 from numaserve.server.surfaces.tei.responses import BODY_ERRORS, Prediction
@@ -33,10 +33,9 @@ def predict_router(context: ApiContext) -> APIRouter:
         if classifier is None:
             message = "This model has no classification head. Ask a model that has one."
             raise bad_request(message, "model", "task_unsupported")
-        check_ready(context)
-        asking = items_asked(context, body.items, Cut(context=bool(body.truncate)), param="inputs", model=body.model)
-        asked = await until_disconnect(request, asking)
-        ends = await ends_of(context, request, asked, record_of(request).request_id)
+        items, cut = body.items, Cut(context=bool(body.truncate))
+        inputs = Inputs(len(items), partial(items_asked, context, items, cut, param="inputs", model=body.model))
+        ends = await ends_of(context, request, inputs, record_of(request).request_id)
         activation = "none" if body.raw_scores else classifier.probability
         found = activated([chunk.embedding for chunk in ends.chunks], activation)
         predictions = [_predictions(classifier.labels, scores) for scores in found]

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 
 import pytest
+from numaserve.server.common.fair_semaphore import FairSemaphore
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.scheduler.client import Client
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.executor import Executor
-from numaserve.server.text.fair_semaphore import FairSemaphore
 
 
 class Gate:

@@ -1,0 +1,51 @@
+"""Requests with more inputs than the queue takes at once: a place for all of them, before any is read."""
+
+from typing import Any
+
+import pytest
+from numaserve.server.engine.types import QueueFull
+from numaserve.server.generation.classifier import Classifier
+from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.sparse import SparseOutput
+from shared_apps import app_over
+from starlette.testclient import TestClient
+
+from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, ByteTokenizer, FakeEngine, make_context
+
+TEXTS = ["a", "b", "c"]
+EMBEDDER = {"embedding_size": EMBEDDING_SIZE}
+CLASSIFIER = {"classifier": Classifier(("a", "b", "c", "d"), "none")}
+SCORER = {"classifier": Classifier(("a",), "none")}
+JUDGE = {"judge": Judge(ord("n"), ord("y")), "context_length": 600}
+MANY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("/v1/embeddings", {"input": TEXTS}, EMBEDDER),
+    ("/api/embed", {"input": TEXTS, "model": MODEL}, EMBEDDER),
+    ("/v2/embed", {"texts": TEXTS, "model": MODEL}, EMBEDDER),
+    ("/embed", {"inputs": TEXTS}, EMBEDDER),
+    ("/embed_sparse", {"inputs": TEXTS}, {"sparse": SparseOutput(1)}),
+    ("/predict", {"inputs": [["a"], ["b", "c"], ["d"]]}, CLASSIFIER),
+    ("/v1/rerank", {"query": "q", "documents": TEXTS}, SCORER),
+    ("/v1/rerank", {"query": "q", "documents": TEXTS}, JUDGE),
+    ("/v1/score", {"text_1": "q", "text_2": TEXTS}, JUDGE),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "options"), MANY)
+def test_many_inputs_are_refused_before_they_are_read_and_admitted_whole(
+    path: str, body: dict[str, Any], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, read = FakeEngine(), list[str]()
+    encode = ByteTokenizer.encode
+
+    def noted(tokenizer: ByteTokenizer, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        read.append(text)
+        return encode(tokenizer, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", noted)
+    with TestClient(app_over(make_context(engine, max_sequences=5, **options))) as client:
+        engine.refusal = QueueFull("The server is full.", 7)
+        answer = client.post(path, json=body)
+        assert (answer.status_code, answer.headers["retry-after"], read) == (429, "7", [])
+        engine.refusal = None
+        assert client.post(path, json=body).status_code == 200
+    assert (len(engine.admitted), engine.places) == (3, 0)

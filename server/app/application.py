@@ -8,6 +8,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
+from numaserve.server.app.middleware.answer_limit import AnswerLimit
 from numaserve.server.app.middleware.body_limit import BodyLimit
 from numaserve.server.app.middleware.browsers import Browsers
 from numaserve.server.app.middleware.caller import SetCaller
@@ -101,6 +102,7 @@ def create_app(context: ApiContext) -> FastAPI:
     _answer_errors(app, context, _methods(routers))
     # The middleware added last is the outermost.
     app.add_middleware(SetCaller, context=context)
+    app.add_middleware(AnswerLimit, limits=context.limits)
     app.add_middleware(BodyLimit, limits=context.limits)
     if context.api_keys is not None:
         app.add_middleware(KeepLimits, context=context, keys=context.api_keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import cast
 
 from fastapi import Request
 from numaserve.server.engine.types import Admits, GenerationChunk, GenerationRequest, PlaceProtocol
+from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.asked import Asked, Prompt, Texts, total_tokens
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.generation import Generation
@@ -17,7 +19,7 @@ from numaserve.server.generation.sampling import generation_requests
 from numaserve.server.generation.start import check_ready
 from numaserve.server.http.access_log import RequestRecord, record_of
 from numaserve.server.http.disconnect import until_disconnect
-from numaserve.server.http.errors import bad_request
+from numaserve.server.http.spool import Spool, spool_of
 from numaserve.server.text.caller import CALLER
 
 _WAVE = 256
@@ -25,31 +27,39 @@ _WAVE = 256
 
 @dataclass(frozen=True)
 class Ends:
-    """The last chunk of each prompt, in order, and the tokens of all prompts."""
+    """What the prompts of a request ended with, and the tokens of all prompts."""
 
-    chunks: list[GenerationChunk]
+    prompts: int
     prompt_tokens: int
+    _spool: Spool
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the vector of each prompt, in order; of a prompt with a token, its log-probabilities as doubles."""
+        return map(self._spool.record, range(self.prompts))
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a request: their number, and the function that makes prompts of them."""
+    """The inputs of a request: their number, the field that has them, and the function that makes prompts of them."""
 
     count: int
+    param: str
     read: Callable[[], Awaitable[Asked]]
 
 
-async def ends_of(context: ApiContext, request: Request, asked: Asked | Inputs, request_id: str) -> Ends:
-    """Run every prompt once and wait for all.
+async def ends_of(
+    context: ApiContext, request: Request, asked: Asked | Inputs, request_id: str, size: AnswerSize
+) -> Ends:
+    """Run every prompt once and wait for all. `size` is that of the answer.
 
     A request is admitted whole, or refused before anything is computed. Many prompts run in waves, which leaves space
     in the queue for other clients.
 
-    Raises what `start` raises, and `GenerationFailed`.
+    Raises what `start` raises, `GenerationFailed`, and `ApiError` for an answer that is too large.
     """
     check_ready(context)
     inputs = asked if isinstance(asked, Inputs) else _inputs(asked)
-    many = _Many(context, inputs, request_id, record_of(request))
+    many = _Many(context, inputs, request_id, size, record_of(request), spool_of(request.scope))
     return await until_disconnect(request, many.run())
 
 
@@ -57,7 +67,7 @@ def _inputs(asked: Asked) -> Inputs:
     async def read() -> Asked:
         return asked
 
-    return Inputs(len(cast(Texts, asked.input).prompts), read)
+    return Inputs(len(cast(Texts, asked.input).prompts), asked.input.param, read)
 
 
 @dataclass
@@ -65,55 +75,59 @@ class _Many:
     context: ApiContext
     inputs: Inputs
     request_id: str
+    size: AnswerSize
     record: RequestRecord
+    spool: Spool
 
     async def run(self) -> Ends:
         """Admit the request, tokenize and run its prompts."""
         count, wave = self.inputs.count, max(1, min(_WAVE, self.context.limits.max_sequences // 2))
+        self._check()
         if count <= wave:
-            prompts, requests = await self._prepared()
-            return Ends(await self._wave(self.context.engine, prompts, requests), self.record.prompt_tokens)
-        with _place(self.context) as place:
-            prompts, requests = await self._prepared()
-            place.expect([len(prompt.tokens) for prompt in prompts])
-            return Ends(await self._waves(place, wave, prompts, requests), self.record.prompt_tokens)
+            asked, prompts = await self._read()
+            await self._wave(self.context.engine, asked, prompts)
+        else:
+            with _place(self.context) as place:
+                asked, prompts = await self._read()
+                place.expect([len(prompt.tokens) for prompt in prompts])
+                await self._waves(place, wave, asked, prompts)
+        await self.spool.complete()
+        return Ends(count, self.record.prompt_tokens, self.spool)
 
-    async def _prepared(self) -> tuple[list[Prompt], list[list[GenerationRequest]]]:
+    def _check(self, tokens: int = 0) -> None:
+        """Check the size of the answer, and reserve its space."""
+        self.size.check(self.context.limits, self.inputs.param, self.inputs.count, tokens)
+        self.spool.reserve(self.size.kept(self.inputs.count, tokens))
+
+    async def _read(self) -> tuple[Asked, list[Prompt]]:
         asked = await self.inputs.read()
         if self.context.log_prompts:
             self.record.prompt = cast(Texts, asked.input).prompts
         prompts = await prompts_of(self.context, asked)
         self.record.prompt_tokens = total_tokens(prompts)
-        if asked.vector_form == "tokens":
-            _check_vectors(self.context, asked.input.param, self.record.prompt_tokens)
-        # All requests are made before the first one runs: errors are found before anything is computed.
-        return prompts, [
-            generation_requests(self.context, asked, prompt, f"{self.request_id}-{index}", client=CALLER.get())
-            for index, prompt in enumerate(prompts)
-        ]
+        self._check(self.record.prompt_tokens)
+        # Errors are found before anything is computed: what the longest prompt may have, all may.
+        self._requests(asked, max(prompts, key=lambda prompt: len(prompt.tokens)), 0)
+        return asked, prompts
 
-    async def _waves(
-        self, place: PlaceProtocol, size: int, prompts: Sequence[Prompt], requests: Sequence[list[GenerationRequest]]
-    ) -> list[GenerationChunk]:
-        chunks: list[GenerationChunk] = []
+    def _requests(self, asked: Asked, prompt: Prompt, index: int) -> list[GenerationRequest]:
+        return generation_requests(self.context, asked, prompt, f"{self.request_id}-{index}", client=CALLER.get())
+
+    async def _waves(self, place: PlaceProtocol, size: int, asked: Asked, prompts: Sequence[Prompt]) -> None:
         cached = 0
         for first in range(0, len(prompts), size):
-            part = slice(first, first + size)
             async with place.turn(self.record.time_left):
-                chunks += await self._wave(place, prompts[part], requests[part])
+                await self._wave(place, asked, prompts[first : first + size], first)
             cached += self.record.cached_tokens
         self.record.cached_tokens = cached
-        return chunks
 
-    async def _wave(
-        self, admits: Admits, prompts: Sequence[Prompt], requests: Sequence[list[GenerationRequest]]
-    ) -> list[GenerationChunk]:
+    async def _wave(self, admits: Admits, asked: Asked, prompts: Sequence[Prompt], first: int = 0) -> None:
+        requests = [self._requests(asked, prompt, index) for index, prompt in enumerate(prompts, first)]
         generation = Generation.admit(admits, prompts, requests, self.record)
-        last: dict[int, GenerationChunk] = {}
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
-                last[chunk.index] = chunk.of_engine
-        return [last[index] for index in range(len(prompts))]
+                if chunk.finish_reason is not None:
+                    await self.spool.keep(first + chunk.index, _end(chunk.of_engine))
 
 
 @contextmanager
@@ -125,8 +139,5 @@ def _place(context: ApiContext) -> Iterator[PlaceProtocol]:
         place.leave()
 
 
-def _check_vectors(context: ApiContext, param: str, tokens: int) -> None:
-    most = context.limits.multivector_tokens
-    if tokens > most:
-        message = f"The inputs have {tokens} tokens together, and a request for vectors of tokens may have {most}. "
-        raise bad_request(message + "Send fewer inputs at once.", param, "too_many_vectors")
+def _end(chunk: GenerationChunk) -> bytes:
+    return chunk.embedding or array("d", chunk.token_logprobs[0]).tobytes()

@@ -9,6 +9,7 @@ from numaserve.server.answers.tools.answer import output_parser
 from numaserve.server.config.tasks import ROUTES, Task
 from numaserve.server.generation.answer.reading import AnswerReader
 from numaserve.server.generation.answer.whole_reading import WholeReader
+from numaserve.server.generation.answer_size import bounded
 from numaserve.server.generation.asked import Asked, Chat, Prompt, ToolUse, total_tokens
 from numaserve.server.generation.constraint.constrain import matchers_of
 from numaserve.server.generation.context import ApiContext
@@ -61,6 +62,7 @@ async def _admitted(
 ) -> Generation:
     prompts, record = await until_disconnect(request, prompts_of(context, asked)), record_of(request)
     record.prompt_tokens = total_tokens(prompts)
+    asked = bounded(context, asked, prompts)
     matcher = await until_disconnect(request, matchers_of(context, asked, prompts[0]))
     running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]

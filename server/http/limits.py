@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 _ANSWERED_TOKENS = 2**18  # a book; its token list, or its text if each token is long, takes some 20 ms to encode
 
-_VECTOR_TOKENS = 2**13  # with vectors of 1024 columns some 170 MB of JSON
-
 
 @dataclass(frozen=True)
 class ApiLimits:
@@ -20,6 +18,8 @@ class ApiLimits:
     max_headers: int = 100
     request_timeout: float | None = None  # seconds from the beginning of a request to the end of its answer
     max_bytes_stored: int = 64 * 2**20  # of stored responses for later requests
+    max_answer_bytes: int = 2**30  # of JSON; 8192 embeddings of 4096 numbers take at most 840 MB
+    max_bytes_unread: int = 256 * 2**20  # of the vectors and long texts of all answers that wait for their clients
 
     @property
     def prompt_tokens(self) -> int:
@@ -28,11 +28,6 @@ class ApiLimits:
         A count in pieces is off by a few tokens; a prompt with twice the context length does not fit in any case.
         """
         return 2 * self.context_length
-
-    @property
-    def multivector_tokens(self) -> int:
-        """The tokens of all texts of a request for vectors of tokens: a text may fill the context."""
-        return max(_VECTOR_TOKENS, self.context_length)
 
     @property
     def text_tokens(self) -> int:

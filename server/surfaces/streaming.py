@@ -10,12 +10,13 @@ from fastapi import Request
 from fastapi.responses import Response
 from numaserve.server.generation.generation import Generation
 from numaserve.server.http.disconnect import until_disconnect
+from numaserve.server.http.large_json import JsonAnswer
 from numaserve.server.surfaces.event_stream import EventStream, Framing
 
 
 def json_response(body: object) -> Response:
     """Return a 200 with a JSON body."""
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return JsonAnswer(msgspec.json.encode(body))
 
 
 def utc_text(seconds: float) -> str:

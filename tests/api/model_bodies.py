@@ -23,3 +23,8 @@ POOLING: dict[str, dict[str, Any]] = {
 }
 SPARSE: dict[str, dict[str, Any]] = {"/embed_sparse": {"inputs": ["a", "b"]}}
 CLASSIFYING: dict[str, dict[str, Any]] = {"/predict": {"inputs": [["a"], ["b", "c"]]}}
+JUDGING: dict[str, dict[str, Any]] = {
+    **{path: {"query": "q", "documents": ["a", "b"]} for path in ("/v1/rerank", "/v2/rerank", "/rerank")},
+    **{path: {"text_1": "q", "text_2": ["a", "b"]} for path in ("/v1/score", "/score")},
+}
+TEXTS: dict[str, dict[str, Any]] = {"/tokenize": {"prompt": "hi"}, "/detokenize": {"tokens": [1, 2]}}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from model_bodies import CLASSIFYING, GENERATING, POOLING, SPARSE
+from model_bodies import CLASSIFYING, GENERATING, JUDGING, POOLING, SPARSE
 from numaserve.server.app.middleware.key_limits import FREE_PATHS
 from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.context import ApiContext
@@ -18,16 +18,10 @@ from numaserve.server.scheduler.client import Client
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
+from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
 from tests.support.app_routes import ROUTES
 
 KEYS = (ApiKey("alone"), ApiKey("other"), ApiKey("one", cache_group="team"), ApiKey("two", cache_group="team"))
-_RERANK = {"query": "q", "documents": ["a"], "model": MODEL}
-_SCORE = {"text_1": "q", "text_2": "a", "model": MODEL}
-JUDGING: Mapping[str, dict[str, Any]] = {
-    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _RERANK),
-    **dict.fromkeys(("/score", "/v1/score"), _SCORE),
-}
 _RUN_NO_MODEL = {"/v1/responses/input_tokens", "/api/pull"}
 
 

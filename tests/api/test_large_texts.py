@@ -3,12 +3,11 @@ import json
 import threading
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from numaserve.server.app.application import ApiContext
 from numaserve.server.engine.types import QueueFull
-from numaserve.server.http.large_json import json_pieces, pieces_response
+from numaserve.server.http.large_json import json_pieces
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -156,16 +155,3 @@ def test_json_in_pieces_is_json(fields: dict[str, object]) -> None:
 def test_an_iterator_becomes_an_array(count: int) -> None:
     pieces = json_pieces({"a": map(str, range(count)), "b": 1})
     assert msgspec.json.decode(b"".join(pieces)) == {"a": list(map(str, range(count))), "b": 1}
-
-
-async def test_a_large_answer_comes_whole_and_with_its_length() -> None:
-    fields: dict[str, object] = {"text": "x" * 3_000_000}
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await pieces_response(json_pieces(fields))(scope, receive, send)
-
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-        answer = await client.get("/")
-        assert answer.headers["content-length"] == str(len(answer.content))
-        assert answer.headers["content-type"] == "application/json"
-        assert answer.json() == fields

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numaserve.server.http.limits import ApiLimits
 
 # English has about 4 bytes per token; JSON may take 12 for a character, and runs of spaces or dashes are long tokens.
-_BYTES_PER_TOKEN = 64
+BYTES_PER_TOKEN = 64
 _BYTES_BESIDE = 1 << 20  # for everything except prompts
 # A separator of JSON values may also be text: minified JSON as a prompt has one or two per token.
 _VALUES_PER_TOKEN = 4
@@ -32,7 +32,7 @@ class BodyNeed:
     def of(cls, tokens: int, limits: ApiLimits) -> BodyNeed:
         """Return the need of texts or prompts of this number of tokens, within the `limits` of any body."""
         return cls(
-            min(limits.max_body_bytes, _BYTES_BESIDE + _BYTES_PER_TOKEN * tokens),
+            min(limits.max_body_bytes, _BYTES_BESIDE + BYTES_PER_TOKEN * tokens),
             min(max(_MAX_VALUES, 2 * limits.context_length), _VALUES_BESIDE + _VALUES_PER_TOKEN * tokens),
         )
 

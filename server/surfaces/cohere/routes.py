@@ -1,17 +1,18 @@
 """POST /v2/embed."""
 
-import asyncio
+from collections.abc import Iterator
 
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from numaserve.server.generation.answer_size import AnswerSize, size_of_texts
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.embedding import check_embeds, embedding, in_form
 from numaserve.server.generation.many import Ends, ends_of
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
-from numaserve.server.http.large_json import pieces_response
+from numaserve.server.http.large_json import answer_in_pieces, array_pieces
 from numaserve.server.surfaces.cohere.responses import BODY_ERRORS, EmbedByType
 from numaserve.server.surfaces.cohere.schema import CohereEmbedRequest
 
@@ -26,21 +27,23 @@ def cohere_router(context: ApiContext) -> APIRouter:
         check_model(context, body.model)
         check_embeds(context, body.output_dimension, *body.forms, param="output_dimension")
         request_id = record_of(request).request_id
-        ends = await ends_of(context, request, body.asked(context.embeddings), request_id)
-        # In a thread, as for /v1/embeddings.
-        return await asyncio.to_thread(_answer, context, body, ends, request_id)
+        size = AnswerSize.of_vectors(
+            context.embedding_size, body.output_dimension, body.forms, beside=size_of_texts(body.given)
+        )
+        ends = await ends_of(context, request, body.asked(context.embeddings), request_id, size)
+        return await answer_in_pieces(_pieces(context, body, ends, request_id))
 
     return router
 
 
-def _answer(context: ApiContext, body: CohereEmbedRequest, ends: Ends, request_id: str) -> Response:
+def _pieces(context: ApiContext, body: CohereEmbedRequest, ends: Ends, request_id: str) -> Iterator[bytes]:
     normalize = context.embeddings.normalize
-    values = [embedding(chunk.embedding, body.output_dimension, normalize=normalize) for chunk in ends.chunks]
-    pieces = [b'{"id":' + msgspec.json.encode(request_id) + b',"embeddings":{']
+    yield b'{"id":' + msgspec.json.encode(request_id) + b',"embeddings":{'
     for number, form in enumerate(body.forms):
-        pieces.append(b"," * bool(number) + msgspec.json.encode(form) + b":[")
-        pieces += [b"," * bool(index) + msgspec.json.encode(in_form(each, form)) for index, each in enumerate(values)]
-        pieces.append(b"]")
+        yield b"," * bool(number) + msgspec.json.encode(form) + b":"
+        values = (embedding(each, body.output_dimension, normalize=normalize) for each in ends)
+        yield from array_pieces(in_form(each, form) for each in values)
     meta = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": ends.prompt_tokens}}
-    rest = msgspec.json.encode({"texts": body.given, "meta": meta})
-    return pieces_response([*pieces, b"},", rest[1:]])
+    yield b'},"texts":'
+    yield from array_pieces(body.given)
+    yield b',"meta":' + msgspec.json.encode(meta) + b"}"

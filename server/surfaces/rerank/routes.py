@@ -63,6 +63,7 @@ def _wanted(body: RerankRequest, *, cohere: bool) -> Wanted:
         Cut(most, truncate),
         priority=body.priority or 0,
         activation=activation,
+        repeated=body.repeated,
     )
 
 
@@ -72,7 +73,7 @@ def _best(found: Scores) -> list[int]:
 
 
 def _ranked_texts(body: RerankRequest, found: Scores) -> list[dict[str, object]]:
-    shown = body.ranked if body.return_text else None
+    shown = body.repeated or None
     return [
         {"index": index, "score": found.values[index]} | ({} if shown is None else {"text": shown[index]})
         for index in _best(found)
@@ -82,9 +83,9 @@ def _ranked_texts(body: RerankRequest, found: Scores) -> list[dict[str, object]]
 def _ranking(context: ApiContext, request: Request, body: RerankRequest, found: Scores) -> dict[str, object]:
     best = _best(found)[: body.top_n]
     results: list[dict[str, object]] = [{"index": index, "relevance_score": found.values[index]} for index in best]
-    if body.return_documents is not False:
+    if body.repeated:
         for result, index in zip(results, best, strict=True):
-            result["document"] = {"text": body.ranked[index]}
+            result["document"] = {"text": body.repeated[index]}
     frame = {"id": f"rerank-{record_of(request).request_id}", "model": context.model_name}
     return {**frame, "results": results, "usage": _usage(found)}
 

@@ -86,6 +86,12 @@ class RerankRequest(_Judged):
         """The documents or texts."""
         return self.documents or self.texts or []
 
+    @property
+    def repeated(self) -> list[str]:
+        """The documents or texts, if the answer repeats them."""
+        returned = self.return_documents is not False if self.texts is None else self.return_text
+        return self.ranked if returned else []
+
 
 class ScoreRequest(_Judged):
     """The body of POST /v1/score, in vLLM's format."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from fastapi import Request
+from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.asked import Asked, Texts
 from numaserve.server.generation.classifier import Activation, Classifier, activated, sigmoid
 from numaserve.server.generation.classifier_inputs import WHOLE, Cut, Pair, items_asked
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import AFTER, BEFORE, Judge, question
-from numaserve.server.generation.many import Inputs, ends_of
+from numaserve.server.generation.many import Ends, Inputs, ends_of
 from numaserve.server.generation.prompts import check_text_length, encode
 from numaserve.server.generation.start import check_model
 from numaserve.server.generation.token_choice import Sampling
@@ -37,6 +39,7 @@ class Wanted:
     cut: Cut = WHOLE
     priority: int = 0
     activation: Activation | None = None  # of scores; None: what the model's files declare
+    repeated: Sequence[str] = ()  # texts that the answer repeats
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ async def _of_encoder(context: ApiContext, request: Request, wanted: Wanted, cla
         model=wanted.model,
         priority=wanted.priority,
     )
-    ends = await ends_of(context, request, Inputs(len(wanted.pairs), read), record_of(request).request_id)
-    found = activated([chunk.embedding for chunk in ends.chunks], wanted.activation or classifier.activation)
+    ends = await _ends(context, request, wanted, read)
+    found = activated(list(ends), wanted.activation or classifier.activation)
     return Scores(found[:, 0].tolist(), ends.prompt_tokens)
 
 
@@ -90,10 +93,16 @@ async def _of_judge(context: ApiContext, request: Request, wanted: Wanted, judge
             priority=wanted.priority,
         )
 
-    ends = await ends_of(context, request, Inputs(len(wanted.pairs), read), record_of(request).request_id)
+    ends = await _ends(context, request, wanted, read)
     # The probability of yes, if the answer is yes or no, is the sigmoid of the difference.
-    found = [yes - no for no, yes in (chunk.token_logprobs[0] for chunk in ends.chunks)]
+    found = [yes - no for no, yes in (np.frombuffer(each, "<f8").tolist() for each in ends)]
     return Scores(found if wanted.activation == "none" else list(map(sigmoid, found)), ends.prompt_tokens)
+
+
+async def _ends(context: ApiContext, request: Request, wanted: Wanted, read: Callable[[], Awaitable[Asked]]) -> Ends:
+    inputs = Inputs(len(wanted.pairs), wanted.param, read)
+    size = AnswerSize.of_scores(texts=wanted.repeated)
+    return await ends_of(context, request, inputs, record_of(request).request_id, size)
 
 
 async def _prompts(context: ApiContext, wanted: Wanted) -> list[list[int]]:

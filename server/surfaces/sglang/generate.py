@@ -5,6 +5,7 @@ import uuid
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.common.patience import patiently
+from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.asked import Asked, Texts
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.many import ends_of
@@ -74,7 +75,7 @@ async def _generate_once(context: ApiContext, request: Request) -> None:
 
 
 async def _embed_once(context: ApiContext, request: Request) -> None:
-    await ends_of(context, request, _EMBEDDING_PROBE, _probe_id())
+    await ends_of(context, request, _EMBEDDING_PROBE, _probe_id(), AnswerSize())
 
 
 def _probe_id() -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.classifier import activated
 from numaserve.server.generation.classifier_inputs import Cut, items_asked
 from numaserve.server.generation.context import ApiContext
@@ -15,6 +16,7 @@ from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
 from numaserve.server.http.errors import bad_request
+from numaserve.server.http.large_json import answer_in_pieces, array_pieces
 from numaserve.server.surfaces.streaming import json_response
 from numaserve.server.surfaces.tei.responses import BODY_ERRORS, Prediction
 from numaserve.server.surfaces.tei.schema import TeiPredictRequest
@@ -33,13 +35,15 @@ def predict_router(context: ApiContext) -> APIRouter:
         if classifier is None:
             message = "This model has no classification head. Ask a model that has one."
             raise bad_request(message, "model", "task_unsupported")
-        items, cut = body.items, Cut(context=bool(body.truncate))
-        inputs = Inputs(len(items), partial(items_asked, context, items, cut, param="inputs", model=body.model))
-        ends = await ends_of(context, request, inputs, record_of(request).request_id)
+        items, cut, param = body.items, Cut(context=bool(body.truncate)), "inputs"
+        inputs = Inputs(len(items), param, partial(items_asked, context, items, cut, param=param, model=body.model))
+        size = AnswerSize.of_scores(classifier.labels)
+        ends = await ends_of(context, request, inputs, record_of(request).request_id, size)
         activation = "none" if body.raw_scores else classifier.probability
-        found = activated([chunk.embedding for chunk in ends.chunks], activation)
-        predictions = [_predictions(classifier.labels, scores) for scores in found]
-        return json_response(predictions if body.is_batch else predictions[0])
+        predictions = (_predictions(classifier.labels, activated([each], activation)[0]) for each in ends)
+        if body.is_batch:
+            return await answer_in_pieces(array_pieces(predictions))
+        return json_response(next(predictions))
 
     return router
 

@@ -1,10 +1,10 @@
 """POST /embed and /embed_sparse."""
 
-import asyncio
+from collections.abc import Iterator
 
-import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.embedding import check_embeds, embedding, sparse_output
 from numaserve.server.generation.many import Ends, ends_of
@@ -12,9 +12,11 @@ from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
-from numaserve.server.http.large_json import pieces_response
+from numaserve.server.http.large_json import answer_in_pieces, array_pieces
 from numaserve.server.surfaces.tei.responses import BODY_ERRORS, SparseEntry
 from numaserve.server.surfaces.tei.schema import TeiEmbedRequest, TeiEmbedSparseRequest
+
+_ENTRIES = 1024  # encoded at once: a text may have an entry for each token of the vocabulary
 
 
 def tei_router(context: ApiContext) -> APIRouter:
@@ -26,9 +28,12 @@ def tei_router(context: ApiContext) -> APIRouter:
         """Compute embeddings of texts, in the format of text-embeddings-inference; needs `--task embed`."""
         check_model(context, body.model)
         check_embeds(context, body.dimensions)
-        ends = await ends_of(context, request, body.asked(context.embeddings), record_of(request).request_id)
-        # In a thread, as for /v1/embeddings.
-        return await asyncio.to_thread(_answer, body, ends)
+        asked, request_id = body.asked(context.embeddings), record_of(request).request_id
+        size = AnswerSize.of_vectors(context.embedding_size, body.dimensions, ["float"])
+        ends = await ends_of(context, request, asked, request_id, size)
+        normalize = body.normalize is not False
+        values = (embedding(each, body.dimensions, normalize=normalize).tolist() for each in ends)
+        return await answer_in_pieces(array_pieces(values))
 
     @router.post("/embed_sparse", response_model=list[list[SparseEntry]], responses=BODY_ERRORS)
     async def tei_embed_sparse(body: TeiEmbedSparseRequest, request: Request) -> Response:
@@ -37,23 +42,17 @@ def tei_router(context: ApiContext) -> APIRouter:
         check_model(context, body.model)
         output = sparse_output(context)
         asked = body.asked(context.embeddings, "sparse")
-        ends = await ends_of(context, request, asked, record_of(request).request_id)
-        return await asyncio.to_thread(_sparse_answer, output, ends)
+        size = AnswerSize.of_weights(None if output.of_tokens else context.limits.vocab_size)
+        ends = await ends_of(context, request, asked, record_of(request).request_id, size)
+        return await answer_in_pieces(_sparse_pieces(output, ends))
 
     return router
 
 
-def _answer(body: TeiEmbedRequest, ends: Ends) -> Response:
-    pieces = [b"["]
-    for index, chunk in enumerate(ends.chunks):
-        values = embedding(chunk.embedding, body.dimensions, normalize=body.normalize is not False)
-        pieces.append(b"," * bool(index) + msgspec.json.encode(values.tolist()))
-    return pieces_response([*pieces, b"]"])
-
-
-def _sparse_answer(output: SparseOutput, ends: Ends) -> Response:
-    pieces = [b"["]
-    for index, chunk in enumerate(ends.chunks):
-        entries = [{"index": token, "value": weight} for token, weight in output.weights(chunk.embedding)]
-        pieces.append(b"," * bool(index) + msgspec.json.encode(entries))
-    return pieces_response([*pieces, b"]"])
+def _sparse_pieces(output: SparseOutput, ends: Ends) -> Iterator[bytes]:
+    yield b"["
+    for index, each in enumerate(ends):
+        yield b"," * bool(index)
+        entries = ({"index": token, "value": weight} for token, weight in output.weights(each))
+        yield from array_pieces(entries, together=_ENTRIES)
+    yield b"]"

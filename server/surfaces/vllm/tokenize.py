@@ -4,15 +4,17 @@ from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from numaserve.server.generation.answer_size import check_texts
 from numaserve.server.generation.asked import Chat
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.prompts import check_text_length, render
 from numaserve.server.generation.sampling import check_token_ids
 from numaserve.server.generation.start import check_model
+from numaserve.server.http.body.need import BYTES_PER_TOKEN
 from numaserve.server.http.body.route import body_route
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import ApiError, context_length_exceeded
-from numaserve.server.http.large_json import json_pieces, pieces_response
+from numaserve.server.http.large_json import JsonAnswer, json_pieces
 from numaserve.server.surfaces.openapi import BODY_ERRORS
 from numaserve.server.surfaces.response_models import Detokenized, Tokenized
 from numaserve.server.surfaces.vllm.tokenize_schema import DetokenizeRequest, TokenizeRequest
@@ -35,6 +37,7 @@ def tokenize_router(context: ApiContext) -> APIRouter:
         check_model(context, body.model)
         if len(body.tokens) > context.limits.text_tokens:
             raise _too_long(context, len(body.tokens), "tokens")
+        check_texts(context.limits, "tokens", characters=BYTES_PER_TOKEN * len(body.tokens))
         return await until_disconnect(request, _detokenized(context, body))
 
     return router
@@ -46,9 +49,11 @@ async def _tokenized(context: ApiContext, body: TokenizeRequest) -> Response:
         chat = Chat(body.messages, arguments, add_generation_prompt=body.add_generation_prompt)
         prompt = await render(context, chat)
         with context.text.admit(len(prompt.tokens)) as turns:
+            _check_size(context, "messages", len(prompt.text), with_texts=body.return_token_strs)
             return await turns.run(partial(_answer, context, prompt.tokens, with_texts=body.return_token_strs))
     text = body.prompt or ""
     check_text_length(context, len(text), "prompt")
+    _check_size(context, "prompt", len(text), with_texts=body.return_token_strs)
     limit = context.limits.text_tokens
     with context.text.admit(len(text)) as turns:
         try:
@@ -62,7 +67,7 @@ async def _detokenized(context: ApiContext, body: DetokenizeRequest) -> Response
     with context.text.admit(len(body.tokens)) as turns:
         await turns.run(partial(check_token_ids, body.tokens, context.vocab_size, "tokens"))
         text = await turns.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
-        return await turns.run(lambda: pieces_response(json_pieces({"prompt": text})))
+        return await turns.run(lambda: JsonAnswer(b"".join(json_pieces({"prompt": text}))))
 
 
 def _answer(context: ApiContext, tokens: list[int], *, with_texts: bool) -> Response:
@@ -73,7 +78,15 @@ def _answer(context: ApiContext, tokens: list[int], *, with_texts: bool) -> Resp
     }
     if with_texts:
         fields["token_strs"] = map(context.tokenizer.token_text, tokens)
-    return pieces_response(json_pieces(fields))
+    return JsonAnswer(b"".join(json_pieces(fields)))
+
+
+def _check_size(context: ApiContext, param: str, characters: int, *, with_texts: bool) -> None:
+    """Check the size of the answer; a character is at most four bytes, and each of them may be a token."""
+    most = 4 * characters
+    check_texts(
+        context.limits, param, tokens=min(most, context.limits.text_tokens), characters=most if with_texts else 0
+    )
 
 
 def _too_long(context: ApiContext, tokens: int, param: str) -> ApiError:

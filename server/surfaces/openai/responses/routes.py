@@ -13,6 +13,7 @@ from numaserve.server.generation.start import check_model, start
 from numaserve.server.http.body.route import body_route
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import ApiError
+from numaserve.server.http.large_json import JsonAnswer
 from numaserve.server.surfaces.openai.responses.answer import ResponseAnswer
 from numaserve.server.surfaces.openai.responses.earlier import entries_of_response, page, resolved
 from numaserve.server.surfaces.openai.responses.entries import Entry, Ids, conversation_of
@@ -71,7 +72,7 @@ def responses_router(context: ApiContext) -> APIRouter:
     @router.get("/v1/responses/{response_id}", response_model=ModelResponse, responses=errors(404))
     async def retrieve_response(response_id: str, request: Request) -> Response:
         """Return a stored response to the API key that created it."""
-        return Response(stored(request, response_id).response, media_type="application/json")
+        return JsonAnswer(stored(request, response_id).response)
 
     @router.get("/v1/responses/{response_id}/input_items", response_model=ItemList, responses=errors(400, 404))
     async def list_input_items(

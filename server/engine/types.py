@@ -140,7 +140,7 @@ class GenerationStream(Protocol):
 
 
 class Admits(Protocol):
-    """What admits sequences: the engine, or a place in it."""
+    """The engine, or a place in it."""
 
     def admit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""

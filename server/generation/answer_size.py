@@ -16,7 +16,7 @@ from numaserve.server.http.errors import ApiError, bad_request
 from numaserve.server.http.limits import ApiLimits
 
 _FRAME = 1024  # what surrounds the items of an answer
-_ITEM = 256  # names and numbers beside the content of an item
+_ITEM = 256  # names and numbers around the content of an item
 _NUMBER = 25  # "-1.2345678901234567e-05,"
 _FP32 = 4
 _OF_NUMBER: dict[Form, int] = {"float": _NUMBER, "base64": 6, "binary": 1, "ubinary": 1}
@@ -85,7 +85,7 @@ def size_of_texts(texts: Iterable[str]) -> int:
 
 
 def check_texts(limits: ApiLimits, param: str, *, tokens: int = 0, characters: int = 0) -> None:
-    """Raise `ApiError` where an answer of so many token ids and characters could exceed the limit."""
+    """Raise `ApiError` where an answer of these numbers of token ids and characters could exceed the limit."""
     size = _FRAME + tokens * _ID + characters * _CHARACTER
     if size > limits.max_answer_bytes:
         raise _too_large(size, limits.max_answer_bytes, "Shorten the input.", param)

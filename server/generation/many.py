@@ -27,7 +27,7 @@ _WAVE = 256
 
 @dataclass(frozen=True)
 class Ends:
-    """What the prompts of a request ended with, and the tokens of all prompts."""
+    """The result of each prompt of a request, and the number of tokens of all prompts."""
 
     prompts: int
     prompt_tokens: int

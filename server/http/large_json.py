@@ -28,7 +28,7 @@ def json_pieces(fields: dict[str, object]) -> list[bytes]:
 
 
 def array_pieces(items: Iterable[object], *, together: int = 1) -> Iterator[bytes]:
-    """Return the pieces of the JSON array of `items`, so many items `together`."""
+    """Return the pieces of the JSON array of `items`, each with `together` items."""
     left = iter(items)
     return _inside(iter(lambda: list(islice(left, together)), []), b"[", b",", b"]")
 
@@ -50,7 +50,7 @@ class JsonAnswer(Response):
         spool = spool_of(scope)
         spool.reserve(len(self.body))
         body, self.body = bytes(self.body), b""
-        start = spool.size  # behind the vectors that the answer was made from
+        start = spool.size  # after the vectors that the answer was made from
         await spool.keep(0, body)
         del body
         streamed = StreamingResponse(_blocks(_of_spool(spool, start)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from numaserve.server.answers.tools.formats import plain_format
 from numaserve.server.generation.asked import Asked, Chat, Prompt, Texts, ToolUse
@@ -21,6 +23,7 @@ from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnav
 # The average token of every vocabulary is far shorter. A longer text cannot fit, and is refused before it keeps the
 # tokenizer busy.
 _MAX_CHARACTERS_PER_TOKEN = 256
+_TOO_LONG = "the prompt has more than {} tokens. Shorten the prompt."
 
 
 async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
@@ -42,7 +45,10 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
             output_limit(len(given), None, None, context.limits.context_length, texts.param)
     check_text_length(context, len(texts.suffix), "suffix")
     with context.text.admit(sum(map(len, texts.prompts)) + len(texts.suffix)) as turns:
-        prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
+        if texts.length.cut is None and not texts.suffix and isinstance(texts.prompts[0], str):
+            prompts = await _plain(context, texts, cast("Sequence[str]", texts.prompts), turns)
+        else:
+            prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
     if texts.second_texts:
         prompts = [replace(prompt, second_text=at) for prompt, at in zip(prompts, texts.second_texts, strict=True)]
     if not all(prompt.tokens for prompt in prompts):
@@ -132,17 +138,24 @@ def check_text_length(context: ApiContext, characters: int, param: str) -> None:
         )
 
 
+async def _plain(context: ApiContext, asked: Texts, given: Sequence[str], turns: Turns) -> list[Prompt]:
+    """Return the prompts of texts that are neither cut nor filled in."""
+    bos = context.tokenizer.bos_token_id
+    hidden = frozenset[int]() if bos is None else frozenset((bos,))
+    with _refusing(context, asked.param, _TOO_LONG):
+        tokens = await turns.encode_all(given, max_tokens=context.limits.prompt_tokens)
+    for each in tokens:
+        check_length(each, asked.length, asked.param)
+    return [Prompt(each, text, hidden) for each, text in zip(tokens, given, strict=True)]
+
+
 async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], turns: Turns, *, skip: bool) -> Prompt:
     if asked.suffix and isinstance(given, str):
         return await _filled_in(context, asked, given, turns)
     if isinstance(given, str):
         bos = context.tokenizer.bos_token_id
         hidden = frozenset[int]() if bos is None else frozenset((bos,))
-        if asked.length.cut is not None:
-            return Prompt(await cut_text(context, turns, given, asked.length), given, hidden)
-        tokens = await encode(context, turns, given, asked.param)
-        check_length(tokens, asked.length, asked.param)
-        return Prompt(tokens, given, hidden)
+        return Prompt(await cut_text(context, turns, given, asked.length), given, hidden)
     await turns.run(partial(check_token_ids, given, context.vocab_size, asked.param))
     if asked.length.cut is not None:
         return Prompt(cut_tokens(given, limit_of(context, asked.length), asked.length))
@@ -171,17 +184,23 @@ async def encode(
     param: str,
     *,
     add_special_tokens: bool = True,
-    too_long: str = "the prompt has more than {} tokens. Shorten the prompt.",
+    too_long: str = _TOO_LONG,
 ) -> list[int]:
     """Return the token ids of a prompt. Raises `ApiError` with `too_long` for a prompt that exceeds the limit; the
     tokens of such a prompt are not counted to the end."""
-    limits = context.limits
+    with _refusing(context, param, too_long):
+        most = context.limits.prompt_tokens
+        return await turns.encode(text, max_tokens=most, add_special_tokens=add_special_tokens)
+
+
+@contextmanager
+def _refusing(context: ApiContext, param: str, too_long: str) -> Iterator[None]:
     try:
-        return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=add_special_tokens)
+        yield
     except TextTooLong as error:
-        most = f"This model's maximum context length is {limits.context_length} tokens"
-        overflow = Overflow(error.tokens, limits.context_length)
-        raise context_length_exceeded(f"{most}, but {too_long.format(error.tokens)}", param, overflow) from error
+        limit = context.limits.context_length
+        message = f"This model's maximum context length is {limit} tokens, but {too_long.format(error.tokens)}"
+        raise context_length_exceeded(message, param, Overflow(error.tokens, limit)) from error
 
 
 def _template_refuses(message: str, chat: Chat) -> ApiError:

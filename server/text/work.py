@@ -9,6 +9,7 @@ from numaserve.server.text.executor import Executor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 
 SMALL_CHARACTERS = 16 * 1024  # some milliseconds of work
+_EACH_CHARACTERS = 64  # that take as long as a text without any
 _CUT_TOKENS = 256  # more tokens than a cut changes around it
 PIECE_CHARACTERS = 64 * 1024  # some tens of milliseconds
 
@@ -46,6 +47,17 @@ class Turns:
             await self._count(text, max_tokens)
         return await self.run(partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens))
 
+    async def encode_all(self, texts: Sequence[str], *, max_tokens: int) -> list[list[int]]:
+        """Return the token ids of each text, as `encode` does. Small texts share turns: a turn takes longer than a
+        word, and a request may have thousands of words."""
+        tokens: list[list[int]] = []
+        for group in _groups(texts):
+            if len(group) == 1:
+                tokens.append(await self.encode(group[0], max_tokens=max_tokens))
+            else:
+                tokens += await self.run(partial(_encoded, self._tokenizer, group))
+        return tokens
+
     async def encode_part(
         self, text: str, *, at_least: int, of_end: bool, add_special_tokens: bool = True
     ) -> list[int]:
@@ -80,6 +92,23 @@ class Turns:
             piece = slice(start, start + PIECE_CHARACTERS)
             tokens += len(await self.run(partial(self._tokenizer.encode, text[piece], add_special_tokens=False)))
             yield piece, tokens
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts in order, as many together as take some milliseconds."""
+    group, size = list[str](), 0
+    for text in texts:
+        if group and size + len(text) > SMALL_CHARACTERS:
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text) + _EACH_CHARACTERS
+    if group:
+        yield group
+
+
+def _encoded(tokenizer: TokenizerProtocol, texts: Sequence[str]) -> list[list[int]]:
+    return [tokenizer.encode(text) for text in texts]
 
 
 class TextWork:

@@ -1,11 +1,12 @@
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from numaserve.server.engine.types import QueueFull
-from numaserve.server.text.work import PIECE_CHARACTERS, SMALL_CHARACTERS, TextTooLong, TextWork
+from numaserve.server.text.work import PIECE_CHARACTERS, SMALL_CHARACTERS, TextTooLong, TextWork, Turns
 from numaserve.server.tokenizer import Tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -109,6 +110,27 @@ async def test_a_small_text_does_not_wait_behind_a_large_one() -> None:
         assert not large.done()
         tokenizer.opened.set()
         await large
+
+
+async def test_small_texts_share_turns_and_others_come_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, turns_taken = Words(), 0
+    run = Turns.run
+
+    async def counted(turns: Turns, work: Callable[[], Any]) -> Any:
+        nonlocal turns_taken
+        turns_taken += 1
+        return await run(turns, work)
+
+    monkeypatch.setattr(Turns, "run", counted)
+    large = "x" * (SMALL_CHARACTERS - 2)
+    texts = ["ab"] * 8000 + [large, "abcd", "", LONG * "x", "ab"]
+    async with working(tokenizer) as work:
+        with work.admit(len(large)) as turns:
+            found = await turns.encode_all(texts, max_tokens=LONG)
+            assert found == [await turns.encode(text, max_tokens=LONG) for text in texts]
+            turns_taken = 0
+            await turns.encode_all(texts[:8000], max_tokens=LONG)
+    assert turns_taken == -(-8000 // (SMALL_CHARACTERS // 66 + 1))
 
 
 async def test_a_template_that_hangs_holds_up_no_text_and_a_bounded_number_of_conversations() -> None:

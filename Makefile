@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes check pair clean
+	audit lock vm-test wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes check pair symbols clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -330,6 +330,11 @@ $(STAMPS)/native: $(NATIVE_SOURCES) $(STAMPS)/build
 $(STAMPS)/native-test: $(NATIVE_SOURCES) $(wildcard tests/kernels/native/* tests/kernels/amx/*.*) $(STAMPS)/build
 	$(call native_modules,native-test,-DNUMASERVE_KERNEL_TESTS=ON -DNUMASERVE_WERROR=ON)
 	@touch $@
+
+# With symbols for gdb and perf, in place of the others; the next `make install` brings these back.
+symbols: linked $(STAMPS)/build
+	$(call native_modules,symbols,-DNUMASERVE_INSTRUCTION_SETS=native -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+	@rm -f $(STAMPS)/native $(STAMPS)/native-test
 
 $(STAMPS)/torch: $(STAMPS)/venv
 	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'

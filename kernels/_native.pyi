@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.shm_comm import Board, Ring
+from numaserve.shm_comm import Board, Progress, Ring
 
 # Constants that Python and C++ share.
 PAD: int  # rows and columns of matrices are padded to a multiple of this
@@ -95,8 +95,12 @@ def checksum(data: memoryview) -> int:
 class Team:
     """A pinned thread team; thread 0 is the caller."""
 
-    def __init__(self, cpus: Sequence[int]) -> None:
-        """Pin the caller to cpus[0] and a new thread to each of the others; -1 leaves a thread unpinned."""
+    def __init__(self, cpus: Sequence[int], progress: Progress | None = None, rank: int = 0) -> None:
+        """Pin the caller to cpus[0] and a new thread to each of the others; -1 leaves a thread unpinned.
+
+        The team records its barriers and its waiting threads in the part of `rank` of the board `progress`. Raises
+        IndexError for a rank that the board does not have.
+        """
     @property
     def size(self) -> int: ...
 

@@ -1,5 +1,5 @@
-"""The native module of the ring and the mask board. Arrays must be C-contiguous and in processor memory; every
-collective releases the GIL."""
+"""The native module of the ring, the mask board and the progress board. Arrays must be C-contiguous and in processor
+memory; every collective releases the GIL."""
 
 from typing import Any
 
@@ -48,6 +48,8 @@ class Ring(RingBase):
         """Set the deadline of each wait, in seconds during which this process runs."""
     def share_cores(self) -> None:
         """Sleep at every wait. For ranks that are not pinned to cores; all ranks of a group must call it."""
+    def leave_verdict_to(self, board: ProgressBase) -> None:
+        """Restart the deadline of a wait each time that the front end looks at the ranks and finds that none hangs."""
     def beat(self) -> None:
         """Record that this rank makes progress; shown by ring-stat."""
     def abort(self, reason: str) -> None:
@@ -138,3 +140,26 @@ class Board(BoardBase):
 
 def board_bytes(rows: int, row_bytes: int) -> int: ...
 def format_board(fd: int, rows: int, row_bytes: int, nonce: int) -> None: ...
+
+class ProgressBase:
+    """The C++ class numaserve::progress::Board, which other native modules accept."""
+
+class Progress(ProgressBase):
+    """An end of the progress board: teams record barriers and waiting threads, the front end reads them and records
+    its looks. Keep it alive as long as native code uses it."""
+
+    def __init__(self, fd: int, nonce: int) -> None:
+        """Map the board. Raises RingError when the board belongs to another launch."""
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def looks(self) -> int: ...
+    def look(self) -> None:
+        """Restart the deadlines of waiting ranks."""
+    def barriers(self, rank: int) -> int:
+        """The barriers that the rank's team has passed. Raises IndexError for a rank out of range."""
+    def waiting(self, rank: int, threads: int) -> list[int]:
+        """The ids of those of the first `threads` threads that wait for another thread or rank."""
+
+def progress_bytes(world_size: int) -> int: ...
+def format_progress(fd: int, world_size: int, nonce: int) -> None: ...

@@ -1,5 +1,5 @@
-// numaserve.shm_comm._ring: the Python binding of the ring and the mask board. segment.py creates segments and passes
-// descriptors.
+// numaserve.shm_comm._ring: the Python binding of the ring, the mask board and the progress board. segment.py creates
+// segments and passes descriptors.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -10,10 +10,12 @@
 #include <optional>
 #include <utility>
 
+#include "shm_comm/include/numaserve_progress.h"
 #include "shm_comm/include/numaserve_ring_collectives.h"
 #include "shm_comm/include/numaserve_ring_inspect.h"
 #include "shm_comm/mapping.h"
 #include "shm_comm/mask_module.h"
+#include "shm_comm/progress_module.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -153,6 +155,9 @@ void bind_ring(nb::module_& m) {
           "lane"_a)
       .def("set_deadline", &set_deadline_seconds, "seconds"_a)
       .def("share_cores", &Ring::share_cores)
+      .def(
+          "leave_verdict_to", [](Ring& ring, const progress::Board& board) { ring.leave_verdict_to(board.looks()); },
+          "board"_a, nb::keep_alive<1, 2>())
       .def("prefault", &Ring::prefault)
       .def("beat", &Ring::beat)
       .def(
@@ -192,6 +197,7 @@ NB_MODULE(_ring, m) {
   bind_ring(m);
   bind_inspection(m);
   masks::bind_masks(m);
+  progress::bind_progress(m);
   m.def("segment_bytes", &segment_bytes, "world_size"_a, "lanes"_a, "slot_bytes"_a);
   m.def("format_segment", &format_descriptor, "fd"_a, "world_size"_a, "lanes"_a, "slot_bytes"_a, "nonce"_a);
   m.def("abort_segment", &abort_descriptor, "fd"_a, "reason"_a);

@@ -155,7 +155,12 @@ NB_MODULE(_native, m) {
       "The instruction set in use: the best available one, or the one that NUMASERVE_ISA names.");
 
   nb::class_<Team>(m, "Team", "A pinned thread team; thread 0 is the caller.")
-      .def(nb::init<const std::vector<int>&>(), nb::arg("cpus"))
+      .def(nb::new_([](const std::vector<int>& cpus, const progress::Board* progress, int rank) {
+             if (progress != nullptr && (rank < 0 || rank >= progress->world()))
+               throw nb::index_error("progress board: the rank is out of range");
+             return std::make_unique<Team>(cpus, progress == nullptr ? progress::Rank() : progress->rank(rank));
+           }),
+           nb::arg("cpus"), nb::arg("progress") = nb::none(), nb::arg("rank") = 0, nb::keep_alive<0, 3>())
       .def_prop_ro("size", &Team::size);
 
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A weight [n, k] in tile order.")

@@ -137,7 +137,10 @@ class Ring {
 
   // Makes waits sleep, for ranks that share cores: a wait that holds a core may delay the very peer that it waits for.
   // All ranks of the group have to call it, because each wakes the others.
-  void share_cores() { policy_ = {.deadline_ns = policy_.deadline_ns, .pauses = 0, .umwaits = 0, .sleeps = true}; }
+  void share_cores() { policy_.pauses = policy_.umwaits = 0, policy_.sleeps = true; }
+
+  // Restarts the deadline of a wait whenever `looks` changes (numaserve_progress.h). `looks` must outlive the ring.
+  void leave_verdict_to(const std::atomic<std::uint64_t>& looks) { policy_.looks = &looks; }
 
   // Offset and length of a rank's part in the segment, both multiples of a page: bind this to the rank's node.
   struct Range {

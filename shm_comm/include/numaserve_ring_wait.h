@@ -44,6 +44,9 @@ struct WaitPolicy {
   int pauses = 1000;
   int umwaits = probe_waitpkg() ? 64 : 0;
   bool sleeps = false;  // a wait sleeps instead of yielding; the thread that stores an epoch wakes the waiters
+  const std::atomic<std::uint64_t>* looks = nullptr;  // the deadline begins again when it changes
+
+  std::uint64_t look() const { return looks == nullptr ? 0 : looks->load(std::memory_order_relaxed); }
 };
 
 // Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word. The
@@ -62,6 +65,7 @@ inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t
     _mm_pause();
   }
   Patience patience(policy.deadline_ns);
+  std::uint64_t look = policy.look();
   for (int umwaits = 0;;) {
     seen = epoch.load(std::memory_order_acquire);
     if (seen >= target) return Status::ok;
@@ -70,6 +74,10 @@ inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t
       ++umwaits;
       umwait_word(epoch, seen);
       continue;
+    }
+    if (const std::uint64_t now = policy.look(); now != look) {
+      look = now;
+      patience = Patience(policy.deadline_ns);
     }
     if (patience.ends()) return Status::deadline;
     if (policy.sleeps)

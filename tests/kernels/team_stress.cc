@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -29,9 +30,12 @@ std::vector<int> processors(int threads, bool spinning) {
 class Stress {
  public:
   explicit Stress(int threads, bool spinning = false)
-      : team_(processors(threads, spinning)), values_(static_cast<size_t>(threads)) {}
+      : part_(std::make_unique<numaserve::progress::Part>()),
+        team_(processors(threads, spinning), numaserve::progress::Rank(part_.get())),
+        values_(static_cast<size_t>(threads)) {}
 
-  // One run with `barriers` barriers in it; returns how many values were not what the barrier promises.
+  // One run with `barriers` barriers in it; returns how many values were not what the barrier promises, or not what the
+  // progress board has to show.
   int64_t run(uint64_t key, int barriers) {
     std::vector<int64_t> wrong(values_.size());
     team_.parallel([&](int thread) {
@@ -45,12 +49,13 @@ class Stress {
       }
       values_[self] = key;
     });
-    int64_t total = 0;
+    int64_t total = part_->passed.barriers != team_.barriers(0);
     for (size_t thread = 0; thread < values_.size(); ++thread) total += wrong[thread] + (values_[thread] != key);
     return total;
   }
 
  private:
+  std::unique_ptr<numaserve::progress::Part> part_;  // outlives the team, which ends with a barrier
   Team team_;
   std::vector<uint64_t> values_;
 };

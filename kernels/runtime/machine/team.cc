@@ -30,9 +30,10 @@ void pin_this_thread(int cpu) {
     throw std::system_error(error, std::generic_category(), "cannot pin a thread to CPU " + std::to_string(cpu));
 }
 
-Team::Team(const std::vector<int>& cpus)
+Team::Team(const std::vector<int>& cpus, progress::Rank progress)
     : size_(static_cast<int>(cpus.size())),
-      shares_cores_(std::any_of(cpus.begin(), cpus.end(), [](int cpu) { return cpu < 0; })) {
+      shares_cores_(std::any_of(cpus.begin(), cpus.end(), [](int cpu) { return cpu < 0; })),
+      progress_(progress) {
   if (cpus.empty()) throw std::invalid_argument("a thread team needs at least one CPU");
   lanes_ = std::make_unique<Lane[]>(cpus.size());
   // The caller visits every processor and ends on its own. A processor that it may not use throws here, where a caller
@@ -93,18 +94,24 @@ void Team::wait_for_generation(uint64_t seen) {
   }
 }
 
-void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const {
+void Team::wait_until(int thread, const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const {
   int spin = 0;
+  bool marked = false;
   for (uint64_t seen; (seen = word.load(std::memory_order_acquire)) < value;) {
     if (idle.some != nullptr && !idle.some(idle.context)) idle.some = nullptr;
     if (idle.some != nullptr) continue;
-    if (shares_cores_)
+    if (shares_cores_) {
       ring::sleep_while(word, seen);
-    else if (++spin < kBarrierSpins)
+    } else if (++spin < kBarrierSpins) {
       _mm_pause();
-    else
+    } else {
+      if (!marked) progress_.wait(thread, true);
+      marked = true;
+      spin = kBarrierSpins;
       sched_yield();
+    }
   }
+  if (marked) progress_.wait(thread, false);
 }
 
 void Team::publish(std::atomic<uint64_t>& word, uint64_t value) const {
@@ -117,16 +124,17 @@ void Team::barrier(int thread, Idle idle) {
   if (thread % kGroup == 0) {
     const int end = std::min(thread + kGroup, size_);
     for (int member = thread + 1; member < end; ++member)
-      wait_until(lanes_[static_cast<size_t>(member)].arrived, count, idle);
+      wait_until(thread, lanes_[static_cast<size_t>(member)].arrived, count, idle);
   }
   if (thread == 0) {
     for (int leader = kGroup; leader < size_; leader += kGroup)
-      wait_until(lanes_[static_cast<size_t>(leader)].arrived, count, idle);
+      wait_until(thread, lanes_[static_cast<size_t>(leader)].arrived, count, idle);
     publish(release_.value, count);
+    progress_.pass(count);
     return;
   }
   publish(lanes_[static_cast<size_t>(thread)].arrived, count);
-  wait_until(release_.value, count, idle);
+  wait_until(thread, release_.value, count, idle);
 }
 
 }  // namespace numaserve

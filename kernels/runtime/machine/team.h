@@ -7,6 +7,9 @@
 //
 // Writers: `Lane::arrived` is written by its own thread only, `release_` and `generation_` by thread 0 only. Each has
 // cache lines of its own. Counters only grow, and never wrap in practice (64 bits).
+//
+// On a progress board, thread 0 records each barrier, which costs one store to a line that no thread reads. A thread
+// marks itself as waiting only after some spins, so that a barrier without a delay does not write.
 #pragma once
 
 #include <atomic>
@@ -14,6 +17,8 @@
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "shm_comm/include/numaserve_progress.h"
 
 namespace numaserve {
 
@@ -27,12 +32,13 @@ class Team {
   // unpinned. Threads then share cores, and waits sleep: a spinning thread may hold the core of the very thread that it
   // waits for. Throws std::invalid_argument without processors, and std::system_error when pinning or creating
   // a thread fails.
-  explicit Team(const std::vector<int>& cpus);
+  explicit Team(const std::vector<int>& cpus, progress::Rank progress = {});
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   int size() const { return size_; }
+  const progress::Rank& progress() const { return progress_; }
   // The barriers that this thread has entered; called by the thread itself.
   uint64_t barriers(int thread) const { return lanes_[static_cast<size_t>(thread)].count; }
 
@@ -69,11 +75,12 @@ class Team {
   void wait_for_generation(uint64_t seen);
   // No deadline is needed: the threads of a process end together. Only nodes wait for another process, with the ring's
   // deadline, and their threads reach the next barrier whatever the wait's result.
-  void wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const;
+  void wait_until(int thread, const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) const;
   void publish(std::atomic<uint64_t>& word, uint64_t value) const;  // for wait_until
 
   int size_;
   bool shares_cores_;
+  progress::Rank progress_;
   std::unique_ptr<Lane[]> lanes_;
   Word release_;
   Word generation_;

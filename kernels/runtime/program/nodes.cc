@@ -35,6 +35,7 @@ bool wait_for_ranks(Run& run, const Place& place, int lane, int phase) {
   if (run.failed()) return false;
   const int64_t begin = lane == 0 ? now_ns() : 0;
   const uint64_t n = run.collective(place);
+  const progress::Waiting waiting(run.team.progress(), lane);
   const ring::Status status = run.ring->wait_for_all(lane, n, phase);
   if (lane == 0) {
     run.all_reduce_ns += now_ns() - begin;
@@ -56,6 +57,7 @@ void leave(Run& run, const Place& place, int thread) {
   if (run.ring == nullptr || thread >= run.lanes()) return;
   run.ring->done(thread, run.collective(place));
   if (thread != 0 || run.failed()) return;
+  const progress::Waiting waiting(run.team.progress(), thread);
   const ring::Status status = run.ring->acquire(0, run.collective(place) + 1);
   if (status != ring::Status::ok) run.fail(status);
 }

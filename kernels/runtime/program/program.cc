@@ -150,6 +150,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
     if (ring_->aborted()) ring_->check(ring::Status::aborted);
     run.first_collective = ring_->position();
     ring_->beat();
+    const progress::Waiting waiting(team_.progress(), 0);
     ring_->check(ring_->acquire(0, run.first_collective));
   }
   if (counter_ != nullptr) counter_->begin(team_, ring_);

@@ -10,6 +10,7 @@ present. CLOCK_THREAD_CPUTIME_ID was rejected too: a sleeping waiter spends no p
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -22,12 +23,13 @@ _READ_S = 0.01  # between the end of the time and the timeout, to read waiting a
 class Patience:
     """A timeout in seconds, spent from one look at `clock` to the next."""
 
-    __slots__ = ("_clock", "_looked", "_spent", "seconds")
+    __slots__ = ("_clock", "_counted", "_looked", "_spent", "seconds")
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
         self._clock = clock
         self._spent = 0.0
+        self._counted = 0.0  # of the time between the last two looks
         self._looked = clock()
 
     @property
@@ -46,10 +48,19 @@ class Patience:
         gap, self._looked = now - self._looked, now
         if gap > TICK_S:
             self._spent = min(self._spent, self.seconds - TICK_S)
+            self._counted = 0.0
             return False
         was_spent = self._spent >= self.seconds
         self._spent += gap
+        self._counted = gap
         return was_spent
+
+    def excuse(self, seconds: float) -> None:
+        """Take back `seconds` of the time since the look before the last one: the other process could not run. Infinite
+        `seconds` take back all time spent, and negative ones spend time."""
+        if seconds < math.inf:
+            seconds = min(seconds, self._counted)
+        self._spent = max(0.0, self._spent - seconds)
 
 
 class PatientTimer:
@@ -58,10 +69,13 @@ class PatientTimer:
     Start it inside a running event loop. A stopped timer costs nothing. A restart leaves the loop's timer unchanged:
     that timer notices the new time when it fires. uvloop calls timers before it reads descriptors. `Patience.ends`
     therefore takes a last look, one turn of the loop after the time is over.
+
+    After each look, `excused` returns the seconds to take back (`Patience.excuse`).
     """
 
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self, ended: Callable[[], None], excused: Callable[[], float] | None = None) -> None:
         self._ended = ended
+        self._excused = excused
         self._patience: Patience | None = None  # while it runs
         self._timer: asyncio.TimerHandle | None = None
 
@@ -106,8 +120,10 @@ class PatientTimer:
         if self._patience.ends():
             self._patience = None
             self._ended()
-        else:
-            self._arm(self._patience)
+            return
+        if self._excused is not None:
+            self._patience.excuse(self._excused())
+        self._arm(self._patience)
 
 
 @asynccontextmanager

@@ -80,6 +80,7 @@ class Engine:
             looks_ahead="grammar" in config.drafters,
         )
         self._callbacks = callbacks or EngineCallbacks()
+        self._ranks = Ranks(launches, metrics, clock)
         self._steps = StepLoop(
             scheduler,
             StepHooks(
@@ -90,6 +91,8 @@ class Engine:
                 drafted=self._requests.masks.drafted,
                 masked=self._requests.masks.planned,
                 void=self._requests.masks.void,
+                look=supervisor.look,
+                starved=self._ranks.starved,
                 failed=self._on_step_failed,
                 broken=supervisor.fail,
             ),
@@ -114,7 +117,6 @@ class Engine:
         gauges.describe_cache(launches[0].settings.kv_cache_dtype)
         metrics.before_scrape(gauges.set)
         self._recovery = Recovery(scheduler, self._requests, metrics, clock, timeout_s=config.resume_timeout_s)
-        self._ranks = Ranks(launches, metrics)
         self._state = "loading"
         self._draining = False
 
@@ -289,6 +291,7 @@ class Engine:
             profiled=self._profiles.on_answer,
             described=self._ranks.describe,
             loaded=self._callbacks.load_progress,
+            starved=self._ranks.starved,
         )
         return SupervisorHooks(
             group,

@@ -1,6 +1,6 @@
 """The current state of the engine for GET /machine: queue, pages, prefix tree and workers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -42,6 +42,7 @@ class WorkerState:
     kv_bytes: int
     rss_bytes: int
     misplaced_pages: int
+    starved: bool = False  # steps are late because it waits for a processor
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,13 @@ def _end_of_branch(node: Node, most: int) -> tuple[Node, int]:
 
 
 def workers_of(
-    launches: Sequence[Launch], ready: Mapping[int, Ready], told: Mapping[int, WorkerStats | Ready]
+    launches: Sequence[Launch],
+    ready: Mapping[int, Ready],
+    told: Mapping[int, WorkerStats | Ready],
+    starved: Collection[int],
 ) -> list[WorkerState]:
-    """Return the state of each `ready` rank of `launches`, with the latest figures of `told`."""
+    """Return the state of each `ready` rank of `launches`, with the latest figures of `told`; `starved` are the ranks
+    that lack processor time."""
     return [
         WorkerState(
             rank=launch.rank,
@@ -115,6 +120,7 @@ def workers_of(
             kv_bytes=ready[launch.rank].kv_bytes,
             rss_bytes=told[launch.rank].rss_bytes,
             misplaced_pages=told[launch.rank].misplaced_pages,
+            starved=launch.rank in starved,
         )
         for launch in launches
         if launch.rank in ready

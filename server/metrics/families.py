@@ -237,6 +237,13 @@ class WorkerFamilies:
             "containers.",
             "rank",
         )
+        self.starved = series.by(
+            Counter,
+            "numaserve_worker_starved_seconds_total",
+            "Time that the worker waited for a CPU in steps that took more than a second. Other processes or a CPU "
+            "quota took the CPU. It should not grow.",
+            "rank",
+        )
         self.rss = series.by(Gauge, "numaserve_worker_rss_bytes", "Resident memory of the worker in bytes.", "rank")
         self.states = series.by(
             Gauge,

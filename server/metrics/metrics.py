@@ -194,12 +194,17 @@ class Metrics:
         """Set the state of a worker; an unknown figure keeps its last value."""
         label = str(rank)
         self._workers.up(label).set(1 if up else 0)
+        self._workers.starved(label)  # a rate needs the 0 too
         if rss_bytes is not None:
             self._workers.rss(label).set(rss_bytes)
         if misplaced_pages is not None:
             self._workers.misplaced(label).set(misplaced_pages)
         if state_bytes is not None:
             self._workers.states(label).set(state_bytes)
+
+    def starved(self, rank: int, seconds: float) -> None:
+        """Count seconds for which a late worker waited for a processor."""
+        self._workers.starved(str(rank)).inc(seconds)
 
     def memory_bound(self, rank: int, bound: bool) -> None:
         """Set whether the memory of a worker is bound to its node."""

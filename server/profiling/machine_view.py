@@ -35,7 +35,7 @@ def machine_view(
     cut off is useless. Operations are left out first, then nodes, the last ones of each first.
     """
     now = machine.now
-    lines = [_pace(now, rates), _queue(now), _pages(now, width), _prefixes(now)]
+    lines = [_pace(now, rates), _queue(now), _pages(now, width), _prefixes(now), *_starved(now)]
     head = [_head(url, machine, width), Text(), *lines, Text()]
     left = None if height is None else height - sum(len(line.wrap(_console(width), width)) for line in head)
     nodes = _nodes(now.workers, rates, width, left)
@@ -94,6 +94,14 @@ def _prefixes(now: Overview) -> Text:
         "Prefixes",
         f"{found:.0%} of prompt tokens found in the cache; {now.prefixes.pages:,} pages, branches: {branches}",
     )
+
+
+def _starved(now: Overview) -> Sequence[Text]:
+    ranks = [str(worker.rank) for worker in now.workers if worker.starved]
+    if not ranks:
+        return []
+    told = Text(f"rank {', '.join(ranks)}: other processes or a quota take the CPU time", "red")
+    return [_line("Starved", told)]
 
 
 def _nodes(workers: Sequence[WorkerState], rates: Rates | None, width: int, lines: int | None) -> Group:

@@ -34,6 +34,7 @@ from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
+from numaserve.shm_comm.progress_board import create_progress_board
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.interface.drafters import MAX_DRAFTS, WORKER_DRAFTERS
 from numaserve.workers.interface.protocol import mask_rows
@@ -131,6 +132,7 @@ def make_engine(
         ring_factory if world_size > 1 else None,
         worker_command,
         board_factory,
+        partial(create_progress_board, world_size),
         inherited_fd=-1 if link is None else link.lifeline_fd,
     )
     return Engine(

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -12,9 +13,12 @@ import zmq
 from numaserve.server.common.death import Death
 from numaserve.server.common.patience import wait_patiently
 from numaserve.server.dispatch.channel import WorkerGroupChannel
-from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, RingFactory, RingSegment
+from numaserve.server.supervisor.cpu_time import thread_times
+from numaserve.server.supervisor.group_memory import GroupMemory
+from numaserve.server.supervisor.judge import RankLook
+from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, ProgressFactory, RingFactory
 from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
-from numaserve.server.supervisor.progress import ProgressWatch
+from numaserve.server.supervisor.progress import ProgressWatch, Witness
 from numaserve.workers.interface.protocol import (
     Failure,
     FromWorker,
@@ -51,16 +55,17 @@ class GroupFailed(Exception):
 class GroupSpec:
     """The workers of a group, the same in each launch.
 
-    `launches` are in order of rank, without the fields of ring and mask board, which are new in every launch.
+    `launches` are in order of rank, without the fields of the shared memory, which is new in every launch.
     `ring_factory` makes the ring; None with one rank. `board_factory` makes the mask board; without it no sequence can
-    be masked. `command` is the command of a worker, without its arguments. Each worker keeps `inherited_fd` open until
-    its end.
+    be masked. `progress_factory` makes the progress board; without it, only processor time shows that a rank is late.
+    `command` is the command of a worker, without its arguments. Each worker keeps `inherited_fd` open until its end.
     """
 
     launches: Sequence[Launch]
     ring_factory: RingFactory | None = None
     command: Sequence[str] = DEFAULT_COMMAND
     board_factory: BoardFactory | None = None
+    progress_factory: ProgressFactory | None = None
     inherited_fd: int = -1
 
 
@@ -72,6 +77,7 @@ class GroupHooks:
     profiled: Callable[[RankProfile], None]
     described: Callable[[Ready | WorkerStats], None]  # reports of a rank about itself
     loaded: Callable[[int, int], None]  # bytes of packed weights in all ranks; the total is estimated until all report
+    starved: Callable[[Mapping[int, float], float], None]  # see `Witness`
 
 
 class Group(Protocol):
@@ -98,6 +104,9 @@ class Group(Protocol):
     def send(self, message: StepPlan | ProfileRequest) -> None:
         """Send a message to every rank."""
 
+    def look(self, ranks: Collection[int], with_times: bool) -> dict[int, RankLook]:
+        """Look at those of `ranks` that run, for a `Witness`, and let ranks wait for each other further."""
+
     def fail(self, death: Death) -> None:
         """Declare the group broken."""
 
@@ -120,10 +129,7 @@ class WorkerGroup:
         self._on_failure = on_failure
         self._command = spec.command
         self._inherited_fd = spec.inherited_fd
-        self._ring_factory = spec.ring_factory
-        self._ring: RingSegment | None = None
-        self._board_factory = spec.board_factory
-        self.board: MaskBoard | None = None
+        self._memory = GroupMemory(spec.launches, spec.ring_factory, spec.board_factory, spec.progress_factory)
         self._channel: WorkerGroupChannel | None = None
         self._processes: list[WorkerProcess] = []
         self._lifeline = -1
@@ -132,7 +138,13 @@ class WorkerGroup:
         self._all_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._first_failed: int | None = None
         self._over = False
-        self._load_watch = ProgressWatch(LOAD_DEADLINE_S, self._load_stalled)
+        loading = Witness(partial(self.look, range(len(spec.launches))), hooks.starved)
+        self._load_watch = ProgressWatch(LOAD_DEADLINE_S, self._load_stalled, loading)
+
+    @property
+    def board(self) -> MaskBoard | None:
+        """The mask board of this launch; None before `start` and after `end`."""
+        return self._memory.board
 
     @property
     def pids(self) -> list[int]:
@@ -157,13 +169,8 @@ class WorkerGroup:
         await self._all_ready
 
     def _spawn(self) -> None:
-        world_size = len(self._launches)
-        self._channel = WorkerGroupChannel(world_size, self._on_message)
-        self._ring = self._ring_factory() if self._ring_factory and world_size > 1 else None
-        self.board = self._board_factory() if self._board_factory else None
-        memory: dict[str, int] = {}
-        for name, each in (("ring", self._ring), ("mask", self.board)):
-            memory |= {f"{name}_fd": each.fd if each else -1, f"{name}_nonce": each.nonce if each else 0}
+        self._channel = WorkerGroupChannel(len(self._launches), self._on_message)
+        memory = self._memory.create()
         read_end, self._lifeline = os.pipe()
         try:
             for launch in self._launches:
@@ -174,7 +181,7 @@ class WorkerGroup:
                     self._command,
                     endpoint,
                     lifeline_fd=read_end,
-                    inherited_fds=[memory["ring_fd"], memory["mask_fd"], self._inherited_fd],
+                    inherited_fds=[*self._memory.fds, self._inherited_fd],
                     on_exit=self._on_exit,
                 )
                 self._processes.append(process)
@@ -186,9 +193,18 @@ class WorkerGroup:
         if self._channel is not None:
             self._channel.broadcast(message)
 
+    def look(self, ranks: Collection[int], with_times: bool) -> dict[int, RankLook]:
+        """Look at those of `ranks` that run, for a `Witness`, and let ranks wait for each other further."""
+        self._memory.let_ranks_wait()
+        return {
+            each.rank: self._memory.progress_of(each.rank, thread_times(each.pid) if with_times else {})
+            for each in self._processes
+            if each.rank in ranks and not each.exited.done()
+        }
+
     def fail(self, death: Death) -> None:
         """Declare the group broken: abort the ring and call `on_failure`, unless a failure was reported before."""
-        self._abort_ring(death.message)
+        self._memory.abort_ring(death.message)
         if self._over:
             return
         self._over = True
@@ -209,23 +225,14 @@ class WorkerGroup:
         if grace_s > 0 and alive and self._channel is not None:
             self._channel.broadcast(Shutdown())
             await wait_patiently(alive, grace_s)
-        self._abort_ring("the worker group is stopping")
+        self._memory.abort_ring("the worker group is stopping")
         await asyncio.gather(*(process.end(_TERM_GRACE_S) for process in self._processes))
         if self._channel is not None:
             self._channel.close()
-        if self._ring is not None:
-            self._ring.close()
-            self._ring = None
-        if self.board is not None:
-            self.board.close()
-            self.board = None
+        self._memory.close()
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-
-    def _abort_ring(self, reason: str) -> None:
-        if self._ring is not None:
-            self._ring.abort(reason)
 
     def _on_message(self, message: FromWorker) -> None:
         if self._over and not isinstance(message, Failure):
@@ -275,7 +282,7 @@ class WorkerGroup:
         if self._over or self._first_failed is not None:
             return
         self._first_failed = rank
-        self._abort_ring(f"worker {rank} ended")
+        self._memory.abort_ring(f"worker {rank} ended")
         process = self._processes[rank]
         killed = process.was_killed()
         death = Death("signal" if killed else "exit", f"worker {rank} {process.ending()}")

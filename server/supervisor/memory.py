@@ -37,5 +37,19 @@ class MaskBoard(SharedMemory, Protocol):
         """Publish the state of a row of a step to rank 0; the bits of a mask are copied from the address `bits`."""
 
 
+class ProgressBoard(SharedMemory, Protocol):
+    """The memory in which ranks show that they progress (`numaserve.shm_comm.progress_board.ProgressBoard`)."""
+
+    def look(self) -> None:
+        """Let ranks wait for each other further: no rank hangs."""
+
+    def barriers(self, rank: int) -> int:
+        """Return the number of barriers that the rank has passed."""
+
+    def waiting(self, rank: int, threads: int) -> frozenset[int]:
+        """Return the ids of the rank's first `threads` threads that wait for another thread or rank."""
+
+
 RingFactory = Callable[[], RingSegment]
 BoardFactory = Callable[[], MaskBoard]
+ProgressFactory = Callable[[], ProgressBoard]

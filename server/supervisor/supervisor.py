@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from numaserve.server.common.death import Cause, Death, DeathReason
 from numaserve.server.supervisor.group import Group, GroupFactory, GroupFailed, GroupHooks, GroupSpec, WorkerGroup
+from numaserve.server.supervisor.judge import RankLook
 from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.workers.interface.protocol import Launch, ProfileRequest, StepPlan
@@ -86,6 +87,10 @@ class Supervisor:
         """Send a message to every rank."""
         if self._group is not None:
             self._group.send(message)
+
+    def look(self, ranks: Collection[int], with_times: bool) -> Mapping[int, RankLook]:
+        """Return the progress of those of `ranks` that run (`Group.look`)."""
+        return self._group.look(ranks, with_times) if self._group else {}
 
     def fail(self, death: Death) -> None:
         """Declare the current group broken, for example because it no longer answers."""

@@ -31,6 +31,7 @@ class Action(IntEnum):
     STOP = 3  # SIGSTOP: it hangs
     ABORT = 4  # it aborts the ring
     SLOW = 5  # it sleeps, for less than the deadline of a step
+    LOOP = 6  # it computes without an end: it hangs, and uses processor time
 
 
 class Cell(ctypes.Structure):

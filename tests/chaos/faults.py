@@ -22,7 +22,7 @@ _WORKERS: dict[str | Point, tuple[Action, ...]] = {
     IDLE: (Action.STOP, Action.KILL),
 }
 _GENERATION: dict[str | Point, tuple[Action, ...]] = {
-    Point.DECODE: (Action.KILL, Action.CRASH, Action.ABORT, Action.STOP, Action.SLOW),
+    Point.DECODE: (Action.KILL, Action.CRASH, Action.ABORT, Action.STOP, Action.SLOW, Action.LOOP),
     Point.SAMPLING: (Action.KILL, Action.ABORT, Action.STOP),
     Point.MASK_WAIT: (Action.KILL, Action.CRASH, Action.SLOW),
     TEMPLATE: (Action.KILL,),

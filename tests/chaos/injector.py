@@ -86,7 +86,7 @@ class Injector:
         if hit:
             self.hits[place] += 1
             self.actions[fault.action.name.lower()] += 1
-            self.hangs[place] += fault.action == Action.STOP
+            self.hangs[place] += fault.action in (Action.STOP, Action.LOOP)
         else:
             self.missed.append(str(fault))
 

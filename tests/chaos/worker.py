@@ -111,6 +111,9 @@ class Agent:
             case Action.ABORT:
                 assert self._node.ring is not None
                 self._node.ring.abort("the run wants it so")
+            case Action.LOOP:
+                while True:
+                    pass
             case Action.SLOW:
                 time.sleep(self._cell.slow_ms / 1000)
             case Action.CRASH:

@@ -29,6 +29,8 @@ from harness import (
 )
 from numaserve.server.engine.types import GenerationFailed, NotReady
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.supervisor import group
+from numaserve.server.supervisor.cpu_time import ThreadTime
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.shm_comm.segment import Segment, create_segment
@@ -183,6 +185,32 @@ async def test_a_worker_that_hangs_is_a_worker_that_died(tmp_path: Path) -> None
 
 async def test_a_worker_that_hangs_while_idle_is_noticed_before_a_request_comes() -> None:
     async with serving(Options(ranks=2, beat_s=0.05, deadline_s=0.5)) as server:
+        os.kill(pids_of(server.engine)[1], signal.SIGSTOP)
+        await until(lambda: server.metric("worker_restarts_total", reason="stall") == 1)
+        await until(server.engine.is_ready)
+        await _serves_again(server)
+
+
+async def test_a_worker_without_a_processor_is_awaited_and_said_to_be_starved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its steps take several times the deadline. What Linux says of a starved thread is played here."""
+    monkeypatch.setattr(group, "thread_times", lambda pid: {pid: ThreadTime("R", 0.0, 0.0)})
+    async with serving(Options(ranks=2, faults=("--step-ms", "2500"), deadline_s=0.5)) as server:
+        first_life = pids_of(server.engine)
+        answer = await server.complete(prompt=[11, 12], max_tokens=2)
+        assert answer.json()["choices"][0]["text"] == _words([11, 12], 2)
+        assert pids_of(server.engine) == first_life
+        assert server.metric("worker_starved_seconds_total", rank="1") > 1.0
+        assert [worker.starved for worker in server.engine.overview().workers] == [True, True]
+        assert "worker 0, 1 is starved of CPU" in caplog.text
+
+
+async def test_a_starved_worker_that_is_stopped_is_a_worker_that_died() -> None:
+    async with serving(Options(ranks=2, beat_s=0.05, deadline_s=0.5)) as server:
+        for pid in pids_of(server.engine):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
         os.kill(pids_of(server.engine)[1], signal.SIGSTOP)
         await until(lambda: server.metric("worker_restarts_total", reason="stall") == 1)
         await until(server.engine.is_ready)

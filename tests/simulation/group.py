@@ -1,10 +1,11 @@
 """One life of a group of workers that is simulated: it loads or does not, serves, and dies."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from numaserve.server.common.death import Death
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks
+from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.protocol import (
     Failure,
     FromWorker,
@@ -69,6 +70,10 @@ class SimulatedGroup:
             self._world.violate(f"{type(message).__name__} was sent to workers that are {self.state}")
         else:
             self._workers.take(message, self.board)
+
+    def look(self, ranks: Collection[int], with_times: bool) -> dict[int, RankLook]:
+        """Show what ranks do."""
+        return self._workers.look(ranks)
 
     def fail(self, death: Death) -> None:
         """Be declared broken."""

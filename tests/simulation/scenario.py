@@ -63,6 +63,7 @@ class Scenario:
     resume_timeout_s: float
     most_failures: int  # before the supervisor gives up
     step_faults: Mapping[str, float]  # the probability of each, in a step
+    late_steps: float  # the probability that a step takes longer than its deadline, though nothing is wrong with it
     load_faults: float
     deaths: tuple[float, ...]  # times at which a worker dies, whatever it does
     absences: tuple[tuple[float, float], ...]  # of the front end: when, and for how many seconds
@@ -179,6 +180,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         resume_timeout_s=rng.choice((1.0, 20.0, 300.0)),
         most_failures=rng.choice((1, 3, 1000, 1000)),
         step_faults={kind: rng.choice((0.01, 0.05, 0.2)) for kind in kinds},
+        late_steps=random.Random(f"late {until}").choice((0.0, 0.0, 0.0, 0.1)),  # of its own, as what is drafted
         load_faults=rng.choice((0.0, 0.0, 0.0, 0.3)) if faulty else 0.0,
         deaths=tuple(sorted(rng.uniform(load_s / 2, 2 * until) for _ in range(deaths))),
         absences=tuple(

@@ -52,6 +52,7 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
         f"client.{end}" for end in ("answered", "failed", "given up", "left", "refused", "timed out", "too long")
     }
     others = {"retraction", "prefix found", "masks awaited", "mask too late", "mask behind a draft token", "profile"}
+    others |= {"step.starved", "step.crawls"}
     others |= {"draft token of the draft model", "plan behind draft tokens", "front end absent", "anchor found"}
     assert faults | deaths | states | clients | others <= seen.keys()
 

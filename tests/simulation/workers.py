@@ -1,12 +1,15 @@
 """The workers of a simulated group: they run plans, and answer late, wrongly or not at all, ranks in any order."""
 
+import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import NamedTuple, Protocol
 
 from numaserve.server.engine.masks.matcher import MaskState
+from numaserve.server.supervisor.cpu_time import ThreadTime
+from numaserve.server.supervisor.judge import RankLook
 from numaserve.workers.interface.protocol import (
     Failure,
     FromWorker,
@@ -49,6 +52,8 @@ class _Step:
     truths: list[Truth]
     ranks: set[int]  # that have not answered
     fault: str = ""
+    lateness: str = ""  # why it takes longer than its deadline, which is no fault
+    begun: float = 0.0
     worker_ns: int = 0
     void: bool = False  # it was sent before the failure of a step before it was told
     failed: bool = False
@@ -77,6 +82,8 @@ class SimulatedWorkers:
         self._continuations = Continuations(reads_drafts=scenario.worker_drafter == "draft_model")
         self._board: SimulatedBoard
         self._slots: dict[int, Truth] = {}  # as the plans that were sent have them
+        self._late = random.Random(f"{scenario.late_steps} {world.loop.time()}")  # of its own, as what is drafted
+        self._frozen = False
         self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
         self._running = False
         self._dead = False
@@ -124,8 +131,24 @@ class SimulatedWorkers:
     def freeze(self) -> None:
         """Run nothing more, and answer nothing."""
         self._queue.clear()
-        self._running = True
+        self._frozen = self._running = True
         self._arrival = [float("inf")] * self._scenario.ranks
+
+    def look(self, ranks: Collection[int]) -> dict[int, RankLook]:
+        """The processor times and barriers of ranks: each has one thread, whose id is the rank."""
+        if self._dead:
+            return {}
+        now, step = self._world.loop.time(), self._queue[0] if self._queue else None
+        state, ran, barriers = "S", now, 0
+        if self._frozen:
+            state, ran = "T", 0.0
+        elif step is not None and step.fault == "hang":
+            state = "R"
+        elif step is not None and step.lateness == "starved":
+            state, ran = "R", step.begun
+        elif step is not None:
+            state, barriers = "R", int(now * 10)
+        return {rank: RankLook(barriers, threads={rank: ThreadTime(state, ran, 0.0)}) for rank in ranks}
 
     def positions_in_flight(self) -> dict[int, range]:
         """The positions that were planned and not answered, of each sequence, by its seed."""
@@ -156,6 +179,11 @@ class SimulatedWorkers:
         seconds = min(world.rng.expovariate(1 / self._scenario.step_s) + work, deadline / 2)
         if step.fault == "slow":
             seconds = deadline * world.rng.uniform(0.3, 0.6)
+        elif not step.fault and self._late.random() < self._scenario.late_steps:
+            step.lateness = self._late.choice(("starved", "crawls"))
+            world.note(f"step.{step.lateness}", step.plan.step_id)
+            seconds = deadline * self._late.uniform(1.5, 4.0)
+        step.begun = world.loop.time()
         step.worker_ns = round(seconds * 1e9)
         if step.fault == "hang":
             self._blame()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from numaserve.kernels import Team
-from numaserve.shm_comm import Board, Ring
+from numaserve.shm_comm import Board, Progress, Ring
 from numaserve.workers.interface.protocol import Launch
 from numaserve.workers.process import numa
 
@@ -32,16 +32,19 @@ class NodeContext:
     @classmethod
     def enter(cls, launch: Launch) -> NodeContext:
         """Move the calling process to its node. Raises `OSError` when a core may not be used, `RingError` when the
-        ring's segment or the mask board is not the intended one."""
+        ring's segment, the mask board or the progress board is not the intended one."""
         node = launch.nodes[launch.rank]
         numa.bind_memory_to(node)
-        team = Team(launch.cpus[launch.rank])
+        progress = Progress(launch.progress_fd, launch.progress_nonce) if launch.progress_fd >= 0 else None
+        team = Team(launch.cpus[launch.rank], progress, launch.rank)
         ring = None
         if launch.world_size > 1:
             ring = Ring(launch.ring_fd, launch.rank, launch.ring_nonce, launch.world_size)
             ring.set_deadline(launch.step_deadline_s)
             if min(map(min, launch.cpus)) < 0:  # threads that are not pinned
                 ring.share_cores()
+            if progress is not None:
+                ring.leave_verdict_to(progress)
             offset, nbytes = ring.part_range(launch.rank)
             numa.bind_range(ring.base_address + offset, nbytes, node)
             ring.prefault()
@@ -52,7 +55,7 @@ class NodeContext:
         return cls(node=node, team=team, ring=ring, masks=masks)
 
     def set_deadline(self, seconds: float) -> None:
-        """Limit each wait for another rank to `seconds` from now on.
+        """Limit each wait for another rank to `seconds` from now on, or from the front end's last look at the ranks.
 
         Raises `ValueError` for a deadline that is out of range, on every rank.
         """

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -17,7 +17,8 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.speculation.reports import Unchecked
-from numaserve.server.supervisor.progress import ProgressWatch
+from numaserve.server.supervisor.judge import RankLook
+from numaserve.server.supervisor.progress import ProgressWatch, Witness
 from numaserve.workers.interface.protocol import Failure, StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,9 @@ class StepHooks:
     drafted: Callable[[list[Unchecked]], None]  # planning has made such draft tokens
     masked: Callable[[int, list[MaskedRow]], None]  # the plan of this step was sent, and has such rows
     void: Callable[[int], None]  # the result of this step will be ignored
+    # Looks at those ranks; the second argument: whether to read their processor times.
+    look: Callable[[Collection[int], bool], Mapping[int, RankLook]]
+    starved: Callable[[Mapping[int, float], float], None]  # see `Witness`
     broken: Callable[[Death], None]  # the workers can no longer be used
 
 
@@ -85,7 +89,7 @@ class StepLoop:
         self._depth = depth
         self._deadlines = deadlines
         self._in_flight: deque[_Step] = deque()
-        self._watch = ProgressWatch(deadlines.longest_s, self._stalled)
+        self._watch = ProgressWatch(deadlines.longest_s, self._stalled, Witness(self._look, hooks.starved))
         self._running = False
         self._wake_planned = False
         self._last_answered = float("-inf")
@@ -215,6 +219,9 @@ class StepLoop:
                 step.times.record(
                     self._metrics, step.plan, step.result, begun=begun, answered=answered, processed=self._clock()
                 )
+
+    def _look(self, with_times: bool) -> Mapping[int, RankLook]:
+        return self._hooks.look(self._in_flight[0].waiting_for if self._in_flight else (), with_times)
 
     def _stalled(self) -> None:
         missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []

@@ -1,11 +1,13 @@
 """The reported state of the worker ranks."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.config import EngineConfig
 from numaserve.server.engine.overview import WorkerState, workers_of
 from numaserve.server.engine.views.info import loading_line, workers_info
+from numaserve.server.engine.views.starvation import Starvation
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.interface.protocol import Launch, OperationTerms, Ready, WorkerStats
 
@@ -15,11 +17,12 @@ logger = logging.getLogger(__name__)
 class Ranks:
     """Keeps the reports of each rank of `launches`, and sets its metrics."""
 
-    def __init__(self, launches: Sequence[Launch], metrics: Metrics) -> None:
+    def __init__(self, launches: Sequence[Launch], metrics: Metrics, clock: Clock) -> None:
         self._launches = launches
         self._metrics = metrics
         self._ready: dict[int, Ready] = {}
         self._newest: dict[int, Ready | WorkerStats] = {}
+        self._starvation = Starvation(clock)
 
     def describe(self, message: Ready | WorkerStats) -> None:
         """Store the report of a rank."""
@@ -42,6 +45,12 @@ class Ranks:
         isa = ",".join(sorted({each.isa for each in ready}))
         self._metrics.describe(version=config.version, model=config.model, isa=isa, tp=len(self._launches))
 
+    def starved(self, seconds: Mapping[int, float], elapsed: float) -> None:
+        """Note that late ranks waited for a processor for such `seconds` of the last `elapsed`."""
+        self._starvation.note(seconds, elapsed)
+        for rank, waited in seconds.items():
+            self._metrics.starved(rank, waited)
+
     def down(self) -> None:
         """Note that all ranks have ended. Their reports about shards stay, since they hold for new workers too."""
         for launch in self._launches:
@@ -63,4 +72,4 @@ class Ranks:
 
     def states(self) -> list[WorkerState]:
         """Return place, sizes and memory of each rank that has loaded."""
-        return workers_of(self._launches, self._ready, self._newest)
+        return workers_of(self._launches, self._ready, self._newest, self._starvation.ranks())

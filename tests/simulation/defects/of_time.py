@@ -7,6 +7,7 @@ from numaserve.server.common.patience import Patience, PatientTimer
 from numaserve.server.engine.recovery.outage import Outage
 from numaserve.server.engine.requests.timeouts import Timeouts
 from numaserve.server.engine.steps.loop import StepLoop
+from numaserve.server.supervisor.judge import Judge, Verdict
 from numaserve.server.supervisor.progress import ProgressWatch
 
 from tests.simulation.defects.registry import defect
@@ -27,6 +28,25 @@ def an_absence_counts(_right: Callable[..., bool], patience: Patience) -> bool:
     patience._spent += now - patience._looked
     patience._looked = now
     return patience._spent >= patience.seconds
+
+
+@defect(Judge, "look", first_seed=80)
+def a_starved_worker_counts_as_dead(right: Callable[..., Verdict], judge: Judge, *looks: object) -> Verdict:
+    """Workers are judged by the time in which they had no processor."""
+    return right(judge, *looks)._replace(excused_s=0.0)
+
+
+@defect(Judge, "look")
+def progress_counts_for_nothing(right: Callable[..., Verdict], judge: Judge, *looks: object) -> Verdict:
+    """Workers are judged by the time that a step takes."""
+    return right(judge, *looks)._replace(progressed=False)
+
+
+@defect(Judge, "look")
+def a_worker_that_wants_no_processor_is_excused(right: Callable[..., Verdict], judge: Judge, *looks: object) -> Verdict:
+    """Stopped workers are awaited like starved ones."""
+    verdict = right(judge, *looks)
+    return verdict._replace(excused_s=verdict.elapsed_s)
 
 
 @defect(Outage, "workers_down")

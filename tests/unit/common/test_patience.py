@@ -1,6 +1,7 @@
 """Patience with others is spent in this process's presence, and ends after a look at what they have said."""
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -61,6 +62,30 @@ def test_what_was_spent_is_told_between_two_looks_and_bounded_by_a_tick() -> Non
     assert subject.spent_s == pytest.approx(0.7)
     clock.now += 1000.0
     assert subject.spent_s == pytest.approx(0.4 + TICK_S)
+
+
+def test_time_that_is_excused_is_not_spent() -> None:
+    clock = Clock()
+    subject = Patience(1.0, clock)
+    clock.looks(subject, 0.4, 0.4)
+    subject.excuse(0.3)
+    assert subject.spent_s == pytest.approx(0.5)
+    subject.excuse(-0.2)
+    assert subject.spent_s == pytest.approx(0.7)
+    subject.excuse(math.inf)
+    assert subject.spent_s == 0.0
+    assert clock.looks(subject, 0.4, 0.4, 0.2, 0.01) == [False, False, False, True]
+
+
+def test_no_more_is_excused_than_was_spent_since_the_last_look() -> None:
+    clock = Clock()
+    subject = Patience(1.0, clock)
+    clock.looks(subject, 0.4, 0.4)
+    subject.excuse(5.0)
+    assert subject.spent_s == pytest.approx(0.4)
+    clock.looks(subject, 1000.0)
+    subject.excuse(1000.0)
+    assert subject.spent_s == pytest.approx(0.4)
 
 
 def simulated(scenario: Coroutine[None, None, None]) -> None:

@@ -38,6 +38,8 @@ def _loop(
         drafted=lambda _unchecked: None,
         masked=lambda _step, _rows: None,
         void=lambda _step: None,
+        look=lambda _ranks, _with_times: {},
+        starved=lambda _seconds, _elapsed: None,
         broken=lambda death: None,
     )
     deadlines = StepDeadlines(60.0)

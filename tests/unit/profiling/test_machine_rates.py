@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import msgspec
 import pytest
 from numaserve.server.engine.overview import WorkerState
 from numaserve.server.profiling.figures import RankFigures
@@ -101,6 +102,16 @@ def test_a_view_fits_80_columns_and_24_lines_whatever_the_figures(ranks: int, ha
     assert "123456789" in "".join(lines)
     assert any("operation 0" in line for line in lines) == (has_rates and ranks <= 8)
     assert any(line.strip().startswith("and ") for line in lines) == (ranks == 20)
+
+
+def test_a_view_names_the_ranks_that_lack_processor_time() -> None:
+    now = machine(generated=10, prompts=1, steps=1, ns=10)
+    url = "http://127.0.0.1:8000"
+    assert "Starved" not in text_of(machine_view(url, now, None))
+    starved = [replace(worker, starved=worker.rank == 1) for worker in now.now.workers]
+    now = msgspec.structs.replace(now, now=replace(now.now, workers=starved))
+    text = text_of(machine_view(url, now, None))
+    assert "Starved   rank 1: other processes or a quota take the CPU time" in text
 
 
 def test_the_first_view_has_totals_in_place_of_rates() -> None:

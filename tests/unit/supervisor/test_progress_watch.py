@@ -1,8 +1,11 @@
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from numaserve.server.supervisor.progress import ProgressWatch
+import pytest
+from numaserve.server.supervisor.cpu_time import ThreadTime
+from numaserve.server.supervisor.judge import RankLook
+from numaserve.server.supervisor.progress import ProgressWatch, Witness
 
 from tests.support.simulated_loop import SimulatedLoop
 
@@ -104,3 +107,58 @@ def test_workers_are_not_late_for_the_time_in_which_nobody_could_read_their_answ
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         runner.run(scenario())
     assert len(stalls) == 1
+
+
+def _stalled_at(state: Callable[[float], RankLook], seconds: float) -> tuple[list[float], float]:
+    """Return when a watch with a deadline of 5 s reports a stall of a rank in such states, and its starved seconds."""
+    stalls: list[float] = []
+    starved = 0.0
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        def look(with_times: bool) -> dict[int, RankLook]:
+            seen = state(loop.time())
+            return {0: seen if with_times else RankLook(seen.barriers)}
+
+        def on_starved(seconds: Mapping[int, float], _elapsed: float) -> None:
+            nonlocal starved
+            starved += seconds[0]
+
+        watch = ProgressWatch(5.0, lambda: stalls.append(loop.time()), Witness(look, on_starved))
+        watch.expect(1)
+        await asyncio.sleep(seconds)
+        watch.stop()
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario())
+    return stalls, starved
+
+
+def _thread(state: str, ran: float, barriers: int = 0) -> RankLook:
+    return RankLook(barriers, threads={1: ThreadTime(state, ran, 0.0)})
+
+
+@pytest.mark.parametrize("state", ["R", "S", "T"])
+def test_a_rank_that_hangs_is_found_within_the_deadline_whether_it_runs_or_not(state: str) -> None:
+    stalls, starved = _stalled_at(lambda now: _thread(state, now if state == "R" else 0.0), 60.0)
+    assert (stalls, starved) == ([pytest.approx(5.0, abs=0.3)], pytest.approx(0.0))
+
+
+def test_a_rank_that_passes_a_barrier_now_and_then_is_late_and_not_dead() -> None:
+    assert _stalled_at(lambda now: _thread("R", now, barriers=int(now / 4)), 600.0) == ([], pytest.approx(0.0))
+
+
+def test_a_rank_without_a_processor_is_awaited_and_its_time_told() -> None:
+    stalls, starved = _stalled_at(lambda now: _thread("R", 0.02 * now), 60.0)
+    assert (stalls, starved) == ([], pytest.approx(0.98 * 59, rel=0.02))
+
+
+def test_a_loop_of_a_starved_rank_is_found_after_the_deadline_in_processor_time() -> None:
+    stalls, _ = _stalled_at(lambda now: _thread("R", 0.05 * now), 200.0)
+    assert stalls == [pytest.approx(4.0 / 0.05, rel=0.05)]  # the first second counts whole
+
+
+def test_a_rank_that_hangs_after_some_progress_has_its_whole_deadline_from_then_on() -> None:
+    stalls, _ = _stalled_at(lambda now: _thread("R", now, barriers=min(int(now), 20)), 60.0)
+    assert stalls == [pytest.approx(25.0, abs=0.5)]

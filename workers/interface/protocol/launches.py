@@ -44,6 +44,8 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     step_deadline_s: float
     mask_fd: int = -1  # the mask board, which rank 0 reads; -1: none, and masked sequences are refused
     mask_nonce: int = 0
+    progress_fd: int = -1  # the progress board; -1: none
+    progress_nonce: int = 0
     mask_grace_s: float = 0.001  # longest wait of a step for its masks; or a fifth of its time so far, if longer
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None

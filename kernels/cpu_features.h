@@ -16,8 +16,8 @@ std::vector<std::string> available_isas();
 // The best instruction set of this processor, if it is better than all that this build has; else empty.
 std::string unbuilt_isa();
 
-// The table of an instruction set. Throws std::invalid_argument for an unknown name and std::runtime_error when this build
-// lacks it, or the machine cannot run it.
+// The table of an instruction set. Throws std::invalid_argument for an unknown name and std::runtime_error when this
+// build lacks it, or the machine cannot run it.
 const KernelTable* table_by_name(std::string_view name);
 
 // The best table, or the one that NUMASERVE_ISA names; throws like `table_by_name`.

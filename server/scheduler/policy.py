@@ -1,5 +1,6 @@
 """The division of one step's tokens, logit rows and time among sequences."""
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
@@ -17,6 +18,8 @@ from numaserve.server.scheduler.sequence import (
 )
 from numaserve.server.speculation.reports import NO_DRAFT, Draft
 
+_PIECES = 4  # of a page, where a page takes too long: smaller ones would leave more of the kernels' tiles empty
+
 
 class Chunk(NamedTuple):
     """A sequence's part of a step: `length` positions, the first `logprob_rows` of them with prompt logprobs."""
@@ -33,11 +36,13 @@ class StepBudget:
     Decodes take their turn first, and so a prefill takes all the tokens that it can get.
 
     Next to decodes a prefill takes no longer than they may wait for their next tokens. It gets the whole pages that the
-    step has time for, as `costs` predicts, and one page at least, so that it ends however slow the machine is. The time
-    is the time of the step, not of the prompt's tokens: late in a long prompt a token takes several times as long as
-    early in it. No other prefill follows one that is cut, or it would cost the decodes once more. A prefill whose
-    output had begun when the workers died is not cut: its client waits between two tokens as well, and with smaller
-    chunks the weights are read more often until all have caught up.
+    step has time for, as `costs` predicts. Where a page takes too long, it gets a part of a page that takes as long as
+    the decodes at least: at most half of the time goes to them. A whole page is the least where the decodes alone take
+    too long, so that a prompt ends however slow the machine is. The time is the time of the step, not of the prompt's
+    tokens: late in a long prompt a token takes several times as long as early in it. No other prefill follows one that
+    is cut, or it would cost the decodes once more. A prefill whose output had begun when the workers died is not cut:
+    its client waits between two tokens as well, and with smaller chunks the weights are read more often until all have
+    caught up.
 
     Newcomers wait for the step in flight. Where the operator leaves the size of steps out, a step with more than
     `least_step_tokens` tokens therefore takes at most `ECONOMICAL_STEP_S`.
@@ -137,11 +142,11 @@ class StepBudget:
         return self._fitting(seq, length, self._limit_s)
 
     def _fitting(self, seq: Sequence, length: int, limit_s: float) -> int:
-        """Return the whole pages among a sequence's next `length` positions with which the step takes at most `limit_s`
-        seconds, or one page; all positions if they end no page."""
-        start, page_ends = seq.position.computed, self._page_ends(seq, length)
-        fitting = bisect_right(page_ends, limit_s, key=lambda end: self._seconds(seq, end - start))
-        return page_ends[max(fitting, 1) - 1] - start if page_ends else length
+        """Return the longest chunk of a sequence's next `length` positions with which the step takes at most `limit_s`
+        seconds, or the shortest chunk; all positions if there is no place to cut."""
+        start, cuts = seq.position.computed, self._cuts(seq, length, limit_s)
+        fitting = bisect_right(cuts, limit_s, key=lambda end: self._seconds(seq, end - start))
+        return cuts[max(fitting, 1) - 1] - start if cuts else length
 
     def _limit(self, seq: Sequence) -> float:
         if self._target_s is not None:
@@ -156,20 +161,29 @@ class StepBudget:
         memory for longer steps. Most chunks read nearly all experts of a large mixture, however few tokens they have.
         Shorter chunks would halve the throughput, and all streams would wait longer in total.
         """
-        start, page_ends = seq.position.computed, self._page_ends(seq, min(self._short, self._tokens))
-        if not page_ends:
+        start, cuts = seq.position.computed, self._cuts(seq, min(self._short, self._tokens), math.inf)
+        if not cuts:
             return 0.0
 
         def cost(end: int) -> float:
             return (self._seconds(seq, end - start) - alone) / (end - start)
 
-        end = page_ends[shortest_economical(page_ends, cost, DEFAULT_SPLIT_COST)]
+        end = cuts[shortest_economical(cuts, cost, DEFAULT_SPLIT_COST)]
         return self._seconds(seq, end - start)
 
-    def _page_ends(self, seq: Sequence, length: int) -> range:
-        """Return the ends of whole pages among a sequence's next `length` positions."""
+    def _cuts(self, seq: Sequence, length: int, limit_s: float) -> list[int]:
+        """Return where a chunk of a sequence's next `length` positions may end, ascending: inside the first page, if
+        the step can take at most `limit_s` seconds, and at the ends of whole pages."""
         start, size = seq.position.computed, self._page_size
-        return range((start // size + 1) * size, start + length + 1, size)
+        first_end, piece = (start // size + 1) * size, max(1, size // _PIECES)
+        page_ends = range(first_end, start + length + 1, size)
+        alone = self._costs.predict(self._work.terms())
+        if alone >= limit_s:
+            return [*page_ends]
+        least_s = 2 * alone
+        inside = range((start // piece + 1) * piece, min(first_end, start + length + 1), piece)
+        shortest = bisect_left(inside, least_s, key=lambda end: self._seconds(seq, end - start))
+        return [*inside[shortest:], *page_ends]
 
     def _seconds(self, seq: Sequence, length: int) -> float:
         """Return the time of the step with `length` positions of `seq`."""

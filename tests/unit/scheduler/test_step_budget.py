@@ -79,6 +79,30 @@ def test_a_target_that_cannot_be_met_leaves_a_prompt_one_page_a_step() -> None:
     assert [prefill(step(server)) for _ in range(8)] == [[PAGE]] * 7 + [[2]]
 
 
+def test_a_page_that_takes_too_long_is_cut_inside() -> None:
+    """Late in a long prompt a page takes longer than a step may; the decodes have half of the time at most."""
+    costs = CostModel()
+    costs.describe([[OperationTerms("linear", row_flops=2e8, weight_bytes=100_000_000)]])
+    terms = costs.begin().terms(0, 100)
+    costs.observe(terms, costs.predict(terms))
+
+    def chunk(factor: float) -> tuple[int, float, float]:
+        """The chunk, the time of its step and the time of the decodes, where a step may take `factor` times that."""
+        work = costs.begin()
+        work.add(0, 1, 1)
+        alone = costs.predict(work.terms())
+        config = SchedulerConfig(num_pages=1000, context_length=4000, page_size=32, target_itl_s=factor * alone)
+        budget = StepBudget(config, costs, work)
+        budget.take(Request(0, [0], 5).sequence())
+        length = budget.take(Request(1, [1] * 3000, 5).sequence()).length
+        return length, costs.predict(work.terms(0, length, 1)), alone
+
+    length, seconds, alone = chunk(2.5)
+    assert length in {8, 16, 24} and 2 * alone <= seconds <= 2.5 * alone
+    assert chunk(50.0)[0] % 32 == 0
+    assert chunk(0.9)[0] == 32  # a target that the decodes alone exceed
+
+
 def test_by_default_a_step_may_take_a_tenth_of_a_second_or_three_of_its_decodes() -> None:
     server = learnt(service(None, max_step_tokens=1000, context_length=3000, num_pages=2000))
     server.add([2] * 2500, 5)

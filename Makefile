@@ -3,7 +3,7 @@
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
-#   make docs    make docs-serve    make audit    make lock    make wheel    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container    make test-container    make test-kubernetes
+#   make docs    make docs-serve    make audit    make lock    make wheel    make test-wheel [SERVICE_WHEEL=...]    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container [SERVICE_WHEEL=...]    make test-container    make test-kubernetes
 
 MODEL ?= demo
 TP ?=
@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes check pair symbols clean
+	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes check pair symbols clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -218,23 +218,31 @@ PLACES = --etc $(ETC) --var $(VAR)
 # Every package that is fetched has a version and a hash in deploy/locks/, the tools that build the wheel too. The file name
 # has the oldest glibc that runs the wheel (manylinux), as auditwheel reports it. Without SOURCE_DATE_EPOCH auditwheel packs
 # the time: each build would be another version to the installation, which goes by the wheel's digest.
+# CXX: the compiler of the other targets. scikit-build-core would take the one that compiled Python, under whose name ccache
+# finds nothing.
 wheel: service-wheel
 service-wheel:
 	rm -rf $(WHEEL) && $(PYTHON) -m venv $(WHEEL)/tools
 	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/build.txt
 	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/container.txt
-	PATH="$(WHEEL_BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_BIN)/python -m pip --disable-pip-version-check -q \
+	PATH="$(WHEEL_BIN):$$PATH" CXX=$${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_BIN)/python -m pip --disable-pip-version-check -q \
 		wheel --no-deps --no-build-isolation -w $(WHEEL)/built .
 	PATH="$(WHEEL_BIN):$$PATH" SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-315532800} $(WHEEL_BIN)/auditwheel repair -w $(WHEEL) $(WHEEL)/built/numaserve-*.whl
 	@ls $(WHEEL)/numaserve-*.whl
 
-# A wheel that was built elsewhere: a host that has it in SERVICE_WHEEL needs no compiler. A foreign PREFIX is refused
-# before one is built.
+# A wheel that was built elsewhere: what takes it in SERVICE_WHEEL needs no compiler.
 SERVICE_WHEEL ?=
+BUILT_WHEEL = $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl)
+
+# Installs the wheel where there is no compiler, and serves the demo model.
+test-wheel: $(if $(SERVICE_WHEEL),,service-wheel)
+	$(PYTHON) -m tests.wheel $(BUILT_WHEEL)
+
+# A foreign PREFIX is refused before a wheel is built.
 install-service:
 	$(INSTALLATION) check $(PLACES)
 	$(if $(SERVICE_WHEEL),,$(MAKE) service-wheel)
-	$(INSTALLATION) install $(PLACES) --locks $(LOCKS) --wheel $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl)
+	$(INSTALLATION) install $(PLACES) --locks $(LOCKS) --wheel $(BUILT_WHEEL)
 
 # Another version that is installed: VERSION=, or the one before the present one.
 rollback-service:
@@ -250,7 +258,7 @@ uninstall-service:
 # A virtual machine with systemd and two NUMA nodes; needs root, mmdebstrap and qemu-system-x86. Its disks are in build/vm.
 # Python's own changes need no other wheel: SERVICE_WHEEL=FILE takes one that is there.
 vm-test: $(STAMPS)/run $(if $(SERVICE_WHEEL),,service-wheel)
-	$(BIN)/python -m tests.vm --wheel $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl) $(CHECKS)
+	$(BIN)/python -m tests.vm --wheel $(BUILT_WHEEL) $(CHECKS)
 
 # --- the image ---------------------------------------------------------------------------------------------------------
 
@@ -263,16 +271,11 @@ CONTAINER_BASE ?= docker.io/library/python:3.11-slim-bookworm
 # buildah build --isolation chroot, docker build or podman build.
 CONTAINER_BUILD ?= podman build --isolation chroot
 
-# The wheel is made for any Linux with a glibc that is not older (manylinux); auditwheel says which, or that there is none.
-container:
+# The image has the wheel that is installed elsewhere too; the name of its file has the oldest glibc of a base image.
+container: $(if $(SERVICE_WHEEL),,service-wheel)
 	rm -rf $(CONTAINER) && $(PYTHON) -m venv $(CONTAINER)/tools
-	$(CONTAINER_PIP) $(LOCKED)/build.txt
-	$(CONTAINER_PIP) $(LOCKED)/container.txt
-	PATH="$(CONTAINER_BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(CONTAINER_PIP) wheel --no-deps --no-build-isolation \
-		-w $(CONTAINER)/built .
-	PATH="$(CONTAINER_BIN):$$PATH" $(CONTAINER_BIN)/auditwheel repair -w $(CONTAINER)/wheel $(CONTAINER)/built/numaserve-*.whl
 	$(CONTAINER_PIP) $(CONTAINER_SITE) --require-hashes -r $(LOCKS)/run.txt
-	$(CONTAINER_PIP) $(CONTAINER_SITE) --no-deps $(CONTAINER)/wheel/numaserve-*.whl
+	$(CONTAINER_PIP) $(CONTAINER_SITE) --no-deps $(BUILT_WHEEL)
 	rm -rf $(CONTAINER)/context/site/bin && mkdir $(CONTAINER)/context/cache
 	$(CONTAINER_BUILD) -t numaserve -f deploy/container/Containerfile --build-arg BASE=$(CONTAINER_BASE) $(CONTAINER)/context
 

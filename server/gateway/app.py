@@ -1,5 +1,6 @@
 """The middleware around the gateway: that of a one-model server, without the checks that depend on a model."""
 
+from numaserve.server.app.middleware.answer_limit import AnswerLimit
 from numaserve.server.app.middleware.body_limit import BodyLimit
 from numaserve.server.app.middleware.browsers import Browsers
 from numaserve.server.app.middleware.header_limit import HeaderLimit
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp
 
 def with_layers(gateway: Gateway, browsers: BrowserRules, root_path: str | None = None) -> ASGIApp:
     """Return `gateway` inside the middleware that checks and bounds requests."""
-    app: ASGIApp = BodyLimit(gateway, LIMITS)
+    app: ASGIApp = BodyLimit(AnswerLimit(gateway, LIMITS), LIMITS)
     keys = gateway.routes.keys
     if keys is not None:
         open_paths = OPEN_PATHS | (ui_files().keys() if gateway.routes.ui else frozenset())

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,13 @@ from tests.support.chat_model import MODEL, write_model
 SCRIPT = (str(Path(sys.executable).with_name("numaserve")),)
 POISON = ("msgspec.py", "numpy.py", "json.py", "numaserve/__init__.py", "sitecustomize.py")
 LONG = "x" * 2**20  # a body that another process decodes
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A folder for all that a server writes; its path is short, because paths of sockets have a limit."""
+    with tempfile.TemporaryDirectory(prefix="ns-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -48,9 +56,11 @@ def served(command: Sequence[str], start: Path, model: Path, state: Path) -> Ite
             process.terminate()
 
 
-def test_no_process_of_a_server_takes_a_module_from_the_folder_of_its_model(tmp_path: Path, ran: Path) -> None:
+def test_no_process_of_a_server_takes_a_module_from_the_folder_of_its_model(
+    tmp_path: Path, state: Path, ran: Path
+) -> None:
     model = poison(write_model(tmp_path, MODEL), ran)
-    state = poison(tmp_path / "s", ran)
+    poison(state, ran)
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
     with served(SCRIPT, model, Path(), state) as url:
         body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "unknown": LONG}
@@ -60,13 +70,13 @@ def test_no_process_of_a_server_takes_a_module_from_the_folder_of_its_model(tmp_
 
 
 @pytest.mark.parametrize("command", [SCRIPT, (sys.executable, "-m", "numaserve")])
-def test_a_checkout_in_the_working_folder_is_not_what_runs(tmp_path: Path, command: Sequence[str]) -> None:
+def test_a_checkout_in_the_working_folder_is_not_what_runs(tmp_path: Path, state: Path, command: Sequence[str]) -> None:
     """A checkout has the name of the import root, but nothing that is compiled."""
     for name in ("server/__init__.py", "kernels/__init__.py", "workers/__init__.py"):
         of_checkout = tmp_path / "numaserve" / name
         of_checkout.parent.mkdir(parents=True)
         of_checkout.write_text("raise SystemExit('of the checkout')")
-    with served(command, tmp_path, write_model(tmp_path, MODEL), tmp_path) as url:
+    with served(command, tmp_path, write_model(tmp_path, MODEL), state) as url:
         assert httpx.get(f"{url}/health", timeout=60).status_code == 200
 
 

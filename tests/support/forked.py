@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.support.launches import Kind, count
 ROOT = Path(__file__).parents[2]
 MESSAGE_BYTES = 1 << 17
 MOST_DESCRIPTORS = 16
+_LOOKS_S = 0.0005
 NUMBER = struct.Struct("i")  # a process id, then an exit status as `subprocess` has it
 
 
@@ -137,8 +139,12 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _hear(self) -> None:
+        """Read the exit status, and wait until the process that forks has reaped the child."""
         self.returncode = self._number()
         os.close(self._told)
+        with suppress(ProcessLookupError):
+            while os.kill(self.pid, 0) is None:
+                time.sleep(_LOOKS_S)
 
     def _number(self) -> int:
         if not (told := os.read(self._told, NUMBER.size)):

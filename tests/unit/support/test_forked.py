@@ -1,6 +1,8 @@
 import os
 import select
 
+import pytest
+
 from tests.support.forked import Forked, prepare
 
 
@@ -13,3 +15,5 @@ def test_a_forked_process_that_has_ended_can_be_watched_until_its_status_is_read
     ended.poll()
     os.close(os.pidfd_open(process.pid))
     assert process.wait() == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)

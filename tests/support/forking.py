@@ -83,7 +83,7 @@ class Forker:
     def _report(self, pidfd: int) -> None:
         """Report the exit status of a child, which stays a zombie until its `Forked` has read the status.
 
-        A child of `subprocess` stays one too: whoever started it may open a pidfd of it before it waits.
+        A child of `subprocess` stays one too: its parent may open a pidfd before it waits.
         """
         pid, report = self._children.pop(pidfd)
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 def module_command(module: str) -> tuple[str, ...]:
     """Return the command that runs `module` with this interpreter, without the working folder in the module path.
 
-    A folder in which an operator stands is often the folder of a model, which must run no code. `-I` was rejected: it
-    also ignores PYTHONPATH, through which containers find numaserve.
+    The working folder is often the folder of a model, whose files must run no code. `-I` was rejected: the option also
+    ignores PYTHONPATH, through which containers find numaserve.
     """
     return sys.executable, "-P", "-m", module
 

@@ -7,7 +7,7 @@ from tests.support.forked import Forked, prepare
 
 
 def test_a_forked_process_that_has_ended_can_be_watched_until_its_status_is_read() -> None:
-    """As a child of `subprocess` can: a model process that ends at once is watched all the same."""
+    """A child of `subprocess` can be watched, too. The gateway watches a model process that ends at once."""
     prepare(["tests.support.living"])
     process = Forked(["python", "-m", "tests.support.living"])
     ended = select.poll()

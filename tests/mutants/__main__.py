@@ -2,7 +2,7 @@
 
 `draw` writes a list of mutants, drawn by a seed. `renew` mends the entries of lines that have moved or changed since.
 `run` puts each mutant into a checkout and runs the tests until one fails: first the folders that mirror the mutant's
-folder, then all others.
+folder, then all others. `run --check` stops after the tests that `make check` runs for the mutant's file.
 """
 
 import argparse
@@ -75,6 +75,7 @@ def main() -> int:
     running = commands.add_parser("run", help="run tests on each mutant of the list")
     running.add_argument("--tree", type=Path, required=True, help="a checkout after `make test`, which is edited")
     running.add_argument("--suite", action="append", required=True, metavar="NAME=CHECKOUT", help="whose tests are run")
+    running.add_argument("--check", action="store_true", help="run only the tests that `make check` runs for the file")
     running.add_argument("--out", type=Path, required=True, help="JSON lines, one for each mutant and suite")
     running.add_argument("--only", type=int, nargs="*", help="numbers of mutants, from 0; default: all")
     running.add_argument("--minutes", type=float, default=6.0, help="for one mutant and suite")
@@ -85,7 +86,8 @@ def main() -> int:
     if given.command == "renew":
         renew(given.seed)
         return 0
-    suites = [Suite(name, Path(path).resolve()) for name, _, path in (each.partition("=") for each in given.suite)]
+    named = [each.partition("=") for each in given.suite]
+    suites = [Suite(name, Path(path).resolve(), given.check) for name, _, path in named]
     chosen = [(n, mutant) for n, mutant in enumerate(read()) if given.only is None or n in given.only]
     return run(Tree(given.tree.resolve()), suites, chosen, given.out, given.minutes)
 

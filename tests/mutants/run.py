@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.check.choice import choice
 from tests.check.nearest import nearest
 from tests.mutants.sites import Mutant
 
@@ -22,14 +23,18 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Suite:
-    """Tests of a checkout, by a name for the report."""
+    """Tests of a checkout, by a name for the report: all tests, or those that `make check` runs for a mutant's file."""
 
     name: str
     root: Path
+    check_only: bool = False
 
     def parts(self, mutant: Mutant) -> Iterator[list[str]]:
-        """Tests to run one after the other, the nearest first, see `tests.check.nearest`."""
-        return nearest(self.root, mutant.file)
+        """Yield tests to run one after the other, the nearest first, see `tests.check.nearest`."""
+        if not self.check_only:
+            yield from nearest(self.root, mutant.file)
+        elif tests := choice(self.root, [mutant.file])[0]:
+            yield tests
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.check.__main__ import chosen
+from tests.check.choice import choice, chosen
 from tests.check.nearest import near, nearest
+from tests.mutants.run import Suite
+from tests.mutants.sites import Mutant
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,3 +37,11 @@ def test_what_fits_the_time_is_run_and_the_rest_is_named() -> None:
     groups = [["a", "b"], ["a", "c"], ["d"]]
     taken, left_out = chosen(groups, 5.0, {"a": 4.0, "b": 20.0, "c": 5.0})
     assert (taken, left_out) == (["a", "c"], ["b", "d"])
+
+
+def test_a_mutant_meets_the_tests_of_make_check_or_all_tests() -> None:
+    mutant = Mutant("server/scheduler/policy.py", 1, "", "")
+    taken, left_out = choice(ROOT, [mutant.file])
+    assert taken and left_out
+    assert [*Suite("check", ROOT, check_only=True).parts(mutant)] == [taken]
+    assert [*Suite("whole", ROOT).parts(mutant)] == [*nearest(ROOT, mutant.file)]

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from numaserve.server.common.cpu_times import CpuTimes, thread_cpu_times
+
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/task/TID/stat after the name (proc_pid_stat(5)): state, utime, stime and nice.
 _STATE, _USER, _SYSTEM, _NICE = 0, 11, 12, 16
@@ -39,19 +41,17 @@ def thread_times(pid: int) -> dict[int, ThreadTime]:
         try:
             stat = _stat(thread)
             if _nice(stat) <= main:
-                found[int(thread.name)] = _time(stat, _statistics(thread))
+                found[int(thread.name)] = _time(stat, thread_cpu_times(thread))
         except (OSError, ValueError, IndexError):  # the thread has ended
             continue
     return found
 
 
-def _time(stat: list[bytes], statistics: bytes) -> ThreadTime:
-    ran_s, waited_s = (int(stat[_USER]) + int(stat[_SYSTEM])) * _TICK_S, 0.0
-    if statistics:
-        ran_ns, waited_ns, _ = map(int, statistics.split())
-        if ran_ns:
-            ran_s, waited_s = ran_ns * 1e-9, waited_ns * 1e-9
-    return ThreadTime(stat[_STATE].decode(), ran_s, waited_s)
+def _time(stat: list[bytes], times: CpuTimes) -> ThreadTime:
+    state = stat[_STATE].decode()
+    if times.cpu_ns:
+        return ThreadTime(state, times.cpu_ns * 1e-9, times.cpu_wait_ns * 1e-9)
+    return ThreadTime(state, (int(stat[_USER]) + int(stat[_SYSTEM])) * _TICK_S, 0.0)
 
 
 def _nice(stat: list[bytes]) -> int:
@@ -61,10 +61,3 @@ def _nice(stat: list[bytes]) -> int:
 def _stat(thread: Path) -> list[bytes]:
     content = (thread / "stat").read_bytes()
     return content.rpartition(b")")[2].split()  # a name may have any bytes, parentheses too
-
-
-def _statistics(thread: Path) -> bytes:
-    try:
-        return (thread / "schedstat").read_bytes()
-    except FileNotFoundError:  # a kernel without scheduler statistics
-        return b""

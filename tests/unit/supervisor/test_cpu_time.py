@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from numaserve.server.common.cpu_times import CpuTimes
 from numaserve.server.supervisor import cpu_time
 from numaserve.server.supervisor.cpu_time import ThreadTime, thread_times
 
@@ -70,7 +71,7 @@ def test_every_thread_is_seen_but_those_of_lower_priority() -> None:
 
 
 def test_a_kernel_without_scheduler_statistics_tells_the_time_in_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_time, "_statistics", lambda _: b"")
+    monkeypatch.setattr(cpu_time, "thread_cpu_times", lambda _: CpuTimes())
     with child("while True: pass") as process:
         while (found := thread_times(process.pid)[process.pid]).ran_s < 0.05:
             time.sleep(0.01)

@@ -1,6 +1,6 @@
 """The tasks of a server, and the route of each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 Task = Literal["generate", "embed", "sparse", "score", "classify"]
@@ -12,3 +12,8 @@ ROUTES: Mapping[Task, str] = {
     "score": "/v1/rerank",
     "classify": "/predict",
 }
+
+
+def task_of_labels(labels: Sequence[str]) -> Task:
+    """Return the task of a classifier: the value of a single label is a score."""
+    return "score" if len(labels) == 1 else "classify"

@@ -1,27 +1,13 @@
-"""The head of an encoder that classifies texts, or scores pairs of texts: names of its labels, and probabilities."""
+"""The scores of an encoder that classifies texts, or scores pairs of texts."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Activation = Literal["none", "sigmoid", "softmax"]
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """The `labels` in the order of their logits, and the `activation` of scores that the model's files declare."""
-
-    labels: tuple[str, ...]
-    activation: Activation
-
-    @property
-    def probability(self) -> Activation:
-        """The activation that makes probabilities of logits: one label is true or not, of several one is true."""
-        return "sigmoid" if len(self.labels) == 1 else "softmax"
 
 
 def activated(vectors: Sequence[bytes], activation: Activation) -> npt.NDArray[np.float64]:

@@ -11,15 +11,11 @@ from fastapi import Request
 from numaserve.server.answers.reasoning.format import ReasoningFormat
 from numaserve.server.answers.response_template.template import ResponseTemplate
 from numaserve.server.answers.tools.format import ToolFormat
-from numaserve.server.config.tasks import Task
 from numaserve.server.engine.types import EngineProtocol
-from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.conversation.late_system import LateSystem
-from numaserve.server.generation.embedding_settings import EmbeddingSettings
-from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.purpose import Generates, Purpose
 from numaserve.server.generation.running import RunningRequests
 from numaserve.server.generation.served_names import LATEST
-from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.auth.keys import OPEN_PATHS, Callers, PrefixSharing
 from numaserve.server.http.auth.peers import client_at
@@ -61,14 +57,9 @@ class ApiContext:
     tool_format: ToolFormat | None = None  # None: the format of the model's calls is unknown
     reasoning_format: ReasoningFormat | None = None  # None: the model does not reason before it answers
     response_template: ResponseTemplate | None = None  # parses complete answers where the format is unknown
-    judge: Judge | None = None  # None: the model is not served as a judge of documents
     traced: bool = False  # spans of requests are made, which may be part of the callers' traces
     ui: bool = False  # serve the page of GET /ui
-    embedding_size: int = 0  # of the model's embeddings; 0: the model is not served for embeddings
-    embeddings: EmbeddingSettings = field(default_factory=EmbeddingSettings)
-    sparse: SparseOutput | None = None  # None: the model has no sparse vectors
-    multivector_size: int = 0  # of the vectors of tokens; 0: the model has none
-    classifier: Classifier | None = None  # None: the model is no classifier
+    purpose: Purpose = field(default_factory=Generates)
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -127,7 +118,7 @@ class ApiContext:
 
     def prepare(self) -> None:
         """Load what the first request with a constraint needs, so that it blocks no other. Meant for a thread."""
-        if not self.pools:
+        if isinstance(self.purpose, Generates):
             self.grammars.prepare()
 
     def close(self) -> None:
@@ -148,22 +139,6 @@ class ApiContext:
         """Return the client that shares the server with others: by API key, and without keys by address."""
         scope = request.scope
         return client_at(scope.get("client")) if self.api_keys is None else self.api_keys.client(scope["headers"])
-
-    @property
-    def pools(self) -> bool:
-        """Whether the model makes one vector of each text, and writes no text."""
-        return self.embedding_size > 0 or self.sparse is not None or self.classifier is not None
-
-    @property
-    def task(self) -> Task:
-        """The task of the model; `generate` for one that judges documents, which it does by text."""
-        if self.embedding_size:
-            return "embed"
-        if self.sparse is not None:
-            return "sparse"
-        if self.classifier is None:
-            return "generate"
-        return "classify" if len(self.classifier.labels) > 1 else "score"
 
     @property
     def prefix_sharing(self) -> PrefixSharing:

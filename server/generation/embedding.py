@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.sparse import SparseOutput
+from numaserve.server.generation.purpose import Embeds
+from numaserve.server.generation.served_purpose import check_token_vectors, dense_vectors
 from numaserve.server.http.errors import bad_request
 from numaserve.workers.interface.vectors import decoded_rows
 
@@ -16,13 +17,14 @@ _LEAST_NORM = 1e-12  # as in torch's `normalize`, for vectors of zeros
 _PACKED = frozenset({"binary", "ubinary"})
 
 
-def check_embeds(context: ApiContext, dimensions: int | None, *forms: Form | None, param: str = "dimensions") -> None:
-    """Raise `ApiError` where the model is not served for embeddings, has fewer than `dimensions` dimensions, or has a
-    number of dimensions that one of the `forms` cannot hold. `param` is the field of the dimensions."""
-    size = context.embedding_size
-    if not size:
-        message = "This model does not serve embeddings. The operator can start the server with '--task embed'."
-        raise bad_request(message, "model", "task_unsupported")
+def check_embeds(context: ApiContext, dimensions: int | None, *forms: Form | None, param: str = "dimensions") -> Embeds:
+    """Return the purpose of a model that serves embeddings. `param` is the field of the dimensions.
+
+    Raises `ApiError` for other models, for more `dimensions` than the model's, and for a number of dimensions that one
+    of the `forms` cannot hold.
+    """
+    purpose = dense_vectors(context.purpose)
+    size = purpose.dense
     if dimensions is not None and dimensions > size:
         message = f"'{param}' is {dimensions}, but this model's embeddings have {size} dimensions."
         raise bad_request(message, param, "too_many_dimensions")
@@ -33,17 +35,14 @@ def check_embeds(context: ApiContext, dimensions: int | None, *forms: Form | Non
             f"Send a multiple of 8 as '{param}', or request another form."
         )
         raise bad_request(message, param, "dimensions_unpacked")
+    return purpose
 
 
-def check_multivectors(context: ApiContext, form: Form, param: str) -> None:
+def check_multivectors(purpose: Embeds, form: Form, param: str) -> None:
     """Raise `ApiError` for a model without vectors of tokens, or with a number of dimensions that the `form` cannot
     hold. `param` is the field that asks for them."""
-    size = context.multivector_size
-    if not size:
-        message = (
-            f"This model has no vectors of tokens. Leave '{param}' out, or ask a model that has them, such as BGE-M3."
-        )
-        raise bad_request(message, param, "task_unsupported")
+    check_token_vectors(purpose, param)
+    size = purpose.tokens
     if _is_unpacked(size, form):
         message = (
             f"The vectors of tokens have {size} dimensions, and binary embeddings hold 8 dimensions in a byte. "
@@ -54,14 +53,6 @@ def check_multivectors(context: ApiContext, form: Form, param: str) -> None:
 
 def _is_unpacked(dimensions: int, *forms: Form | None) -> bool:
     return dimensions % 8 > 0 and not _PACKED.isdisjoint(forms)
-
-
-def sparse_output(context: ApiContext) -> SparseOutput:
-    """Return the form of the model's sparse vectors. Raises `ApiError` for a model without any."""
-    if context.sparse is None:
-        message = "This model has no sparse vectors. Ask a SPLADE model or BGE-M3."
-        raise bad_request(message, "model", "task_unsupported")
-    return context.sparse
 
 
 def embedding(pooled: bytes, dimensions: int | None, *, normalize: bool) -> npt.NDArray[np.float32]:

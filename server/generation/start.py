@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from fastapi import Request
 from numaserve.server.answers.tools.answer import output_parser
-from numaserve.server.config.tasks import ROUTES, Task
 from numaserve.server.generation.answer.reading import AnswerReader
 from numaserve.server.generation.answer.whole_reading import WholeReader
 from numaserve.server.generation.answer_size import bounded
@@ -17,17 +16,11 @@ from numaserve.server.generation.generation import Generation
 from numaserve.server.generation.prompts import prompts_of
 from numaserve.server.generation.running import RunningRequest
 from numaserve.server.generation.sampling import generation_requests
+from numaserve.server.generation.served_purpose import check_generates
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.disconnect import until_disconnect
 from numaserve.server.http.errors import bad_request, model_not_found, not_ready
 from numaserve.server.text.caller import CALLER
-
-_USES: dict[Task, str] = {
-    "embed": "serves embeddings",
-    "sparse": "serves sparse vectors",
-    "score": "scores texts",
-    "classify": "classifies texts",
-}
 
 
 async def start(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Generation:
@@ -37,10 +30,7 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     """
     check_model(context, asked.model)
     check_ready(context)
-    if context.pools:
-        task = context.task
-        message = f"This model {_USES[task]} and cannot generate text. Use {ROUTES[task]}."
-        raise bad_request(message, "model", "task_unsupported")
+    check_generates(context.purpose)
     _check_sequences(context, asked)
     _check_tools(context, asked)
     record = record_of(request)

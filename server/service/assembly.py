@@ -18,10 +18,7 @@ from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.views.traces import TraceSink
-from numaserve.server.generation.classifier import Classifier
-from numaserve.server.generation.embedding_settings import EmbeddingSettings
-from numaserve.server.generation.judge import Judge
-from numaserve.server.generation.sparse import SparseOutput
+from numaserve.server.generation.purpose import Purpose
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -58,12 +55,7 @@ class Checked:
     path: Path  # of the model
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
-    embedding_size: int  # 0: the model is not served for embeddings
-    embeddings: EmbeddingSettings
-    sparse: SparseOutput | None  # None: the model has no sparse vectors
-    multivector_size: int  # 0: the model has no vectors of tokens
-    classifier: Classifier | None  # None: the model is no classifier
-    judge: Judge | None  # None: the model is not served as a reranker
+    purpose: Purpose
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
     reasoning_format: ReasoningFormat | None
@@ -214,12 +206,7 @@ def make_http_server(
         tool_format=checked.tool_format,
         reasoning_format=checked.reasoning_format,
         response_template=checked.response_template,
-        judge=checked.judge,
-        embedding_size=checked.embedding_size,
-        embeddings=checked.embeddings,
-        sparse=checked.sparse,
-        multivector_size=checked.multivector_size,
-        classifier=checked.classifier,
+        purpose=checked.purpose,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,
         browsers=BrowserRules(

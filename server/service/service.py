@@ -21,7 +21,7 @@ from numaserve.server.answers.formats import reasoning_format, response_template
 from numaserve.server.connection.listen import Listener
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.engine.views.traces import TraceSink
-from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Generates
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.service.announce import announce, example_for
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
@@ -33,10 +33,8 @@ from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.model.by_model import with_model_defaults
 from numaserve.server.service.model.chat_template_file import load_tokenizer_with
-from numaserve.server.service.model.classifier import read_classifier
 from numaserve.server.service.model.deployment import deployment_options
-from numaserve.server.service.model.embedding import embedding_settings, sparse_output
-from numaserve.server.service.model.reranker import find_judge
+from numaserve.server.service.model.purpose import find_purpose
 from numaserve.server.service.model.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.process.ending import end_process
 from numaserve.server.service.process.logs import is_text
@@ -86,9 +84,6 @@ def _check(started: Started) -> Checked:
     config = with_model_defaults(started.config, files)
     options = deployment_options(config, path)
     model = read_config(files, options.settings)
-    pools = options.settings.pooled
-    embeds = pools and not (model.labels or model.is_sparse)
-    embeddings = embedding_settings(path) if embeds or model.is_sparse else EmbeddingSettings()
     with_defaults = config.generation_config == "model"
     sampling_defaults = read_sampling_defaults(config.model, path) if with_defaults else Sampling()
     machine = read_topology()
@@ -107,7 +102,9 @@ def _check(started: Started) -> Checked:
     importlib.import_module("fastapi")  # needed later; imported while the tokenizer check runs
     tokenizer_check.wait_until_loaded(model.vocab_size)
     tokenizer = load_tokenizer_with(path, config.chat_template)
-    if not pools:
+    purpose = find_purpose(config.served_task, path, model, tokenizer)
+    generates = isinstance(purpose, Generates)
+    if generates:
         tokenizer.check_decoder()
     check_pair_types(tokenizer, model, path)
     if options.draft is not None and not options.draft.config.decoder.borrows:
@@ -116,8 +113,7 @@ def _check(started: Started) -> Checked:
     parser = config.tool_call_parser
     calls = tool_format(parser, tokenizer.chat_template)
     answers = deployment.max_running_requests + config.max_queued_requests
-    responses = None if pools else response_template(parser, calls, path, tokenizer, max_answers=answers)
-    judge = find_judge(path, tokenizer) if config.served_task == "score" and not pools else None
+    responses = response_template(parser, calls, path, tokenizer, max_answers=answers) if generates else None
     tokenizer_check.finish()
     return Checked(
         config,
@@ -127,12 +123,7 @@ def _check(started: Started) -> Checked:
         path,
         tokenizer,
         model.vocab_size,
-        model.vector_size if embeds else 0,
-        embeddings,
-        sparse_output(path, model, tokenizer.special_token_ids),
-        0 if model.decoder.token_head is None else model.decoder.token_head.vectors,
-        read_classifier(path, model),
-        judge,
+        purpose,
         sampling_defaults,
         calls,
         reasoning_format(config.reasoning_parser, tokenizer.chat_template),

@@ -17,14 +17,11 @@ from pydantic.fields import FieldInfo
 
 # The fields of a context that an application reads at each request alone, or, as `created`, means nothing by.
 READ_LATER = {
-    "classifier",
     "created",
-    "embedding_size",
-    "embeddings",
     "engine",
-    "judge",
     "log_prompts",
     "metrics",
+    "purpose",
     "reasoning_format",
     "response_template",
     "sampling_defaults",

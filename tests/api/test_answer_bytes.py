@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from model_bodies import CLASSIFYING, GENERATING, JUDGING, POOLING, SPARSE, TEXTS
 from numaserve.server.generation.answer_size import AnswerSize
-from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.embedding import Form, in_form
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.purpose import Classifies, Embeds, Generates
 from numaserve.server.generation.sparse import SparseOutput
 from shared_apps import app_over
 from starlette.testclient import TestClient
@@ -23,10 +23,10 @@ from tests.support.error_forms import error_message
 KINDS: tuple[tuple[Mapping[str, dict[str, Any]], dict[str, Any]], ...] = (
     (GENERATING, {}),
     (TEXTS, {}),
-    (POOLING, {"embedding_size": EMBEDDING_SIZE}),
-    (SPARSE, {"sparse": SparseOutput(1)}),
-    (CLASSIFYING, {"classifier": Classifier(("a", "b", "c", "a name\n"), "none")}),
-    (JUDGING, {"judge": Judge(ord("n"), ord("y")), "context_length": 600}),
+    (POOLING, {"purpose": Embeds(EMBEDDING_SIZE)}),
+    (SPARSE, {"purpose": Embeds(sparse=SparseOutput(1))}),
+    (CLASSIFYING, {"purpose": Classifies(("a", "b", "c", "a name\n"), "none")}),
+    (JUDGING, {"purpose": Generates(Judge(ord("n"), ord("y"))), "context_length": 600}),
 )
 BOUNDED = {path: (body, options) for bodies, options in KINDS for path, body in bodies.items()}
 # The size of these answers follows from the server, or from what other bounds let a client store.
@@ -107,7 +107,7 @@ def test_no_number_is_longer_than_its_bound(form: Form) -> None:
 
 def test_vectors_that_no_client_may_leave_unread_are_refused_too() -> None:
     engine = FakeEngine()
-    with client_of(engine, {"max_bytes_unread": 5 * 16}, embedding_size=EMBEDDING_SIZE) as client:
+    with client_of(engine, {"max_bytes_unread": 5 * 16}, purpose=Embeds(EMBEDDING_SIZE)) as client:
         body = {"input": ["a"] * 6, "encoding_format": "base64"}
         answer = client.post("/v1/embeddings", json=body)
         assert (answer.status_code, engine.admitted) == (400, [])
@@ -117,11 +117,11 @@ def test_vectors_that_no_client_may_leave_unread_are_refused_too() -> None:
 
 def test_weights_of_tokens_are_bounded_by_the_tokens_and_not_by_the_vocabulary() -> None:
     limits = {"max_answer_bytes": 5000}
-    with client_of(FakeEngine(), limits, sparse=SparseOutput()) as client:
+    with client_of(FakeEngine(), limits, purpose=Embeds(sparse=SparseOutput())) as client:
         assert client.post("/embed_sparse", json={"inputs": ["a"] * 3}).status_code == 200
         answer = client.post("/embed_sparse", json={"inputs": ["a" * 100]})
         assert (answer.status_code, "answer could take" in answer.text) == (400, True)
-    with client_of(FakeEngine(), limits, sparse=SparseOutput(1)) as client:
+    with client_of(FakeEngine(), limits, purpose=Embeds(sparse=SparseOutput(1))) as client:
         assert client.post("/embed_sparse", json={"inputs": ["a"]}).status_code == 400
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from model_bodies import CLASSIFYING, GENERATING, JUDGING, POOLING, SPARSE
 from numaserve.server.app.middleware.key_limits import FREE_PATHS
-from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.purpose import Classifies, Embeds, Generates
 from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
@@ -93,10 +93,10 @@ def servers() -> Iterator[tuple[FakeEngine, ApiContext, Mapping[str, dict[str, A
     """A server of each kind, and what is asked of it."""
     for bodies, options in (
         (GENERATING, {}),
-        (POOLING, {"embedding_size": EMBEDDING_SIZE}),
-        (SPARSE, {"sparse": SparseOutput(1)}),
-        (CLASSIFYING, {"classifier": Classifier(("a", "b"), "none")}),
-        (JUDGING, {"judge": Judge(ord("n"), ord("y")), "context_length": 600}),
+        (POOLING, {"purpose": Embeds(EMBEDDING_SIZE)}),
+        (SPARSE, {"purpose": Embeds(sparse=SparseOutput(1))}),
+        (CLASSIFYING, {"purpose": Classifies(("a", "b"), "none")}),
+        (JUDGING, {"purpose": Generates(Judge(ord("n"), ord("y"))), "context_length": 600}),
     ):
         engine = FakeEngine()
         yield engine, make_context(engine, keys=KEYS, **options), bodies  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 from model_bodies import GENERATING, POOLING
 from numaserve.server.app.application import create_app
+from numaserve.server.generation.purpose import Embeds
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.auth.peers import client_at
@@ -86,7 +87,7 @@ def test_texts_are_worked_on_as_the_client_s(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_pooled_is_a_client_s_too() -> None:
     engine = FakeEngine()
-    with TestClient(create_app(make_context(engine, keys=["key-a"], embedding_size=EMBEDDING_SIZE))) as http:
+    with TestClient(create_app(make_context(engine, keys=["key-a"], purpose=Embeds(EMBEDDING_SIZE)))) as http:
         seen = set()
         for path, body in POOLING.items():
             assert http.post(path, json=body, headers={"X-Api-Key": "key-a"}).status_code == 200

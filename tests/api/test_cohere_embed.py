@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -21,7 +22,7 @@ SETTINGS = EmbeddingSettings(prompts={"query": "q: ", "document": "d: "})
 @pytest.fixture
 def embedder(engine: FakeEngine) -> Iterator[TestClient]:
     engine.dimensions = DIMENSIONS
-    context = make_context(engine, max_sequences=5, embedding_size=DIMENSIONS, embeddings=SETTINGS)
+    context = make_context(engine, max_sequences=5, purpose=Embeds(DIMENSIONS, settings=SETTINGS))
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 
@@ -149,7 +150,7 @@ def test_the_number_of_texts_is_bounded(embedder: TestClient, engine: FakeEngine
 
 
 def test_a_body_may_have_sixteen_times_the_tokens_of_the_context(engine: FakeEngine) -> None:
-    context = make_context(engine, embedding_size=DIMENSIONS, max_body_bytes=2**22)
+    context = make_context(engine, purpose=Embeds(DIMENSIONS), max_body_bytes=2**22)
     with TestClient(app_over(context)) as client:
         answers = [client.post("/v2/embed", json={"texts": ["a" * 6000] * count}) for count in (200, 210)]
     assert [answer.status_code for answer in answers] == [200, 413]

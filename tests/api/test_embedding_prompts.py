@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -13,7 +14,7 @@ PROMPTS = {"query": "q: ", "document": "d: ", "Clustering": "c: ", "plain": ""}
 
 
 def client_of(engine: FakeEngine, **settings: Any) -> TestClient:
-    context = make_context(engine, embedding_size=EMBEDDING_SIZE, embeddings=EmbeddingSettings(**settings))
+    context = make_context(engine, purpose=Embeds(EMBEDDING_SIZE, settings=EmbeddingSettings(**settings)))
     return TestClient(app_over(context), raise_server_exceptions=False)
 
 

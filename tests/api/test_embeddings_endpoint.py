@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -17,7 +18,7 @@ from tests.support.error_forms import error_message
 
 @pytest.fixture
 def embedder(engine: FakeEngine) -> Iterator[TestClient]:
-    context = make_context(engine, max_sequences=5, embedding_size=EMBEDDING_SIZE)
+    context = make_context(engine, max_sequences=5, purpose=Embeds(EMBEDDING_SIZE))
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 

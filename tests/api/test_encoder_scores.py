@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
-from numaserve.server.generation.classifier import Classifier
+from numaserve.server.generation.purpose import Classifies
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -38,14 +38,14 @@ def engine() -> FakeEngine:
     return ScoringEngine()
 
 
-def client_of(engine: FakeEngine, classifier: Classifier) -> TestClient:
-    context = make_context(engine, classifier=classifier, context_length=LENGTH)
+def client_of(engine: FakeEngine, classifier: Classifies) -> TestClient:
+    context = make_context(engine, purpose=classifier, context_length=LENGTH)
     return TestClient(app_over(context), raise_server_exceptions=False)
 
 
 @pytest.fixture
 def scoring(engine: FakeEngine) -> Iterator[TestClient]:
-    with client_of(engine, Classifier(("LABEL_0",), "sigmoid")) as client:
+    with client_of(engine, Classifies(("LABEL_0",), "sigmoid")) as client:
         yield client
 
 
@@ -75,7 +75,7 @@ def test_a_pair_is_one_sequence_whose_second_text_is_of_another_type(scoring: Te
 
 
 def test_scores_have_the_activation_of_the_model(engine: FakeEngine) -> None:
-    with client_of(engine, Classifier(("LABEL_0",), "none")) as client:
+    with client_of(engine, Classifies(("LABEL_0",), "none")) as client:
         answer = post(client, "/v1/score", text_1="q", text_2=["p", "k"])
         assert [each["score"] for each in answer["data"]] == [3.0, -2.0]
 
@@ -84,7 +84,7 @@ def test_scores_have_the_activation_of_the_model(engine: FakeEngine) -> None:
 def test_texts_are_answered_as_by_text_embeddings_inference(
     engine: FakeEngine, raw: bool | None, scores: list[float]
 ) -> None:
-    with client_of(engine, Classifier(("LABEL_0",), "none")) as client:
+    with client_of(engine, Classifies(("LABEL_0",), "none")) as client:
         answer = post(client, "/rerank", query="q", texts=["k", "n"], raw_scores=raw, return_text=True)
         assert answer == [
             {"index": 1, "score": scores[0], "text": "n"},
@@ -134,13 +134,13 @@ def test_a_request_has_one_format_and_no_instruction(
 
 
 def test_a_model_with_several_labels_ranks_nothing(engine: FakeEngine) -> None:
-    with client_of(engine, Classifier(("a", "b"), "none")) as client:
+    with client_of(engine, Classifies(("a", "b"), "none")) as client:
         assert refused(client, "/v1/rerank", query="q", texts=["a"]) == ("task_unsupported", "model")
 
 
 @pytest.mark.parametrize(("labels", "does"), [(1, "scores texts"), (2, "classifies texts")])
 def test_text_is_not_generated(engine: FakeEngine, labels: int, does: str) -> None:
-    with client_of(engine, Classifier(("a", "b")[:labels], "none")) as client:
+    with client_of(engine, Classifies(("a", "b")[:labels], "none")) as client:
         answer = client.post("/v1/completions", json={"prompt": "a"})
         assert answer.status_code == 400
         assert f"This model {does} and cannot generate text" in answer.text

@@ -6,6 +6,7 @@ from typing import Any
 import openai
 import pytest
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -17,7 +18,7 @@ DIMENSIONS = 16
 @pytest.fixture
 def embedder(engine: FakeEngine) -> Iterator[TestClient]:
     engine.dimensions = DIMENSIONS
-    with TestClient(app_over(make_context(engine, embedding_size=DIMENSIONS))) as client:
+    with TestClient(app_over(make_context(engine, purpose=Embeds(DIMENSIONS)))) as client:
         yield client
 
 
@@ -40,7 +41,7 @@ def refused(client: TestClient, **fields: Any) -> tuple[str, str]:
     ],
 )
 def test_a_task_chooses_the_model_s_prompt(engine: FakeEngine, names: dict[str, str], task: str, prompt: str) -> None:
-    context = make_context(engine, embedding_size=EMBEDDING_SIZE, embeddings=EmbeddingSettings(prompts=names))
+    context = make_context(engine, purpose=Embeds(EMBEDDING_SIZE, settings=EmbeddingSettings(prompts=names)))
     with TestClient(app_over(context)) as client:
         assert client.post("/v1/embeddings", json={"input": "a", "task": task}).status_code == 200
     assert [request.prompt for request in engine.admitted] == [[BOS, *f"{prompt}a".encode()]]
@@ -48,7 +49,7 @@ def test_a_task_chooses_the_model_s_prompt(engine: FakeEngine, names: dict[str, 
 
 def test_a_task_of_jina_finds_the_prompts_of_a_model_of_jina_by_other_names(engine: FakeEngine) -> None:
     settings = EmbeddingSettings(prompts={"retrieval.query": "q: ", "retrieval.passage": "p: "})
-    with TestClient(app_over(make_context(engine, embedding_size=EMBEDDING_SIZE, embeddings=settings))) as client:
+    with TestClient(app_over(make_context(engine, purpose=Embeds(EMBEDDING_SIZE, settings=settings)))) as client:
         for name in ("query", "search_query", "document", "passage", "search_document"):
             assert client.post("/v1/embeddings", json={"input": "a", "input_type": name}).status_code == 200
     assert [bytes(request.prompt[1:]) for request in engine.admitted] == [b"q: a"] * 2 + [b"p: a"] * 3

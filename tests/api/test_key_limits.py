@@ -9,6 +9,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient, Response
 from numaserve.server.app.application import ApiContext, create_app
 from numaserve.server.app.middleware.key_limits import FREE_PATHS
+from numaserve.server.generation.purpose import Embeds, Purpose
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.quota import KeyLimits
 from starlette.testclient import TestClient
@@ -44,12 +45,10 @@ class Passing:
 class Served:
     """A server on which `KEY` has limits and `OTHER` has none. One serves all tests: to make it takes a second."""
 
-    def __init__(self, embedding_size: int = 0) -> None:
+    def __init__(self, purpose: Purpose | None = None) -> None:
         self.clock = Passing()
         self.engine = FakeEngine()
-        self.context: ApiContext = make_context(
-            self.engine, keys=[OTHER], clock=self.clock, embedding_size=embedding_size
-        )
+        self.context: ApiContext = make_context(self.engine, keys=[OTHER], clock=self.clock, purpose=purpose)
         self.app = create_app(self.context)
         self._client = TestClient(self.app, raise_server_exceptions=False)
 
@@ -148,7 +147,7 @@ def test_tokens_are_those_of_usage(shared: Served, stream: bool) -> None:
 
 
 def test_the_tokens_of_a_list_of_texts_count_and_the_list_as_one_request(shared: Served) -> None:
-    served = Served(EMBEDDING_SIZE).limited(requests_per_minute=10, tokens_per_minute=60)
+    served = Served(Embeds(EMBEDDING_SIZE)).limited(requests_per_minute=10, tokens_per_minute=60)
     answer = served.post("/v1/embeddings", input=["x" * 24] * 4)
     assert answer.json()["usage"]["total_tokens"] == 100
     assert answer.headers["x-ratelimit-remaining-requests"] == "9"

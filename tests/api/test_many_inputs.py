@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from numaserve.server.engine.types import QueueFull
-from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.purpose import Classifies, Embeds, Generates
 from numaserve.server.generation.sparse import SparseOutput
 from shared_apps import app_over
 from starlette.testclient import TestClient
@@ -13,16 +13,16 @@ from starlette.testclient import TestClient
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, ByteTokenizer, FakeEngine, make_context
 
 TEXTS = ["a", "b", "c"]
-EMBEDDER = {"embedding_size": EMBEDDING_SIZE}
-CLASSIFIER = {"classifier": Classifier(("a", "b", "c", "d"), "none")}
-SCORER = {"classifier": Classifier(("a",), "none")}
-JUDGE = {"judge": Judge(ord("n"), ord("y")), "context_length": 600}
+EMBEDDER = {"purpose": Embeds(EMBEDDING_SIZE)}
+CLASSIFIER = {"purpose": Classifies(("a", "b", "c", "d"), "none")}
+SCORER = {"purpose": Classifies(("a",), "none")}
+JUDGE = {"purpose": Generates(Judge(ord("n"), ord("y"))), "context_length": 600}
 MANY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("/v1/embeddings", {"input": TEXTS}, EMBEDDER),
     ("/api/embed", {"input": TEXTS, "model": MODEL}, EMBEDDER),
     ("/v2/embed", {"texts": TEXTS, "model": MODEL}, EMBEDDER),
     ("/embed", {"inputs": TEXTS}, EMBEDDER),
-    ("/embed_sparse", {"inputs": TEXTS}, {"sparse": SparseOutput(1)}),
+    ("/embed_sparse", {"inputs": TEXTS}, {"purpose": Embeds(sparse=SparseOutput(1))}),
     ("/predict", {"inputs": [["a"], ["b", "c"], ["d"]]}, CLASSIFIER),
     ("/v1/rerank", {"query": "q", "documents": TEXTS}, SCORER),
     ("/v1/rerank", {"query": "q", "documents": TEXTS}, JUDGE),

@@ -1,14 +1,11 @@
 """Input other than text is refused as what it is, on each surface in its own form of errors."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.generation.judge import Judge
-from shared_apps import app_over
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, FakeEngine
 from tests.support.error_forms import error_message
 
 DATA = "data:image/png;base64,AA=="
@@ -49,13 +46,6 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.fixture
-def every_task(engine: FakeEngine) -> Iterator[TestClient]:
-    context = make_context(engine, embedding_size=EMBEDDING_SIZE, judge=Judge(0, 1))
-    with TestClient(app_over(context)) as client:
-        yield client
-
-
 def body_of(path: str, content: object) -> dict[str, Any]:
     turns = [{"role": "user", "content": content}]
     return {"input": turns} if path == RESPONSES else {"messages": turns, "max_tokens": 4}
@@ -83,9 +73,9 @@ def test_a_part_that_is_no_text_is_named_and_said_what_to_do_with(
 
 @pytest.mark.parametrize(("path", "body", "param", "kind"), FIELDS)
 def test_a_field_that_carries_no_text_is_named(
-    every_task: TestClient, engine: FakeEngine, path: str, body: dict[str, Any], param: str, kind: str
+    client: TestClient, engine: FakeEngine, path: str, body: dict[str, Any], param: str, kind: str
 ) -> None:
-    message = said(every_task, engine, path, body)
+    message = said(client, engine, path, body)
     assert message.startswith(
         f"Invalid value for '{param}': this model does not accept {kind}, only text; leave this out"
     )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -16,10 +17,10 @@ from tests.support.error_forms import error_message
 SIZE = 8
 
 
-def serving(engine: FakeEngine, size: int = SIZE, **more: Any) -> TestClient:
+def serving(engine: FakeEngine, size: int = SIZE) -> TestClient:
     settings = EmbeddingSettings(prompts={"query": "q: "}, normalize=False)
-    options = {"embedding_size": EMBEDDING_SIZE, "embeddings": settings, "multivector_size": size} | more
-    return TestClient(app_over(make_context(engine, **options)))  # type: ignore[arg-type]
+    purpose = Embeds(EMBEDDING_SIZE, tokens=size, settings=settings)
+    return TestClient(app_over(make_context(engine, purpose=purpose)))
 
 
 @pytest.fixture

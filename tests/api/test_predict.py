@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
-from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.purpose import Classifies, Embeds, Generates
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -47,7 +47,7 @@ def engine() -> LabellingEngine:
 
 @pytest.fixture
 def labelling(engine: FakeEngine) -> Iterator[TestClient]:
-    context = make_context(engine, classifier=Classifier(LABELS, "none"), context_length=LENGTH)
+    context = make_context(engine, purpose=Classifies(LABELS, "none"), context_length=LENGTH)
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 
@@ -86,7 +86,7 @@ def test_inputs_are_texts_or_pairs_alone_or_in_a_list(
 
 def test_one_label_has_the_probability_that_it_holds(engine: LabellingEngine) -> None:
     engine.labels = 1
-    context = make_context(engine, classifier=Classifier(LABELS[:1], "none"))
+    context = make_context(engine, purpose=Classifies(LABELS[:1], "none"))
     with TestClient(app_over(context)) as client:
         assert predicted(client, "m")[0] == {"score": 0.5, "label": "byte"}
 
@@ -107,7 +107,7 @@ def test_other_inputs_are_refused_in_the_form_of_the_api(
     assert (answer.status_code, answer.json()["error_type"], engine.admitted) == (400, "Validation", [])
 
 
-@pytest.mark.parametrize("served", [{"embedding_size": EMBEDDING_SIZE}, {"judge": Judge(1, 2)}, {}])
+@pytest.mark.parametrize("served", [{"purpose": Embeds(EMBEDDING_SIZE)}, {"purpose": Generates(Judge(1, 2))}, {}])
 def test_a_model_without_a_head_is_refused(engine: FakeEngine, served: dict[str, Any]) -> None:
     with TestClient(app_over(make_context(engine, **served))) as client:
         answer = client.post("/predict", json={"inputs": "a"})

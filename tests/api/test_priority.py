@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from numaserve.server.app.application import create_app
 from numaserve.server.generation.judge import Judge
+from numaserve.server.generation.purpose import Embeds, Generates
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, FakeEngine, make_context
@@ -34,12 +35,9 @@ class Server:
     def __init__(self, path: str) -> None:
         self.engine = FakeEngine()
         self._path = path
-        context = make_context(
-            self.engine,
-            embedding_size=EMBEDDING_SIZE if path in EMBEDS else 0,
-            judge=Judge(yes=1, no=2) if path in JUDGES else None,
-            context_length=2000,
-        )
+        generates = Generates(Judge(yes=1, no=2) if path in JUDGES else None)
+        purpose = Embeds(EMBEDDING_SIZE) if path in EMBEDS else generates
+        context = make_context(self.engine, purpose=purpose, context_length=2000)
         self._http = TestClient(create_app(context))
 
     def post(self, **fields: Any) -> Any:

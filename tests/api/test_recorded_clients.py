@@ -13,8 +13,8 @@ import pytest
 from httpx import Response
 from numaserve.server.answers.tools.formats import tool_formats
 from numaserve.server.app.application import ApiLimits, create_app
-from numaserve.server.generation.classifier import Classifier
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Classifies, Embeds
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
@@ -68,8 +68,8 @@ class DemoTokenizer(ByteTokenizer):
 @pytest.fixture(scope="module")
 def applications() -> Iterator[dict[str, TestClient]]:
     """Clients of the applications that serve each model."""
-    encoder = make_context(FakeEngine(dimensions=DIMENSIONS), embedding_size=DIMENSIONS, embeddings=PROMPTS)
-    reranker = make_context(FakeEngine(dimensions=1), classifier=Classifier(("LABEL_0",), "sigmoid"))
+    encoder = make_context(FakeEngine(dimensions=DIMENSIONS), purpose=Embeds(DIMENSIONS, settings=PROMPTS))
+    reranker = make_context(FakeEngine(dimensions=1), purpose=Classifies(("LABEL_0",), "sigmoid"))
     demo = _app(DemoTokenizer())
     made = {
         "": demo,

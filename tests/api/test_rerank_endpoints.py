@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.generation.judge import AFTER, BEFORE, DEFAULT_INSTRUCT, Judge
+from numaserve.server.generation.purpose import Generates
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -43,7 +44,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def judging(engine: FakeEngine) -> Iterator[TestClient]:
-    context = make_context(engine, max_sequences=4, judge=Judge(NO, YES), context_length=600)
+    context = make_context(engine, max_sequences=4, purpose=Generates(Judge(NO, YES)), context_length=600)
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.app.application import ApiContext, create_app
+from numaserve.server.generation.purpose import Embeds
 from shared_apps import READ_LATER, app_over
 from starlette.testclient import TestClient
 
@@ -31,7 +32,7 @@ def test_an_application_reads_the_fields_that_may_differ_at_requests_alone() -> 
 
 def test_an_application_is_made_once_for_the_same_options() -> None:
     app = app_over(make_context(FakeEngine()))
-    assert app_over(make_context(FakeEngine(), embedding_size=EMBEDDING_SIZE)) is app
+    assert app_over(make_context(FakeEngine(), purpose=Embeds(EMBEDDING_SIZE))) is app
     assert app_over(make_context(FakeEngine(), context_length=99)) is not app
 
 

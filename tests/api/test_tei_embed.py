@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from numaserve.server.engine.types import QueueFull
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Embeds
 from shared_apps import app_over
 from starlette.testclient import TestClient
 
@@ -17,7 +18,7 @@ SETTINGS = EmbeddingSettings(prompts={"query": "q: "}, normalize=False)
 
 @pytest.fixture
 def embedder(engine: FakeEngine) -> Iterator[TestClient]:
-    context = make_context(engine, max_sequences=5, embedding_size=EMBEDDING_SIZE, embeddings=SETTINGS)
+    context = make_context(engine, max_sequences=5, purpose=Embeds(EMBEDDING_SIZE, settings=SETTINGS))
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 
@@ -106,7 +107,7 @@ def test_what_cannot_be_embedded_is_refused_in_the_form_of_text_embeddings_infer
 
 
 def test_a_body_may_have_sixteen_times_the_tokens_of_the_context(engine: FakeEngine) -> None:
-    context = make_context(engine, embedding_size=EMBEDDING_SIZE, max_body_bytes=2**22)
+    context = make_context(engine, purpose=Embeds(EMBEDDING_SIZE), max_body_bytes=2**22)
     with TestClient(app_over(context)) as client:
         answers = [
             client.post("/embed", json={"inputs": ["a" * 6000] * count, "truncate": True}) for count in (200, 210)

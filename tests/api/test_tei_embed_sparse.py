@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numaserve.server.engine.types import QueueFull
 from numaserve.server.generation.embedding_settings import EmbeddingSettings
+from numaserve.server.generation.purpose import Embeds
 from numaserve.server.generation.sparse import SparseOutput
 from numaserve.workers.interface.vectors import SparseEntries
 from shared_apps import app_over
@@ -21,7 +22,7 @@ SETTINGS = EmbeddingSettings(prompts={"query": "q: "})
 
 @pytest.fixture
 def sparse(engine: FakeEngine) -> Iterator[TestClient]:
-    context = make_context(engine, max_sequences=5, sparse=SparseOutput(1), embeddings=SETTINGS)
+    context = make_context(engine, max_sequences=5, purpose=Embeds(sparse=SparseOutput(1), settings=SETTINGS))
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 
@@ -89,7 +90,7 @@ def test_a_full_queue_has_a_kind_of_its_own(sparse: TestClient, engine: FakeEngi
     assert (answer.status_code, answer.json()["error_type"], answer.headers["retry-after"]) == (429, "Overloaded", "3")
 
 
-@pytest.mark.parametrize("options", [{}, {"embedding_size": EMBEDDING_SIZE}])
+@pytest.mark.parametrize("options", [{}, {"purpose": Embeds(EMBEDDING_SIZE)}])
 def test_a_model_without_sparse_vectors_says_what_to_do(engine: FakeEngine, options: dict[str, Any]) -> None:
     with TestClient(app_over(make_context(engine, **options))) as client:
         answer = client.post("/embed_sparse", json={"inputs": "a"})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tokenizers
+from numaserve.server.generation.purpose import Embeds
 from numaserve.server.text.work import PIECE_CHARACTERS
 from numaserve.server.tokenizer import Tokenizer
 from shared_apps import app_over
@@ -41,7 +42,7 @@ def made_of(backend: tokenizers.Tokenizer) -> Tokenizer:
 
 @contextmanager
 def serving(engine: FakeEngine, backend: tokenizers.Tokenizer) -> Iterator[TestClient]:
-    context = replace(make_context(engine, embedding_size=EMBEDDING_SIZE), tokenizer=made_of(backend))
+    context = replace(make_context(engine, purpose=Embeds(EMBEDDING_SIZE)), tokenizer=made_of(backend))
     with TestClient(app_over(context), raise_server_exceptions=False) as client:
         yield client
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from numaserve.server.config.serve import load_config
 from numaserve.server.engine.config import EngineCallbacks
+from numaserve.server.generation.purpose import Embeds, Generates
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.service.assembly import connection_limits, make_engine
 from numaserve.server.service.http import HttpServer
@@ -73,10 +74,10 @@ def test_the_gateway_s_reader_is_the_one_that_may_be_too_slow() -> None:
 
 
 def test_what_a_constraint_needs_is_loaded_before_there_is_one_unless_there_can_be_none() -> None:
-    for embedding_size in (0, 8):
-        context = make_context(FakeEngine(), embedding_size=embedding_size)
+    for purpose in (Generates(), Embeds(8)):
+        context = make_context(FakeEngine(), purpose=purpose)
         HttpServer(context, []).prepare()
-        assert ("grammars" in vars(context)) == (not embedding_size)
+        assert ("grammars" in vars(context)) == isinstance(purpose, Generates)
         context.close()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numaserve.server.app.application import ApiContext
 from numaserve.server.connection.bounds import ConnectionLimits
+from numaserve.server.generation.purpose import Embeds
 from numaserve.server.generation.sparse import SparseOutput
 from numaserve.workers.interface.vectors import SparseEntries
 from raw_clients import Connect, Connection, exchange, listening
@@ -51,8 +52,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def context_for(path: str, **limits: int) -> ApiContext:
-    kind = {"sparse": SparseOutput(1)} if "sparse" in path else {"embedding_size": DIMENSIONS}
-    context = make_context(ForgetfulEngine(), max_body_bytes=2 * MIB, context_length=8192, **kind)  # type: ignore[arg-type]
+    purpose = Embeds(sparse=SparseOutput(1)) if "sparse" in path else Embeds(DIMENSIONS)
+    context = make_context(ForgetfulEngine(), max_body_bytes=2 * MIB, context_length=8192, purpose=purpose)
     return replace(context, limits=replace(context.limits, **limits))
 
 

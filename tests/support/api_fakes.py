@@ -26,10 +26,7 @@ from numaserve.server.engine.types import (
     Load,
     NotReady,
 )
-from numaserve.server.generation.classifier import Classifier
-from numaserve.server.generation.embedding_settings import EmbeddingSettings
-from numaserve.server.generation.judge import Judge
-from numaserve.server.generation.sparse import SparseOutput
+from numaserve.server.generation.purpose import Generates, Purpose
 from numaserve.server.http.auth.key_file import ApiKey
 from numaserve.server.http.auth.keys import ApiKeys
 from numaserve.server.http.browser_rules import BrowserRules
@@ -209,7 +206,8 @@ class FakeSequence:
             return SparseEntries.of_vector(np.array([0, 3, -1, count], np.float32)).encoded()
         if self.request.vector_form == "tokens":
             return encoded_rows(np.array([[3, 4, *[place] * 6] for place in range(1, count)], np.float32))
-        return array("f", [3.0, 4.0, *[count] * (self._engine.dimensions - 2)]).tobytes()
+        values = [3.0, 4.0, *[count] * (self._engine.dimensions - 2)]
+        return array("f", values[: self._engine.dimensions]).tobytes()
 
     def _logprobs(self, token: int) -> TokenLogprobs:
         top = self.request.sampling.logprobs
@@ -316,12 +314,7 @@ def make_context(
     sse_ping_seconds: float = 15.0,
     browsers: BrowserRules | None = None,
     ui: bool = True,
-    embedding_size: int = 0,
-    embeddings: EmbeddingSettings | None = None,
-    sparse: SparseOutput | None = None,
-    multivector_size: int = 0,
-    classifier: Classifier | None = None,
-    judge: Judge | None = None,
+    purpose: Purpose | None = None,
     context_length: int = CONTEXT,
     takes_predictions: bool = False,
 ) -> ApiContext:
@@ -341,12 +334,7 @@ def make_context(
         sse_ping_seconds=sse_ping_seconds,
         browsers=browsers or BrowserRules(),
         ui=ui,
-        embedding_size=embedding_size,
-        embeddings=embeddings or EmbeddingSettings(),
-        sparse=sparse,
-        multivector_size=multivector_size,
-        classifier=classifier,
-        judge=judge,
+        purpose=purpose or Generates(),
         takes_predictions=takes_predictions,
     )
 

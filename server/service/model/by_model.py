@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 from numaserve.server.config.serve import ServeConfig
-from numaserve.server.config.tasks import ROUTES, Task
+from numaserve.server.config.tasks import ROUTES, Task, task_of_labels
 from numaserve.workers.interface.errors import OperatorError
 from numaserve.workers.models.config.sentence_transformers import read_sentence_modules
 from numaserve.workers.models.load import ModelFiles, read_config
@@ -76,9 +76,9 @@ def _parameters(encoder: ModelConfig) -> int:
 
 def _task_of(encoder: ModelConfig) -> Task:
     """Return the task of an encoder: its head decides."""
-    if not encoder.labels:
-        return "sparse" if encoder.is_sparse else "embed"
-    return "score" if len(encoder.labels) == 1 else "classify"
+    if encoder.labels:
+        return task_of_labels(encoder.labels)
+    return "sparse" if encoder.is_sparse else "embed"
 
 
 def _text_limit(files: ModelFiles, model: ModelConfig) -> int | None:

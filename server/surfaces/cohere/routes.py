@@ -25,19 +25,16 @@ def cohere_router(context: ApiContext) -> APIRouter:
     async def cohere_embed(body: CohereEmbedRequest, request: Request) -> Response:
         """Compute embeddings of texts, in Cohere's format; needs a server with `--task embed`."""
         check_model(context, body.model)
-        check_embeds(context, body.output_dimension, *body.forms, param="output_dimension")
+        purpose = check_embeds(context, body.output_dimension, *body.forms, param="output_dimension")
         request_id = record_of(request).request_id
-        size = AnswerSize.of_vectors(
-            context.embedding_size, body.output_dimension, body.forms, beside=size_of_texts(body.given)
-        )
-        ends = await ends_of(context, request, body.asked(context.embeddings), request_id, size)
-        return await answer_in_pieces(_pieces(context, body, ends, request_id))
+        size = AnswerSize.of_vectors(purpose.dense, body.output_dimension, body.forms, beside=size_of_texts(body.given))
+        ends = await ends_of(context, request, body.asked(purpose.settings), request_id, size)
+        return await answer_in_pieces(_pieces(body, ends, request_id, normalize=purpose.settings.normalize))
 
     return router
 
 
-def _pieces(context: ApiContext, body: CohereEmbedRequest, ends: Ends, request_id: str) -> Iterator[bytes]:
-    normalize = context.embeddings.normalize
+def _pieces(body: CohereEmbedRequest, ends: Ends, request_id: str, *, normalize: bool) -> Iterator[bytes]:
     yield b'{"id":' + msgspec.json.encode(request_id) + b',"embeddings":{'
     for number, form in enumerate(body.forms):
         yield b"," * bool(number) + msgspec.json.encode(form) + b":"

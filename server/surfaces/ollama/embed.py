@@ -28,9 +28,9 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
         """Compute embeddings of texts, in Ollama's format; needs a server with `--task embed`."""
         began = time.perf_counter_ns()
         check_model(context, body.model)
-        check_embeds(context, body.dimensions)
-        asked, request_id = body.asked(context.embeddings), record_of(request).request_id
-        size = AnswerSize.of_vectors(context.embedding_size, body.dimensions, ["float"])
+        purpose = check_embeds(context, body.dimensions)
+        asked, request_id = body.asked(purpose.settings), record_of(request).request_id
+        size = AnswerSize.of_vectors(purpose.dense, body.dimensions, ["float"])
         ends = await ends_of(context, request, asked, request_id, size)
         return await answer_in_pieces(_pieces(body, ends, time.perf_counter_ns() - began))
 
@@ -38,9 +38,9 @@ def ollama_embed_router(context: ApiContext) -> APIRouter:
     async def ollama_embeddings(body: OllamaEmbeddingsRequest, request: Request) -> Response:
         """Compute the embedding of a text, in Ollama's older format."""
         check_model(context, body.model)
-        check_embeds(context, None)
-        asked, request_id = body.asked(context.embeddings), record_of(request).request_id
-        size = AnswerSize.of_vectors(context.embedding_size, None, ["float"])
+        purpose = check_embeds(context, None)
+        asked, request_id = body.asked(purpose.settings), record_of(request).request_id
+        size = AnswerSize.of_vectors(purpose.dense, None, ["float"])
         (found,) = await ends_of(context, request, asked, request_id, size)
         values = embedding(found, None, normalize=False)
         return json_response({"embedding": values.tolist()})

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.conversation.fill_in import fill_in_of
+from numaserve.server.generation.purpose import Generates
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.body.route import body_route
 from numaserve.server.surfaces.ollama.greeting import OLLAMA_VERSION, greeting
@@ -110,8 +111,8 @@ def _info(context: ApiContext) -> dict[str, object]:
 
 
 def _capabilities(context: ApiContext) -> list[str]:
-    if context.pools:
-        return ["embedding"] if context.embedding_size else []
+    if not isinstance(context.purpose, Generates):
+        return ["embedding"] if context.purpose.task == "embed" else []
     known = {"tools": context.tells_calls, "thinking": context.tells_thoughts}
     known["insert"] = fill_in_of(context.tokenizer) is not None
     return ["completion", *(name for name, is_known in known.items() if is_known)]

@@ -15,6 +15,7 @@ from numaserve.server.generation.embedding import (
     token_vectors,
 )
 from numaserve.server.generation.many import Ends, ends_of
+from numaserve.server.generation.purpose import Embeds
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
@@ -33,25 +34,25 @@ def embeddings_router(context: ApiContext) -> APIRouter:
         """Compute embeddings of texts, in OpenAI's format; needs a server with `--task embed`."""
         check_model(context, body.model)
         if body.return_multivector:
-            check_embeds(context, None)
-            check_multivectors(context, body.form, "return_multivector")
+            purpose = check_embeds(context, None)
+            check_multivectors(purpose, body.form, "return_multivector")
         else:
-            check_embeds(context, body.dimensions, body.form)
-        asked, request_id = body.asked(context.embeddings), record_of(request).request_id
-        ends = await ends_of(context, request, asked, request_id, _size(context, body))
-        return await answer_in_pieces(_pieces(context, body, ends))
+            purpose = check_embeds(context, body.dimensions, body.form)
+        asked, request_id = body.asked(purpose.settings), record_of(request).request_id
+        ends = await ends_of(context, request, asked, request_id, _size(purpose, body))
+        return await answer_in_pieces(_pieces(context.model_name, purpose, body, ends))
 
     return router
 
 
-def _size(context: ApiContext, body: EmbeddingRequest) -> AnswerSize:
+def _size(purpose: Embeds, body: EmbeddingRequest) -> AnswerSize:
     if body.return_multivector:
-        return AnswerSize.of_token_vectors(context.multivector_size, body.form)
-    return AnswerSize.of_vectors(context.embedding_size, body.dimensions, [body.form])
+        return AnswerSize.of_token_vectors(purpose.tokens, body.form)
+    return AnswerSize.of_vectors(purpose.dense, body.dimensions, [body.form])
 
 
-def _pieces(context: ApiContext, body: EmbeddingRequest, ends: Ends) -> Iterator[bytes]:
-    normalize = body.normalizes(context.embeddings)
+def _pieces(model: str, purpose: Embeds, body: EmbeddingRequest, ends: Ends) -> Iterator[bytes]:
+    normalize = body.normalizes(purpose.settings)
     yield b'{"object":"list","data":['
     for index, each in enumerate(ends):
         yield b"," * bool(index)
@@ -65,4 +66,4 @@ def _pieces(context: ApiContext, body: EmbeddingRequest, ends: Ends) -> Iterator
             item = {"object": "embedding", "index": index, "embedding": in_form(values, body.form)}
             yield msgspec.json.encode(item)
     usage = {"prompt_tokens": ends.prompt_tokens, "total_tokens": ends.prompt_tokens}
-    yield b"]," + msgspec.json.encode({"model": context.model_name, "usage": usage})[1:]
+    yield b"]," + msgspec.json.encode({"model": model, "usage": usage})[1:]

@@ -14,6 +14,7 @@ from fastapi.responses import PlainTextResponse, Response
 from numaserve.server.common.cpu_times import cpu_times
 from numaserve.server.engine.types import Load, NotReady
 from numaserve.server.generation.context import ApiContext
+from numaserve.server.generation.purpose import Generates
 from numaserve.server.http.errors import ApiError, bad_request
 from numaserve.server.http.explain import CONFLICT
 from numaserve.server.surfaces.openapi import errors
@@ -56,10 +57,9 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
     async def model_info() -> Response:
         """Return the served model, its context length and the number of its token ids."""
+        purpose = {"is_generation": isinstance(context.purpose, Generates), "task": context.purpose.task}
         sizes = {"max_model_len": context.limits.context_length, "vocab_size": context.vocab_size}
-        return json_response(
-            {**_model_names(context), "is_generation": not context.pools, "task": context.task, **sizes}
-        )
+        return json_response({**_model_names(context), **purpose, **sizes})
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:

@@ -10,12 +10,14 @@ import numpy as np
 from fastapi import Request
 from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.asked import Asked, Texts
-from numaserve.server.generation.classifier import Activation, Classifier, activated, sigmoid
+from numaserve.server.generation.classifier import Activation, activated, sigmoid
 from numaserve.server.generation.classifier_inputs import WHOLE, Cut, Pair, items_asked
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.judge import AFTER, BEFORE, Judge, question
 from numaserve.server.generation.many import Ends, Inputs, ends_of
 from numaserve.server.generation.prompts import check_text_length, encode
+from numaserve.server.generation.purpose import Classifies
+from numaserve.server.generation.served_purpose import scorer
 from numaserve.server.generation.start import check_model
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.access_log import record_of
@@ -53,18 +55,13 @@ class Scores:
 async def scores(context: ApiContext, request: Request, wanted: Wanted) -> Scores:
     """Return the scores of all pairs. Raises `ApiError` for invalid pairs, and the errors of `ends_of`."""
     check_model(context, wanted.model)
-    if context.classifier is not None:
-        return await _of_encoder(context, request, wanted, context.classifier)
-    if context.judge is not None:
-        return await _of_judge(context, request, wanted, context.judge)
-    message = "This model does not score documents. The operator can start the server with '--task score'."
-    raise bad_request(message, "model", "task_unsupported")
+    by = scorer(context.purpose)
+    if isinstance(by, Judge):
+        return await _of_judge(context, request, wanted, by)
+    return await _of_encoder(context, request, wanted, by)
 
 
-async def _of_encoder(context: ApiContext, request: Request, wanted: Wanted, classifier: Classifier) -> Scores:
-    if len(classifier.labels) > 1:
-        message = f"This model has {len(classifier.labels)} labels and no score of a document. Use /predict."
-        raise bad_request(message, "model", "task_unsupported")
+async def _of_encoder(context: ApiContext, request: Request, wanted: Wanted, classifier: Classifies) -> Scores:
     if wanted.instruct is not None:
         message = "This model reads a query and a document, and no instruction. Leave 'instruct' out."
         raise bad_request(message, "instruct", "instruct_unsupported")

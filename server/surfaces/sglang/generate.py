@@ -9,6 +9,7 @@ from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.asked import Asked, Texts
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.many import ends_of
+from numaserve.server.generation.purpose import Generates
 from numaserve.server.generation.start import start
 from numaserve.server.generation.token_choice import Sampling
 from numaserve.server.http.body.route import body_route
@@ -56,7 +57,7 @@ def generate_router(context: ApiContext) -> APIRouter:
         loading."""
         try:
             async with patiently(PROBE_SECONDS):
-                await (_embed_once if context.pools else _generate_once)(context, request)
+                await (_generate_once if isinstance(context.purpose, Generates) else _embed_once)(context, request)
         except TimeoutError:
             message = f"The model has not answered a test request within {PROBE_SECONDS:.0f} s."
             raise ApiError(503, message, kind="server_error", code="generation_stalled", refusal=None) from None

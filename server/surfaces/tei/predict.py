@@ -12,10 +12,10 @@ from numaserve.server.generation.classifier import activated
 from numaserve.server.generation.classifier_inputs import Cut, items_asked
 from numaserve.server.generation.context import ApiContext
 from numaserve.server.generation.many import Inputs, ends_of
+from numaserve.server.generation.served_purpose import classifier
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
 from numaserve.server.http.body.route import body_route
-from numaserve.server.http.errors import bad_request
 from numaserve.server.http.large_json import answer_in_pieces, array_pieces
 from numaserve.server.surfaces.streaming import json_response
 from numaserve.server.surfaces.tei.responses import BODY_ERRORS, Prediction
@@ -31,16 +31,13 @@ def predict_router(context: ApiContext) -> APIRouter:
         """Classify texts or pairs of texts, in the format of text-embeddings-inference; needs a model with a
         classification head."""
         check_model(context, body.model)
-        classifier = context.classifier
-        if classifier is None:
-            message = "This model has no classification head. Ask a model that has one."
-            raise bad_request(message, "model", "task_unsupported")
+        purpose = classifier(context.purpose)
         items, cut, param = body.items, Cut(context=bool(body.truncate)), "inputs"
         inputs = Inputs(len(items), param, partial(items_asked, context, items, cut, param=param, model=body.model))
-        size = AnswerSize.of_scores(classifier.labels)
+        size = AnswerSize.of_scores(purpose.labels)
         ends = await ends_of(context, request, inputs, record_of(request).request_id, size)
-        activation = "none" if body.raw_scores else classifier.probability
-        predictions = (_predictions(classifier.labels, activated([each], activation)[0]) for each in ends)
+        activation = "none" if body.raw_scores else purpose.probability
+        predictions = (_predictions(purpose.labels, activated([each], activation)[0]) for each in ends)
         if body.is_batch:
             return await answer_in_pieces(array_pieces(predictions))
         return json_response(next(predictions))

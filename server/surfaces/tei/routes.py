@@ -6,8 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.generation.answer_size import AnswerSize
 from numaserve.server.generation.context import ApiContext
-from numaserve.server.generation.embedding import check_embeds, embedding, sparse_output
+from numaserve.server.generation.embedding import check_embeds, embedding
 from numaserve.server.generation.many import Ends, ends_of
+from numaserve.server.generation.served_purpose import sparse_vectors
 from numaserve.server.generation.sparse import SparseOutput
 from numaserve.server.generation.start import check_model
 from numaserve.server.http.access_log import record_of
@@ -27,9 +28,9 @@ def tei_router(context: ApiContext) -> APIRouter:
     async def tei_embed(body: TeiEmbedRequest, request: Request) -> Response:
         """Compute embeddings of texts, in the format of text-embeddings-inference; needs `--task embed`."""
         check_model(context, body.model)
-        check_embeds(context, body.dimensions)
-        asked, request_id = body.asked(context.embeddings), record_of(request).request_id
-        size = AnswerSize.of_vectors(context.embedding_size, body.dimensions, ["float"])
+        purpose = check_embeds(context, body.dimensions)
+        asked, request_id = body.asked(purpose.settings), record_of(request).request_id
+        size = AnswerSize.of_vectors(purpose.dense, body.dimensions, ["float"])
         ends = await ends_of(context, request, asked, request_id, size)
         normalize = body.normalize is not False
         values = (embedding(each, body.dimensions, normalize=normalize).tolist() for each in ends)
@@ -40,8 +41,8 @@ def tei_router(context: ApiContext) -> APIRouter:
         """Compute sparse vectors of texts, in the format of text-embeddings-inference; needs a SPLADE model or
         BGE-M3."""
         check_model(context, body.model)
-        output = sparse_output(context)
-        asked = body.asked(context.embeddings, "sparse")
+        purpose, output = sparse_vectors(context.purpose)
+        asked = body.asked(purpose.settings, "sparse")
         size = AnswerSize.of_weights(None if output.of_tokens else context.limits.vocab_size)
         ends = await ends_of(context, request, asked, record_of(request).request_id, size)
         return await answer_in_pieces(_sparse_pieces(output, ends))

@@ -38,7 +38,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install linked build-packages install-test test-packages test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines test-real chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
-	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container container-archive test-container test-kubernetes release-notes checksums check pair symbols clean
+	audit lock vm-test wheel test-wheel service-wheel install-service rollback-service service-versions uninstall-service container container-archive test-container test-kubernetes release-notes checksums check columns pair symbols clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -55,6 +55,10 @@ test-packages: $(STAMPS)/test $(STAMPS)/demo
 # What a change most likely breaks, within a minute: lint of the changed files, and the tests nearest to them.
 check: install-test test-packages $(STAMPS)/lint
 	$(BIN)/python -m tests.check $(if $(BASE),--base $(BASE)) $(CHECK_ARGS)
+
+# The product files that one more limit, endpoint, option or operation touches; COLUMNS_ARGS=-v lists them.
+columns:
+	$(PYTHON) -m tests.columns $(COLUMNS_ARGS)
 
 # Tests marked slow (a million collectives, most rows of crosses) are left to `make test-slow`.
 test: install-test test-packages

@@ -22,7 +22,8 @@ import httpx
 
 from tests.golden.cases import Body, Case, Command, Entry, Served
 from tests.golden.normalise import normalise, normalise_metrics, without_numbers
-from tests.golden.server_process import ServerProcess, environment_of
+from tests.golden.server_process import ServerProcess
+from tests.support.tree_server import environment_of
 
 Work = Served | Command
 _HEADERS = (

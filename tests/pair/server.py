@@ -1,13 +1,7 @@
 """A server of a tree, for measurements that alternate between trees."""
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
 import random
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,41 +10,24 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.golden.server_process import environment_of
+from tests.support.tree_server import TreeServer
 
 _PATIENCE_S = 300.0
 _VOCABULARY = 1000  # prompts are random, so that no prefix is cached; each model has these tokens
 
 
-class PairServer:
+class PairServer(TreeServer):
     """A server of the tree at `root`, asked over HTTP alone: what trees of different ages have in common."""
 
     def __init__(self, root: Path, model: str, tp: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="np-"))  # short: socket paths have a limit
         self._random = random.Random(0)
-        options = ("--port", "0", "--tp", str(tp), "--weights-cache-gib", "0", "--kv-cache-gib", "1")
-        with (self.folder / "log").open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "numaserve.server.cli.main", "serve", model, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=self.folder,
-                env=environment_of(root, self.folder, self.folder),
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if " is served at " not in line:
-            text = (self.folder / "log").read_text()
-            self.close()
-            raise RuntimeError(f"the server of {root} did not start.\n{text}")
-        self._url = line.partition(" is served at ")[2].split()[0]
+        options = (model, "--tp", str(tp), "--weights-cache-gib", "0", "--kv-cache-gib", "1")
+        super().__init__(root, Path(tempfile.mkdtemp(prefix="np-")), options)
 
     def prefill_s(self, tokens: int) -> float:
         """Return the seconds of a prompt that is not cached."""
         begin = time.perf_counter()
-        answer = httpx.post(f"{self._url}/v1/completions", json=self._body(tokens, 1), timeout=_PATIENCE_S)
+        answer = httpx.post(f"{self.url}/v1/completions", json=self._body(tokens, 1), timeout=_PATIENCE_S)
         answer.raise_for_status()
         return time.perf_counter() - begin
 
@@ -70,7 +47,7 @@ class PairServer:
     async def _stream(self, client: httpx.AsyncClient, tokens: int) -> list[float]:
         body = self._body(16, tokens, stream=True)
         moments = []
-        async with client.stream("POST", f"{self._url}/v1/completions", json=body) as answer:
+        async with client.stream("POST", f"{self.url}/v1/completions", json=body) as answer:
             answer.raise_for_status()
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
@@ -82,19 +59,4 @@ class PairServer:
         return {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, **more}
 
     def _front_end_s(self) -> float:
-        return sum(psutil.Process(self._process.pid).cpu_times()[:2])
-
-    def close(self) -> None:
-        """End the server and remove its folder."""
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE_S)
-        self._process.kill()
-        self._process.communicate()
-        shutil.rmtree(self.folder)
-
-    def __enter__(self) -> PairServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return sum(psutil.Process(self.process.pid).cpu_times()[:2])

@@ -70,6 +70,7 @@ class StepBudget:
         self._work = work
         self._draft_costs = draft_costs
         self._has_decodes = False
+        self._decodes_s: float | None = None
         self._limit_s: float | None = None
         self._out_of_time = False
 
@@ -149,12 +150,18 @@ class StepBudget:
         return cuts[max(fitting, 1) - 1] - start if cuts else length
 
     def _limit(self, seq: Sequence) -> float:
+        alone = self._alone()  # before a prefill joins the decodes
         if self._target_s is not None:
             return self._target_s
-        alone = self._costs.predict(self._work.terms())
-        return max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * alone, self._economical(seq, alone))
+        return max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * alone, self._economical(seq))
 
-    def _economical(self, seq: Sequence, alone: float) -> float:
+    def _alone(self) -> float:
+        """Return the time of the decodes without a prefill, as predicted when a prefill first asks."""
+        if self._decodes_s is None:
+            self._decodes_s = self._costs.predict(self._work.terms())
+        return self._decodes_s
+
+    def _economical(self, seq: Sequence) -> float:
         """Return the time of the step with the shortest chunk whose tokens cost little more than in the longest one.
 
         The longest one fills a step of `least_step_tokens` tokens: streams do not wait longer because the server has
@@ -166,7 +173,7 @@ class StepBudget:
             return 0.0
 
         def cost(end: int) -> float:
-            return (self._seconds(seq, end - start) - alone) / (end - start)
+            return (self._seconds(seq, end - start) - self._alone()) / (end - start)
 
         end = cuts[shortest_economical(cuts, cost, DEFAULT_SPLIT_COST)]
         return self._seconds(seq, end - start)
@@ -177,10 +184,9 @@ class StepBudget:
         start, size = seq.position.computed, self._page_size
         first_end, piece = (start // size + 1) * size, max(1, size // _PIECES)
         page_ends = range(first_end, start + length + 1, size)
-        alone = self._costs.predict(self._work.terms())
-        if alone >= limit_s:
+        if self._alone() >= limit_s:
             return [*page_ends]
-        least_s = 2 * alone
+        least_s = 2 * self._alone()
         inside = range((start // piece + 1) * piece, min(first_end, start + length + 1), piece)
         shortest = bisect_left(inside, least_s, key=lambda end: self._seconds(seq, end - start))
         return [*inside[shortest:], *page_ends]

@@ -86,19 +86,24 @@ def test_a_page_that_takes_too_long_is_cut_inside() -> None:
     terms = costs.begin().terms(0, 100)
     costs.observe(terms, costs.predict(terms))
 
-    def chunk(factor: float) -> tuple[int, float, float]:
-        """The chunk, the time of its step and the time of the decodes, where a step may take `factor` times that."""
+    def chunk(factor: float, *earlier: int) -> tuple[int, float, float]:
+        """The chunk after `earlier` prompts, the time of its step and the time of the decodes, where a step may take
+        `factor` times that."""
         work = costs.begin()
         work.add(0, 1, 1)
         alone = costs.predict(work.terms())
         config = SchedulerConfig(num_pages=1000, context_length=4000, page_size=32, target_itl_s=factor * alone)
         budget = StepBudget(config, costs, work)
         budget.take(Request(0, [0], 5).sequence())
+        for seed, prompt in enumerate(earlier, 2):
+            work.add(0, budget.take(Request(seed, [seed] * prompt, 5).sequence()).length, 1)
         length = budget.take(Request(1, [1] * 3000, 5).sequence()).length
         return length, costs.predict(work.terms(0, length, 1)), alone
 
     length, seconds, alone = chunk(2.5)
     assert length in {8, 16, 24} and 2 * alone <= seconds <= 2.5 * alone
+    length, seconds, alone = chunk(3.0, 3)
+    assert length == 8 and 2 * alone <= seconds <= 3 * alone  # a short prompt before it is no decode
     assert chunk(50.0)[0] % 32 == 0
     assert chunk(0.9)[0] == 32  # a target that the decodes alone exceed
 

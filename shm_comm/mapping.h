@@ -1,4 +1,4 @@
-// A memfd of shared memory, mapped whole into this process.
+// A memfd of shared memory, mapped whole into this process, and objects that own such a mapping.
 #pragma once
 
 #include <fcntl.h>
@@ -45,6 +45,32 @@ class Mapping {
   static constexpr std::size_t kHugePage = 2 << 20;
   void* base_ = MAP_FAILED;
   std::size_t bytes_ = 0;
+};
+
+// Maps a fresh memfd to be formatted. Throws Error unless it has `bytes` bytes.
+inline Mapping map_fresh(const std::string& what, int fd, std::size_t bytes) {
+  Mapping mapping(what, fd, PROT_READ | PROT_WRITE);
+  if (mapping.bytes() != bytes)
+    throw Error(what + ": the size of the descriptor does not match: it has " + std::to_string(mapping.bytes()) +
+                " bytes; " + std::to_string(bytes) + " are needed");
+  return mapping;
+}
+
+// A ring or a board that owns its mapping. Python sees this type; the other extension module receives a View*.
+template <class View>
+class Mapped : public View {
+ public:
+  // `arguments` are those of the View after the base and the size.
+  template <class... Arguments>
+  Mapped(const std::string& what, int fd, Arguments... arguments)
+      : Mapped(Mapping(what, fd, PROT_READ | PROT_WRITE), arguments...) {}
+
+ private:
+  template <class... Arguments>
+  explicit Mapped(Mapping&& mapping, Arguments... arguments)
+      : View(mapping.base(), mapping.bytes(), arguments...), mapping_(std::move(mapping)) {}
+
+  Mapping mapping_;
 };
 
 }  // namespace numaserve::ring

@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "shm_comm/include/numaserve_masks.h"
 #include "shm_comm/mapping.h"
@@ -14,17 +13,7 @@ using namespace nb::literals;
 namespace numaserve::masks {
 namespace {
 
-using ring::Mapping;
-
-// A board that owns its mapping. Python sees one type; the other extension module receives a numaserve::masks::Board*.
-class MappedBoard : public Board {
- public:
-  MappedBoard(Mapping mapping, std::uint64_t nonce)
-      : Board(mapping.base(), mapping.bytes(), nonce), mapping_(std::move(mapping)) {}
-
- private:
-  Mapping mapping_;
-};
+using MappedBoard = ring::Mapped<Board>;
 
 std::uint64_t board_bytes(std::uint32_t rows, std::uint32_t row_bytes) {
   const Layout layout{.rows = rows, .row_bytes = row_bytes};
@@ -33,9 +22,7 @@ std::uint64_t board_bytes(std::uint32_t rows, std::uint32_t row_bytes) {
 }
 
 void format_descriptor(int fd, std::uint32_t rows, std::uint32_t row_bytes, std::uint64_t nonce) {
-  const Mapping mapping("token masks", fd, PROT_READ | PROT_WRITE);
-  if (mapping.bytes() != board_bytes(rows, row_bytes))
-    throw Error("token masks: the size of the descriptor does not match the masks");
+  const ring::Mapping mapping = ring::map_fresh("token masks", fd, board_bytes(rows, row_bytes));
   format_board(mapping.base(), {.rows = rows, .row_bytes = row_bytes}, nonce);
 }
 
@@ -72,9 +59,7 @@ void bind_masks(nb::module_& m) {
   nb::class_<MappedBoard, Board>(m, "Board")
       .def(
           "__init__",
-          [](MappedBoard* self, int fd, std::uint64_t nonce) {
-            new (self) MappedBoard(Mapping("mask board", fd, PROT_READ | PROT_WRITE), nonce);
-          },
+          [](MappedBoard* self, int fd, std::uint64_t nonce) { new (self) MappedBoard("token masks", fd, nonce); },
           "fd"_a, "nonce"_a)
       .def_prop_ro("rows", &Board::rows)
       .def_prop_ro("row_bytes", &Board::row_bytes)

@@ -3,8 +3,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <utility>
-
 #include "shm_comm/include/numaserve_progress.h"
 #include "shm_comm/mapping.h"
 
@@ -14,22 +12,10 @@ using namespace nb::literals;
 namespace numaserve::progress {
 namespace {
 
-using ring::Mapping;
-
-// A board that owns its mapping. Python sees one type; the other extension module receives a progress::Board*.
-class MappedBoard : public Board {
- public:
-  MappedBoard(Mapping mapping, std::uint64_t nonce)
-      : Board(mapping.base(), mapping.bytes(), nonce), mapping_(std::move(mapping)) {}
-
- private:
-  Mapping mapping_;
-};
+using MappedBoard = ring::Mapped<Board>;
 
 void format_descriptor(int fd, std::uint32_t world, std::uint64_t nonce) {
-  const Mapping mapping("progress board", fd, PROT_READ | PROT_WRITE);
-  if (mapping.bytes() != board_bytes(world))
-    throw Error("progress board: the size of the descriptor does not match the number of ranks");
+  const ring::Mapping mapping = ring::map_fresh("progress board", fd, board_bytes(world));
   format_board(mapping.base(), world, nonce);
 }
 
@@ -45,9 +31,7 @@ void bind_progress(nb::module_& m) {
   nb::class_<MappedBoard, Board>(m, "Progress")
       .def(
           "__init__",
-          [](MappedBoard* self, int fd, std::uint64_t nonce) {
-            new (self) MappedBoard(Mapping("progress board", fd, PROT_READ | PROT_WRITE), nonce);
-          },
+          [](MappedBoard* self, int fd, std::uint64_t nonce) { new (self) MappedBoard("progress board", fd, nonce); },
           "fd"_a, "nonce"_a)
       .def_prop_ro("world_size", &Board::world)
       .def_prop_ro("looks", [](const Board& board) { return board.looks().load(std::memory_order_relaxed); })

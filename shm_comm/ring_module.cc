@@ -23,22 +23,13 @@ using namespace nb::literals;
 namespace numaserve::ring {
 namespace {
 
-// A ring that owns its mapping. Python sees one type; the other extension module receives a numaserve::ring::Ring*.
-class MappedRing : public Ring {
- public:
-  MappedRing(Mapping mapping, int rank, std::uint64_t nonce, int world)
-      : Ring(mapping.base(), mapping.bytes(), rank, nonce, world), mapping_(std::move(mapping)) {}
-
- private:
-  Mapping mapping_;
-};
+using MappedRing = Mapped<Ring>;
 
 void format_descriptor(int fd, std::uint32_t world, std::uint32_t lanes, std::uint64_t slot_bytes,
                        std::uint64_t nonce) {
   const Layout layout{.world = world, .lanes = lanes, .slot_bytes = slot_bytes};
   layout.validate();
-  const Mapping mapping("ring", fd, PROT_READ | PROT_WRITE);
-  if (mapping.bytes() != layout.total_bytes()) throw Error("ring: the size of the descriptor must be segment_bytes()");
+  const Mapping mapping = map_fresh("ring", fd, layout.total_bytes());
   format_segment(mapping.base(), layout, nonce);
 }
 
@@ -129,7 +120,7 @@ void bind_ring(nb::module_& m) {
       .def(
           "__init__",
           [](MappedRing* self, int fd, int rank, std::uint64_t nonce, std::optional<int> world_size) {
-            new (self) MappedRing(Mapping("ring", fd, PROT_READ | PROT_WRITE), rank, nonce, world_size.value_or(0));
+            new (self) MappedRing("ring", fd, rank, nonce, world_size.value_or(0));
           },
           "fd"_a, "rank"_a, "nonce"_a, "world_size"_a = nb::none())
       .def_prop_ro("rank", &Ring::rank)

@@ -59,6 +59,10 @@ def test_the_environment_names_the_commit_of_a_build_without_a_checkout(tmp_path
     assert record(tmp_path, tmp_path / "c", NUMASERVE_COMMIT="") == "unknown"
 
 
+def test_the_commit_that_a_linked_checkout_records_is_no_file_of_the_checkout() -> None:
+    subprocess.run((*GIT, "check-ignore", "-q", "server/commit.txt"), cwd=ROOT, check=True)
+
+
 def test_the_commit_is_unknown_where_none_was_recorded(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert built_commit(tmp_path / "missing") == built_commit(tmp_path / "empty") == "unknown"

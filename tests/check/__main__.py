@@ -43,6 +43,10 @@ def _git(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def _listed(files: Sequence[str], most: int) -> str:
+    return ", ".join([*files[:most], *(["..."] if len(files) > most else [])])
+
+
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.check", description=__doc__)
@@ -53,7 +57,7 @@ def main() -> int:
     if not files:
         print("nothing is changed")
         return 0
-    print(f"{len(files)} changed files: {', '.join(files[:8])}{', ...' if len(files) > 8 else ''}")
+    print(f"{len(files)} changed files: {_listed(files, 8)}")
     if _lint([file for file in files if (ROOT / file).exists()]):
         return _FAILED
     tests, left_out = choice(ROOT, files, options.seconds)
@@ -65,7 +69,7 @@ def main() -> int:
     if left_out:
         durations = recorded()
         seconds = sum(durations.get(file, UNKNOWN_S) for file in left_out) / PROCESSES
-        print(f"left out: {len(left_out)} near test files of {seconds:.0f} s, {', '.join(left_out[:6])}, ...")
+        print(f"left out: {len(left_out)} near test files of {seconds:.0f} s: {_listed(left_out, 6)}")
     return status
 
 

@@ -46,7 +46,7 @@ def near(root: Path, file: str) -> Iterator[list[str]]:
 def _groups(root: Path, file: Path) -> Iterator[Sequence[str]]:
     top, *inner = file.parts
     if top == "tests":
-        yield [str(file)] if file.name.startswith("test_") and (root / file).exists() else _naming(root, file.stem)
+        yield [str(file)] if file.name.startswith("test_") and (root / file).exists() else _naming(root, file)
         yield _below(root, [str(file.parent)])
         return
     if top != "docs":
@@ -66,7 +66,9 @@ def _below(root: Path, places: Sequence[str]) -> list[str]:
     return found
 
 
-def _naming(root: Path, helper: str) -> list[str]:
-    """Return the test files that import a helper."""
-    imports = re.compile(rf"^\s*(?:from|import)\b.*\b{re.escape(helper)}\b", re.MULTILINE)
+def _naming(root: Path, helper: Path) -> list[str]:
+    """Return the test files that import a helper, by its module or by its name in their own folder."""
+    package, name = re.escape(".".join(helper.parent.parts)), re.escape(helper.stem)
+    module = rf"(?:from|import) (?:{package}\.)?{name}\b"
+    imports = re.compile(rf"^\s*(?:{module}|from {package} import .*\b{name}\b)", re.MULTILINE)
     return [each for each in _below(root, ["tests"]) if imports.search((root / each).read_text())]

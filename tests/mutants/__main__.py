@@ -8,6 +8,7 @@ folder, then all others. `run --check` stops after the tests that `make check` r
 import argparse
 import json
 import random
+import signal
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -86,6 +87,7 @@ def main() -> int:
     if given.command == "renew":
         renew(given.seed)
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does: the product is put back
     named = [each.partition("=") for each in given.suite]
     suites = [Suite(name, Path(path).resolve(), given.check) for name, _, path in named]
     chosen = [(n, mutant) for n, mutant in enumerate(read()) if given.only is None or n in given.only]

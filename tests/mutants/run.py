@@ -65,7 +65,7 @@ class Tree:
         return subprocess.run(command, cwd=self.root, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
     def pytest(self, suite: Suite, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:
-        """The exit status, None where the time was up, and what was printed."""
+        """Return the exit status and what was printed; None and nothing where the time was up."""
         options = ["-q", "-x", "-n", "2", "--dist", "worksteal", "-m", "not slow", "-p", "no:cacheprovider"]
         process = subprocess.Popen(
             [str(self.root / ".venv/bin/pytest"), *options, *arguments],
@@ -77,11 +77,13 @@ class Tree:
         )
         try:
             out, _ = process.communicate(timeout=max(seconds, 1.0))
+            return process.returncode, out
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, _ = process.communicate()
-            return None, out
-        return process.returncode, out
+            return None, ""
+        finally:
+            if process.poll() is None:  # the time is up, or this run is ended
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
 
 
 def run(tree: Tree, suites: Sequence[Suite], mutants: Sequence[tuple[int, Mutant]], out: Path, minutes: float) -> int:

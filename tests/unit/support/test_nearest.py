@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[3]
         ("docs/plan.md", "tests/documentation/"),
         ("tests/unit/support/test_nearest.py", "tests/unit/support/test_nearest.py"),
         ("tests/check/nearest.py", "tests/unit/support/test_nearest.py"),
+        ("tests/mutants/run.py", "tests/unit/support/test_nearest.py"),
+        ("tests/unit/scheduler/scheduler_simulation.py", "tests/unit/scheduler/"),
     ],
 )
 def test_the_first_test_is_the_one_that_one_would_run(file: str, first: str) -> None:

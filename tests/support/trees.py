@@ -59,7 +59,7 @@ def _build(source: Path, root: Path) -> None:
     own = "cmake.define.NUMASERVE_INSTRUCTION_SETS=native"  # earlier commits build all sets
     environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     if ccache := shutil.which("ccache"):
-        environment |= {"CMAKE_CXX_COMPILER_LAUNCHER": ccache, "CCACHE_BASEDIR": str(source), "CCACHE_NOHASHDIR": "1"}
+        environment |= {"CMAKE_CXX_COMPILER_LAUNCHER": ccache, "CCACHE_BASEDIR": str(source)}
     command = (sys.executable, "-m", "pip", "install", *options, "-C", own, str(source))
     subprocess.run(command, check=True, env=environment)
 

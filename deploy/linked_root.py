@@ -23,10 +23,13 @@ def packages(root: Path = ROOT) -> dict[str, str]:
 def link_packages(root: Path, folders: Mapping[str, str], site: Path) -> None:
     """Link each entry of the packages' folders below `site`; what is linked already is left alone.
 
-    Links to entries that are gone are removed, and so are copies by an earlier installation.
+    Links to entries that are gone are removed, and so are copies by an earlier installation. A package that is itself a
+    link is replaced: entries made through it would overwrite the checkout.
     """
     for package, folder in folders.items():
         linked = site / package
+        if linked.is_symlink():
+            linked.unlink()
         linked.mkdir(parents=True, exist_ok=True)
         for old in linked.iterdir():
             if not old.exists():

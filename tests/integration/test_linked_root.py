@@ -36,6 +36,16 @@ def test_a_linked_package_is_the_checkouts(tmp_path: Path) -> None:
     assert (site / "n/server/cli/e.py").exists()
 
 
+def test_a_package_that_is_a_link_is_replaced_and_the_checkout_left_alone(tmp_path: Path) -> None:
+    root, site = tmp_path / "checkout", tmp_path / "site"
+    module = write(root / "server/a.py", "the checkout's")
+    (site / "n").mkdir(parents=True)
+    (site / "n/server").symlink_to(root / "server")
+    link_packages(root, {"n/server": "server"}, site)
+    assert not module.is_symlink()
+    assert (site / "n/server/a.py").read_text() == "the checkout's"
+
+
 def test_this_environment_runs_the_checkout() -> None:
     from numaserve.server.common import version
 
